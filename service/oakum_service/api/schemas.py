@@ -1,0 +1,255 @@
+"""The documents of the REST API. Times are Unix seconds (`*_at`), durations seconds (`*_s`)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from oakum_worker.spec import TrainerSpec
+
+
+class TrainerState(StrEnum):
+    """Where a trainer stands."""
+
+    WAITING = "waiting"
+    """It has no node; it starts or resumes as soon as a plan grants one."""
+    STARTING = "starting"
+    """Its first fragments warm up."""
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    """`message` says what to change."""
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to the trainer."""
+        return self in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
+
+
+class TrainerView(BaseModel):
+    """A trainer: what was submitted, where it is, and why it has the size it has."""
+
+    id: str
+    name: str
+    state: TrainerState
+    message: str = ""
+    spec: TrainerSpec
+    submitted_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    generation: int = 0
+    nodes: list[str] = []
+    """Members of the current generation, rank 0's node first."""
+    granted: list[str] = []
+    """What the current plan gives it; members follow when their agents are ready."""
+    step: int = 0
+    total_steps: int | None = None
+    epoch: int = 0
+    samples: int = 0
+    loss: float | None = None
+    samples_per_s: float | None = None
+    checkpoint_step: int | None = None
+    metrics: dict[str, float] = {}
+    steps_at_size: dict[int, int] = {}
+    """Node count -> optimizer steps finished at it."""
+    nodes_lost: int = 0
+    """Nodes taken back by foreground jobs or lost otherwise."""
+    nodes_gained: int = 0
+    """Nodes that joined after the trainer first started."""
+    rescales: int = 0
+    stall_s: float = 0.0
+    """Seconds without progress in rescales, in all."""
+    last_stall_s: float | None = None
+    reason: str = ""
+    """Why the plan gives it this size."""
+
+
+class TrainerList(BaseModel):
+    trainers: list[TrainerView]
+
+
+class TrainerChange(BaseModel):
+    """Fields of a live trainer that may be changed (`oakum scale`)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    min_nodes: Annotated[int, Field(ge=1)] | None = None
+    max_nodes: Annotated[int, Field(ge=1)] | None = None
+    weight: Annotated[float, Field(gt=0, le=1e6)] | None = None
+
+
+class SeriesPoint(BaseModel):
+    """One sample of a trainer's progress."""
+
+    at: float
+    step: int
+    nodes: int
+    loss: float | None
+    samples_per_s: float | None
+
+
+class Series(BaseModel):
+    points: list[SeriesPoint]
+
+
+class LogText(BaseModel):
+    """The last lines of a trainer's newest fragments, each line prefixed with its node."""
+
+    lines: list[str]
+
+
+class NodeState(StrEnum):
+    """What a node is doing, from the main scheduler's side."""
+
+    FOREGROUND = "foreground"
+    HOLE = "hole"
+    UNAVAILABLE = "unavailable"
+    """Down, drained, reserved, or otherwise not ours to use."""
+
+
+class NodeView(BaseModel):
+    name: str
+    state: NodeState
+    since: float
+    foreground_job: str | None = None
+    trainer: str | None = None
+    """Name of the trainer whose fragment is on the node."""
+    fragment_phase: str | None = None
+    hole_ends_at: float | None = None
+    """Forecast end of the hole, where there is one."""
+
+
+class NodeList(BaseModel):
+    snapshot: int
+    taken_at: float
+    nodes: list[NodeView]
+
+
+class Interval(BaseModel):
+    """Something on one node from start to end (null: still there)."""
+
+    node: str
+    start_at: float
+    end_at: float | None
+
+
+class ForegroundInterval(Interval):
+    job: str
+    name: str
+
+
+class FragmentInterval(Interval):
+    fragment: str
+    trainer: str
+    """Trainer's name."""
+    training_at: float | None
+    """When it first joined a generation; before that it warmed up."""
+    phase: str
+
+
+class HoleList(BaseModel):
+    holes: list[Interval]
+
+
+class Timeline(BaseModel):
+    """Nodes x time: what the dashboard draws."""
+
+    from_at: float
+    to_at: float
+    nodes: list[str]
+    foreground: list[ForegroundInterval]
+    holes: list[Interval]
+    fragments: list[FragmentInterval]
+
+
+class AllocationView(BaseModel):
+    trainer: str
+    """Trainer's name."""
+    nodes: list[str]
+    why: str
+    reason: str
+
+
+class PlanView(BaseModel):
+    id: int
+    parent: int | None
+    snapshot: int
+    made_at: float
+    solver: str
+    value: float
+    bound: float
+    gap: float
+    optimal: bool
+    solve_s: float
+    look_ahead_s: float
+    objective: str
+    allocations: list[AllocationView]
+
+
+class PlanList(BaseModel):
+    plans: list[PlanView]
+
+
+class Explanation(BaseModel):
+    """Why a trainer has the nodes it has."""
+
+    trainer: str
+    nodes: int
+    granted: int
+    why: str
+    reason: str
+    plan: int | None
+
+
+class Event(BaseModel):
+    """Something that happened; also the SSE stream's data."""
+
+    id: int
+    at: float
+    kind: str
+    """`trainer.submitted`, `trainer.running`, `trainer.waiting`, `trainer.finished`, `trainer.failed`,
+    `trainer.cancelled`, `generation.formed`, `node.hole`, `node.foreground`, `node.unavailable`, `plan.made`,
+    `fragment.launched`, `fragment.ready`, `fragment.left`, `fragment.lost`, `checkpoint.written`,
+    `service.started`, `service.stopping`."""
+    subject: str
+    """Name of the trainer or node."""
+    message: str
+    data: dict[str, Any] = {}
+
+
+class EventList(BaseModel):
+    events: list[Event]
+
+
+class ClusterView(BaseModel):
+    """The cluster at a glance."""
+
+    scheduler: str
+    num_nodes: int
+    num_foreground: int
+    num_holes: int
+    num_training: int
+    """Holes in which a fragment is a member of a generation."""
+    idle_node_s: float
+    """Idle node-seconds seen since the service's first start."""
+    used_node_s: float
+    """Of these, seconds in which a fragment trained."""
+    foreground_jobs_started: int
+    foreground_delay_p50_s: float | None
+    foreground_delay_p99_s: float | None
+    foreground_delay_max_s: float | None
+    """Delay of a foreground job's start by the exit of our fragments."""
+
+
+class Problem(BaseModel):
+    """RFC 9457 problem details; media type application/problem+json."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    errors: list[str] = []
+    """One line for each thing to change, where there are several."""

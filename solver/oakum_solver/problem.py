@@ -1,0 +1,131 @@
+"""What the solver is asked: trainers, groups of idle nodes, and how far to look ahead."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from oakum_solver.errors import ProblemError
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A scalability curve: samples/s at n nodes, linear between its points and from the origin.
+
+    Beyond the last point the rate stays what it is there: nothing is promised that was not given.
+    Raises `ProblemError` unless the points rise in nodes and never fall in rate.
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        if not self.points:
+            raise ProblemError("a curve needs at least one point (nodes, samples/s)")
+        for nodes, rate in self.points:
+            if nodes < 1 or not math.isfinite(rate) or rate < 0:
+                raise ProblemError(
+                    f"curve point ({nodes}, {rate}): expected nodes >= 1 and a finite rate >= 0"
+                )
+        for (n0, r0), (n1, r1) in itertools.pairwise(self.points):
+            if n1 <= n0 or r1 < r0:
+                raise ProblemError(f"curve falls from ({n0}, {r0}) to ({n1}, {r1}): expected it to rise")
+
+    def rate(self, nodes: int) -> float:
+        """Samples/s at `nodes` nodes."""
+        if nodes <= 0:
+            return 0.0
+        index = bisect.bisect_left(self.points, (nodes, -math.inf))
+        if index == len(self.points):
+            return self.points[-1][1]
+        n1, r1 = self.points[index]
+        n0, r0 = self.points[index - 1] if index else (0, 0.0)
+        return r0 + (r1 - r0) * (nodes - n0) / (n1 - n0)
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes that are alike for the plan: same type, same present owner, same forecast end."""
+
+    nodes: tuple[str, ...]
+    owner: str | None = None
+    """The trainer that holds these nodes now."""
+    horizon_s: float = math.inf
+    """Forecast seconds until the holes of these nodes end."""
+    node_type: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """One elastic trainer as the allocator sees it."""
+
+    id: str
+    curve: Curve
+    min_nodes: int = 1
+    max_nodes: int = 64
+    weight: float = 1.0
+    grow_stall_s: float = 1.0
+    """Seconds without progress when nodes join."""
+    shrink_stall_s: float = 1.0
+    """Seconds without progress when nodes are given up."""
+    startup_s: float = 20.0
+    """Seconds in which a node that joins does nothing yet."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.min_nodes <= self.max_nodes:
+            raise ProblemError(
+                f"trainer {self.id}: min_nodes {self.min_nodes} and max_nodes {self.max_nodes}: "
+                "expected 1 <= min_nodes <= max_nodes"
+            )
+        for name in ("weight", "grow_stall_s", "shrink_stall_s", "startup_s"):
+            value = getattr(self, name)
+            if not math.isfinite(value) or value < 0:
+                raise ProblemError(f"trainer {self.id}: {name} is {value}: expected a finite number >= 0")
+
+
+class Objective(StrEnum):
+    """What a plan maximises, summed over trainers and the look-ahead."""
+
+    THROUGHPUT = "throughput"
+    """weight x samples."""
+    SPEEDUP = "speedup"
+    """weight x samples, in units of the trainer's own rate on one node (BFTrainer's scaling efficiency)."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One allocation problem: everything a plan depends on."""
+
+    trainers: tuple[Trainer, ...]
+    groups: tuple[NodeGroup, ...]
+    look_ahead_s: float = 120.0
+    """T_fwd: seconds over which gains are counted."""
+    objective: Objective = Objective.THROUGHPUT
+    time_limit_s: float = 5.0
+    held: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
+    """Trainer id -> nodes it holds now, in the groups' order."""
+
+    def __post_init__(self) -> None:
+        ids = [trainer.id for trainer in self.trainers]
+        if len(set(ids)) != len(ids):
+            raise ProblemError("a trainer is listed twice")
+        nodes = [node for group in self.groups for node in group.nodes]
+        if len(set(nodes)) != len(nodes):
+            raise ProblemError("a node is in two groups")
+        held: dict[str, tuple[str, ...]] = {trainer_id: () for trainer_id in ids}
+        for group in self.groups:
+            if group.owner is None:
+                continue
+            if group.owner not in held:
+                raise ProblemError(
+                    f"group of {len(group.nodes)} nodes is owned by unknown trainer {group.owner!r}"
+                )
+            held[group.owner] += group.nodes
+        object.__setattr__(self, "held", held)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes that may be granted."""
+        return sum(len(group.nodes) for group in self.groups)

@@ -1,0 +1,185 @@
+"""The messages between a fragment's agent and the service.
+
+Both sides are level-triggered: a report says everything the agent knows and a directive everything it has to
+obey, so a lost, repeated or reordered message costs time and never correctness. A restarted service reads the
+next report and knows where the fragment stands.
+
+    agent -> service   POST /v1/fragments/{id}/report       FragmentReport
+    agent <- service   GET  /v1/fragments/{id}/directive    Directive   (long poll: after=revision, wait_s)
+
+A 410 Gone on either call means that the service no longer wants the fragment: it leaves at once.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import BaseModel, ConfigDict
+
+from oakum_worker.spec import TrainerSpec
+
+
+class _Message(BaseModel):
+    # Unknown fields are ignored so that a newer service can talk to an older agent and the other way round.
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Phase(StrEnum):
+    """How far a fragment has come, as its agent sees it."""
+
+    WARMING = "warming"
+    """The ranks import, build the task and load data; others train on."""
+    READY = "ready"
+    """All ranks can join a generation at once."""
+    TRAINING = "training"
+    """A member of the generation the report names."""
+    BROKEN = "broken"
+    """The generation the report names is unusable: a collective failed or was cut."""
+    LEAVING = "leaving"
+    """Was told to leave by a signal: train on without it."""
+    LEFT = "left"
+    """No longer a member; the agent is exiting."""
+    FINISHED = "finished"
+    """The trainer's last step is done and its final checkpoint durable."""
+    FAILED = "failed"
+    """The user's code failed; `failure` says how."""
+
+
+class Endpoint(_Message):
+    """Where a rank listens for the rendezvous of generations in which it is rank 0."""
+
+    host: str
+    port: int
+
+
+class Member(_Message):
+    """A fragment's place in a generation."""
+
+    fragment: str
+    node: str
+    ranks: tuple[Endpoint, ...]
+    """One endpoint for each rank process, in local rank order."""
+
+
+class Generation(_Message):
+    """A trainer's membership. Members are ordered: survivors first, the oldest survivor is rank 0.
+
+    An empty member list ends training for now: the ranks stop at the next step boundary and the one that was
+    rank 0 writes a durable checkpoint.
+    """
+
+    number: int
+    members: tuple[Member, ...]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of all members."""
+        return sum(len(member.ranks) for member in self.members)
+
+    def first_rank(self, fragment: str) -> int | None:
+        """Global rank of the fragment's local rank 0, or None where it is no member."""
+        rank = 0
+        for member in self.members:
+            if member.fragment == fragment:
+                return rank
+            rank += len(member.ranks)
+        return None
+
+
+class Directive(_Message):
+    """All that a fragment has to obey.
+
+    A generation above the one the ranks are in is switched to at a step boundary that the ranks agree on. Every
+    generation up to `over` has lost a member: its ranks must stop using it at once, collectives in flight
+    included, and report BROKEN.
+    """
+
+    revision: int
+    generation: Generation | None = None
+    over: int = 0
+    leave: bool = False
+    """This fragment is no longer wanted: leave as soon as the generation allows."""
+
+
+class Progress(_Message):
+    """Where training stands, as rank 0 sees it."""
+
+    generation: int
+    nodes: int
+    step: int
+    """Finished optimizer steps since the trainer began."""
+    total_steps: int
+    epoch: int
+    samples: int
+    """Samples consumed since the trainer began."""
+    loss: float | None = None
+    """Mean loss of the steps since the last report."""
+    samples_per_s: float | None = None
+    """Since the last report, stalls included."""
+    checkpoint_step: int | None = None
+    """Step of the newest durable checkpoint."""
+    metrics: dict[str, float] = {}
+    """What the task's `evaluate` last returned."""
+
+
+class Switch(_Message):
+    """How a generation began, as its rank 0 saw it."""
+
+    generation: int
+    step: int
+    """Finished steps of the state it began with."""
+    stall_s: float | None
+    """From the end of the last step before it to the end of its first own step; None after a cold start."""
+    source: str
+    """`survivor`, `checkpoint` or `scratch`: where the state came from."""
+
+
+class Failure(_Message):
+    """An error in the user's code or in the worker."""
+
+    stage: str
+    """`load` (import, build, data) or `train`."""
+    message: str
+    """One or two sentences: what failed and what to change."""
+    traceback: str = ""
+
+
+class FragmentReport(_Message):
+    """All that an agent knows of its fragment."""
+
+    phase: Phase
+    sequence: int
+    """Rises with every report; the service ignores a report older than one it has seen."""
+    pid: int
+    host: str
+    ranks: tuple[Endpoint, ...] = ()
+    generation: int = 0
+    """Newest generation that the ranks have formed."""
+    broken: int = 0
+    """Newest generation that is unusable for these ranks."""
+    startup_s: float | None = None
+    """From the agent's start to READY."""
+    progress: Progress | None = None
+    switch: Switch | None = None
+    failure: Failure | None = None
+
+
+class FragmentConfig(_Message):
+    """Everything an agent needs to start, written by the service into the fragment's folder (mode 0600)."""
+
+    fragment: str
+    trainer: str
+    node: str
+    node_address: str
+    """Address under which the other nodes reach this one."""
+    service_url: str
+    token: str
+    """Valid for this fragment's two calls alone."""
+    spec: TrainerSpec
+    checkpoint_dir: str
+    leave_deadline_s: float = 1.5
+    """Seconds from SIGTERM to the agent's exit while other replicas train on."""
+    grace_s: float = 10.0
+    """Seconds from SIGTERM after which the scheduler kills: the time for a last replica's checkpoint."""
+    orphan_timeout_s: float = 120.0
+    """Seconds without a word from the service after which the agent checkpoints and exits."""

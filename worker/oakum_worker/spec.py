@@ -1,0 +1,151 @@
+"""The trainer spec: the one document a user writes, the same in CLI, API and worker."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from oakum_worker.errors import SpecError
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class CheckpointSpec(_Strict):
+    """When durable checkpoints are written, and how many are kept."""
+
+    every_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two durable checkpoints."""
+    keep: Annotated[int, Field(ge=1, le=100)] = 2
+    """How many of the newest durable checkpoints stay on disk."""
+
+
+class TrainerSpec(_Strict):
+    """What a user submits: how to build the training task, its batch, its sizes, its value.
+
+    Raises pydantic's `ValidationError` with one readable line for each thing to change.
+    """
+
+    name: str
+    """Lower-case letters, digits and hyphens; unique among the trainers that have not ended."""
+    entrypoint: str
+    """`package.module:function`; the function returns an `oakum_worker.task.Task`."""
+    arguments: dict[str, Any] = {}
+    """Keyword arguments for the entrypoint."""
+    workdir: str | None = None
+    """Folder put first on the import path. The CLI makes it absolute, relative to the spec's own folder."""
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Fixes initial weights, data order and every other random choice of the trainer."""
+    global_batch: Annotated[int, Field(ge=1)]
+    """Samples of one optimizer step, whatever the number of nodes."""
+    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    """Most samples one rank computes at once; larger shares are accumulated. Default: the whole share."""
+    epochs: Annotated[int, Field(ge=1)]
+    """Passes over the data set. Each visits every sample exactly once."""
+    min_nodes: Annotated[int, Field(ge=1)] = 1
+    max_nodes: Annotated[int, Field(ge=1)] = 64
+    curve: tuple[tuple[int, float], ...] = ()
+    """Scalability curve: (nodes, samples per second), rising in both. Default: linear until measured."""
+    weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
+    """Value of this trainer's samples relative to other trainers'."""
+    ranks_per_node: Annotated[int, Field(ge=1, le=64)] = 1
+    """Rank processes on each node: one per GPU, or one on a CPU node."""
+    threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
+    """CPU threads torch may use in one rank."""
+    checkpoint: CheckpointSpec = CheckpointSpec()
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_label(cls, name: str) -> str:
+        if not _NAME.fullmatch(name):
+            raise ValueError(
+                f"{name!r} is not a valid name: use 1 to 63 lower-case letters, digits and hyphens, "
+                "beginning and ending with a letter or digit"
+            )
+        return name
+
+    @field_validator("entrypoint")
+    @classmethod
+    def _entrypoint_names_a_function(cls, entrypoint: str) -> str:
+        if not _ENTRYPOINT.fullmatch(entrypoint):
+            raise ValueError(f"{entrypoint!r} is not of the form package.module:function")
+        return entrypoint
+
+    @field_validator("curve")
+    @classmethod
+    def _curve_rises(cls, curve: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+        for nodes, rate in curve:
+            if nodes < 1 or not 0 < rate < float("inf"):
+                raise ValueError(
+                    f"the point [{nodes}, {rate}] is not usable: give nodes >= 1 and samples per second > 0"
+                )
+        for (n0, r0), (n1, r1) in itertools.pairwise(curve):
+            if n1 <= n0:
+                raise ValueError(
+                    f"{n1} nodes follow {n0}: list the points in rising order of nodes, each once"
+                )
+            if r1 <= r0:
+                raise ValueError(
+                    f"{r1:g} samples/s at {n1} nodes is not more than {r0:g} at {n0}: the curve has to rise; "
+                    f"if more nodes do not help, end the curve at {n0} and set max_nodes to {n0}"
+                )
+        return curve
+
+    @model_validator(mode="after")
+    def _sizes_fit(self) -> Self:
+        if self.min_nodes > self.max_nodes:
+            raise ValueError(
+                f"min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}: "
+                "lower min_nodes or raise max_nodes"
+            )
+        if self.global_batch < self.max_nodes * self.ranks_per_node and "max_nodes" in self.model_fields_set:
+            raise ValueError(
+                f"global_batch {self.global_batch} gives {self.max_nodes * self.ranks_per_node} ranks "
+                "less than one sample each: raise global_batch or lower max_nodes"
+            )
+        return self
+
+
+def read_spec(path: Path) -> TrainerSpec:
+    """The spec in a YAML or JSON file, `workdir` made absolute relative to the file's folder.
+
+    Raises `SpecError` with the file's name and one line for each thing to change.
+    """
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: is neither YAML nor JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise SpecError(f"{path}: expected a mapping of fields such as 'name:' and 'entrypoint:'")
+    folder = path.resolve().parent
+    document["workdir"] = str((folder / document.get("workdir", ".")).resolve())
+    try:
+        return TrainerSpec.model_validate(document)
+    except ValidationError as error:
+        raise SpecError(f"{path}:\n" + "\n".join(f"  {line}" for line in explain(error))) from error
+
+
+def explain(error: ValidationError) -> list[str]:
+    """One line for each thing that is wrong with a spec: where, what, and what to do."""
+    return [_explain_one(dict(item)) for item in error.errors()]
+
+
+def _explain_one(item: dict[str, Any]) -> str:
+    where = ".".join(str(part) for part in item["loc"]) or "spec"
+    if item["type"] == "extra_forbidden":
+        known = ", ".join(TrainerSpec.model_fields)
+        return f"{where}: unknown field; remove it or use one of: {known}"
+    if item["type"] == "missing":
+        return f"{where}: required and not given"
+    return f"{where}: {item['msg'].removeprefix('Value error, ')}"
