@@ -1,9 +1,10 @@
 """The solver's exceptions.
 
 SolverError
-├── ProblemError     a problem that makes no sense: what was given, what was expected
+├── ProblemError         a problem that makes no sense: what was given, what was expected
+├── MilpError            the MILP solver gave no usable answer; `solve` then keeps the greedy plan
 ├── InfeasiblePlanError  a plan that fails verification; never recorded
-└── LogError         a log that cannot be read: file, line and cause
+└── LogError             a log that cannot be read: file, line and cause
 """
 
 
@@ -13,6 +14,10 @@ class SolverError(Exception):
 
 class ProblemError(SolverError):
     """The problem contradicts itself."""
+
+
+class MilpError(SolverError):
+    """The MILP solver gave no usable answer."""
 
 
 class InfeasiblePlanError(SolverError):

@@ -29,6 +29,8 @@ class Reason:
     """What one node more would add for this trainer over the look-ahead, in the objective's unit."""
     cost: float = 0.0
     """What that node gives where the plan puts it, or the stall it would cost."""
+    other: str | None = None
+    """The trainer that would miss the node least, where others gain more from it."""
 
 
 @dataclass(frozen=True)

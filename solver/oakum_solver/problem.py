@@ -26,9 +26,7 @@ class Curve:
             raise ProblemError("a curve needs at least one point (nodes, samples/s)")
         for nodes, rate in self.points:
             if nodes < 1 or not math.isfinite(rate) or rate < 0:
-                raise ProblemError(
-                    f"curve point ({nodes}, {rate}): expected nodes >= 1 and a finite rate >= 0"
-                )
+                raise ProblemError(f"curve point ({nodes}, {rate}): expected nodes >= 1 and a finite rate >= 0")
         for (n0, r0), (n1, r1) in itertools.pairwise(self.points):
             if n1 <= n0 or r1 < r0:
                 raise ProblemError(f"curve falls from ({n0}, {r0}) to ({n1}, {r1}): expected it to rise")
@@ -96,7 +94,10 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True)
 class Problem:
-    """One allocation problem: everything a plan depends on."""
+    """One allocation problem: everything a plan depends on.
+
+    Raises `ProblemError` where a trainer or node is listed twice, an owner is unknown, or a time makes no sense.
+    """
 
     trainers: tuple[Trainer, ...]
     groups: tuple[NodeGroup, ...]
@@ -108,13 +109,17 @@ class Problem:
     """Trainer id -> nodes it holds now, in the groups' order."""
 
     def __post_init__(self) -> None:
+        for name in ("look_ahead_s", "time_limit_s"):
+            seconds = getattr(self, name)
+            if not math.isfinite(seconds) or seconds < 0:
+                raise ProblemError(f"{name} is {seconds}: expected a finite number >= 0")
         ids = [trainer.id for trainer in self.trainers]
         if len(set(ids)) != len(ids):
             raise ProblemError("a trainer is listed twice")
         nodes = [node for group in self.groups for node in group.nodes]
         if len(set(nodes)) != len(nodes):
             raise ProblemError("a node is in two groups")
-        held: dict[str, tuple[str, ...]] = {trainer_id: () for trainer_id in ids}
+        held: dict[str, tuple[str, ...]] = dict.fromkeys(ids, ())
         for group in self.groups:
             if group.owner is None:
                 continue

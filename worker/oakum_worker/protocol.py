@@ -64,12 +64,13 @@ class Member(_Message):
 class Generation(_Message):
     """A trainer's membership. Members are ordered: survivors first, the oldest survivor is rank 0.
 
-    An empty member list ends training for now: the ranks stop at the next step boundary and the one that was
-    rank 0 writes a durable checkpoint.
+    An empty member list ends training for now: the ranks stop at the next step boundary, and the first rank of
+    the fragment named `closer` writes a durable checkpoint before it leaves.
     """
 
     number: int
     members: tuple[Member, ...]
+    closer: str | None = None
 
     @property
     def world_size(self) -> int:
@@ -89,9 +90,9 @@ class Generation(_Message):
 class Directive(_Message):
     """All that a fragment has to obey.
 
-    A generation above the one the ranks are in is switched to at a step boundary that the ranks agree on. Every
-    generation up to `over` has lost a member: its ranks must stop using it at once, collectives in flight
-    included, and report BROKEN.
+    A generation above the one the ranks are in is switched to at a step boundary that the ranks agree on.
+    Every generation up to `over` has lost a member: its ranks must stop using it at once, collectives in
+    flight included, and report BROKEN.
     """
 
     revision: int
@@ -162,6 +163,10 @@ class FragmentReport(_Message):
     progress: Progress | None = None
     switch: Switch | None = None
     failure: Failure | None = None
+    signalled: bool = False
+    """The scheduler has asked for the node."""
+    warnings: tuple[str, ...] = ()
+    """What went wrong without stopping training, such as a corrupt checkpoint that was skipped."""
 
 
 class FragmentConfig(_Message):
@@ -173,6 +178,8 @@ class FragmentConfig(_Message):
     node_address: str
     """Address under which the other nodes reach this one."""
     service_url: str
+    service_file: str | None = None
+    """JSON file `{"url": ...}` to read again when the service does not answer: it may have moved."""
     token: str
     """Valid for this fragment's two calls alone."""
     spec: TrainerSpec

@@ -90,9 +90,7 @@ class TrainerSpec(_Strict):
                 )
         for (n0, r0), (n1, r1) in itertools.pairwise(curve):
             if n1 <= n0:
-                raise ValueError(
-                    f"{n1} nodes follow {n0}: list the points in rising order of nodes, each once"
-                )
+                raise ValueError(f"{n1} nodes follow {n0}: list the points in rising order of nodes, each once")
             if r1 <= r0:
                 raise ValueError(
                     f"{r1:g} samples/s at {n1} nodes is not more than {r0:g} at {n0}: the curve has to rise; "

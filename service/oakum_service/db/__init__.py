@@ -1,0 +1,1 @@
+"""The database: models, engine, migrations. Nobody outside writes SQL; nothing here decides."""

@@ -1,0 +1,67 @@
+"""The Typer app that every command module registers on, and how a command's errors become exit codes.
+
+Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="oakum",
+    help=(
+        "Fill a cluster's idle node-time with elastic PyTorch training.\n\n"
+        "The service is found through OAKUM_URL and OAKUM_TOKEN, or through the file that `oakum serve` "
+        "writes into OAKUM_DATA_DIR (./.oakum)."
+    ),
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+
+TRAINERS = "Trainers"
+CLUSTER = "Cluster"
+"""Panels of the help page."""
+
+
+class CommandError(Exception):
+    """An expected failure of a command; its message is all that the user sees."""
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line and return its exit code."""
+    try:
+        app(args=None if arguments is None else list(arguments), prog_name="oakum")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except CommandError as error:
+        typer.echo(f"oakum: {error}", err=True)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def example(*lines: str) -> str:
+    """An epilog for a command's help page that shows how it is used."""
+    return "[dim]Example:[/dim]\n" + "\n".join(f"  [bold]$ {line}[/bold]" for line in lines)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"oakum {version('oakum')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _oakum(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,111 @@
+"""The cluster and its plan: plan, nodes, holes."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oakum_service.cli.app import CLUSTER, app, example
+from oakum_service.cli.connection import connect
+from oakum_service.cli.output import JsonFlag, console, print_json, table
+from oakum_service.cli.units import ago, clock, duration, parse_duration
+
+if TYPE_CHECKING:
+    from oakum_service.api.schemas import NodeView, PlanView
+
+_NODE_STYLES = {"foreground": "dim", "hole": "green", "unavailable": "yellow"}
+
+
+@app.command(rich_help_panel=CLUSTER, epilog=example("oakum plan", "oakum plan 42 --json"))
+def plan(
+    number: Annotated[
+        int | None, typer.Argument(metavar="[ID]", help="A plan's number; by default the current one.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a plan: which nodes each trainer gets, and why."""
+    with connect() as client:
+        view = client.plan(number)
+    if as_json:
+        print_json(view)
+    else:
+        _print_plan(view)
+
+
+def _print_plan(view: PlanView) -> None:
+    quality = "optimal" if view.optimal else f"within {view.gap:.1%} of the bound"
+    replaces = "" if view.parent is None else f", replaces plan {view.parent}"
+    screen = console()
+    screen.print(
+        f"Plan {view.id} of {clock(view.made_at)} from snapshot {view.snapshot}{replaces}\n"
+        f"{view.objective} {view.value:,.4g} over {duration(view.look_ahead_s)}, {quality}, "
+        f"by {view.solver} in {duration(view.solve_s)}"
+    )
+    if not view.allocations:
+        screen.print("No trainer wants nodes.")
+        return
+    listing = table("TRAINER", "SIZE", "NODES", "REASON", right=("SIZE",), wrapping=("NODES", "REASON"))
+    for allocation in view.allocations:
+        nodes = ", ".join(allocation.nodes) or "-"
+        listing.add_row(allocation.trainer, str(len(allocation.nodes)), nodes, allocation.reason)
+    screen.print()
+    screen.print(listing)
+
+
+@app.command(rich_help_panel=CLUSTER, epilog=example("oakum nodes", "oakum nodes --json"))
+def nodes(as_json: JsonFlag = False) -> None:
+    """List the nodes: who uses each, when its hole ends."""
+    from rich.text import Text
+
+    with connect() as client:
+        document = client.nodes()
+    if as_json:
+        print_json(document)
+        return
+    listing = table("NODE", "STATE", "FOR", "USED BY", "HOLE ENDS")
+    for node in document.nodes:
+        state = Text(node.state, style=_NODE_STYLES.get(node.state, ""))
+        held_s = document.taken_at - node.since
+        listing.add_row(Text(node.name), state, duration(held_s), _used_by(node), _hole_end(node))
+    screen = console()
+    screen.print(listing)
+    screen.print(f"\nSnapshot {document.snapshot}, taken {ago(document.taken_at)}.")
+
+
+def _used_by(node: NodeView) -> str:
+    if node.trainer:
+        return f"{node.trainer} ({node.fragment_phase})" if node.fragment_phase else node.trainer
+    return f"job {node.foreground_job}" if node.foreground_job else "-"
+
+
+def _hole_end(node: NodeView) -> str:
+    if node.hole_ends_at is None:
+        return "-"
+    left_s = node.hole_ends_at - time.time()
+    return f"in about {duration(round(left_s))}" if left_s > 0 else "any moment"
+
+
+@app.command(rich_help_panel=CLUSTER, epilog=example("oakum holes", "oakum holes --since 6h --json"))
+def holes(
+    since: Annotated[str, typer.Option(help="How far back: 90s, 15m, 6h, 2d.")] = "1h",
+    as_json: JsonFlag = False,
+) -> None:
+    """List the holes: which node was idle, when, how long."""
+    since_s = parse_duration(since)
+    with connect() as client:
+        document = client.holes(since_s)
+    if as_json:
+        print_json(document)
+        return
+    if not document.holes:
+        typer.echo(f"No node was idle in the last {duration(since_s)}.")
+        return
+    listing = table("NODE", "FROM", "TO", "LASTED", right=("LASTED",))
+    now = time.time()
+    for hole in document.holes:
+        end = "still idle" if hole.end_at is None else clock(hole.end_at)
+        lasted_s = (hole.end_at or now) - hole.start_at
+        listing.add_row(hole.node, clock(hole.start_at), end, duration(lasted_s))
+    console().print(listing)

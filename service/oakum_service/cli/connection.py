@@ -1,0 +1,24 @@
+"""A command's connection to the service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from oakum_service.cli.app import CommandError
+
+if TYPE_CHECKING:
+    from oakum_service.client import OakumClient
+
+
+@contextmanager
+def connect() -> Iterator[OakumClient]:
+    """A client of the configured service; whatever it cannot do ends the command with its message."""
+    from oakum_service.client import ClientError, OakumClient
+
+    try:
+        with OakumClient() as client:
+            yield client
+    except ClientError as error:
+        raise CommandError(str(error)) from error

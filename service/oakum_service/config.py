@@ -1,0 +1,97 @@
+"""Every setting of the service, in one typed object, read from `OAKUM_*` variables or the command line."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from oakum_solver.problem import Objective
+
+
+class LocalClusterSettings(BaseSettings):
+    """The embedded cluster: virtual nodes of this machine under a small foreground load."""
+
+    model_config = SettingsConfigDict(env_prefix="OAKUM_LOCAL_")
+
+    nodes: Annotated[int, Field(ge=1, le=256)] = 4
+    seed: int = 7
+    """Repeats the same foreground load."""
+    load: Annotated[float, Field(ge=0, lt=1)] = 0.45
+    """Share of all node-time that foreground jobs ask for; 0 means no foreground jobs."""
+    swf: Path | None = None
+    """Take the foreground jobs from this SWF log instead of the workload model."""
+    time_compression: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds of the workload that pass in one real second."""
+    shortest_job_s: float = 5.0
+    longest_job_s: float = 40.0
+    """Real seconds that a foreground job's run time is clipped to."""
+    grace_s: Annotated[float, Field(gt=0)] = 5.0
+    """Seconds from SIGTERM to SIGKILL when a foreground job takes a node."""
+
+
+class Settings(BaseSettings):
+    """The service's settings."""
+
+    model_config = SettingsConfigDict(env_prefix="OAKUM_")
+
+    data_dir: Path = Path(".oakum")
+    """Database (SQLite), fragments' folders, checkpoints, tokens."""
+    database_url: str | None = None
+    """SQLAlchemy URL; default: SQLite in the data directory."""
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 8470
+    """0 takes a free one."""
+    public_url: str | None = None
+    """Address under which the nodes reach the service; default: host and port."""
+    scheduler: str = "local"
+    objective: Objective = Objective.THROUGHPUT
+    look_ahead_s: Annotated[float, Field(gt=0)] = 30.0
+    """T_fwd of the plans."""
+    solver_limit_s: Annotated[float, Field(gt=0)] = 5.0
+    poll_s: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds between two looks at the scheduler when nothing calls for one."""
+    debounce_s: float = 0.05
+    """Events closer together than this make one plan."""
+    heartbeat_timeout_s: float = 10.0
+    """An agent that has not reported for so long is lost."""
+    regroup_timeout_s: float = 10.0
+    """A member that has not formed its generation for so long after it was published is lost."""
+    start_up_s: float = 6.0
+    """Start-up seconds of a joining node until they have been measured."""
+    stall_s: float = 0.5
+    """Stall of a rescale until it has been measured."""
+    local: LocalClusterSettings = Field(default_factory=LocalClusterSettings)
+
+    @property
+    def database(self) -> str:
+        """The database's SQLAlchemy URL."""
+        return self.database_url or f"sqlite:///{self.data_dir.resolve() / 'oakum.db'}"
+
+    @property
+    def fragments_dir(self) -> Path:
+        """Where each fragment has a folder with its config and log."""
+        return self.data_dir.resolve() / "fragments"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        """Where each trainer has a folder of durable checkpoints."""
+        return self.data_dir.resolve() / "checkpoints"
+
+    @property
+    def client_file(self) -> Path:
+        """Where the CLI on this machine finds the service and its token."""
+        return self.data_dir.resolve() / "client.json"
+
+    @property
+    def service_file(self) -> Path:
+        """Where agents look up the service's address when it has moved."""
+        return self.data_dir.resolve() / "service.json"
+
+
+def this_host() -> str:
+    """Name of this host, for lease holders and messages."""
+    return socket.gethostname()

@@ -1,0 +1,187 @@
+"""The controller: two loops over one database, running while this process holds the lease.
+
+The membership loop is short and answers every report and every change of the cluster at once: a node that has
+to leave waits for it. The planning loop may take as long as the solver is allowed to; what it decides is carried
+out only while the snapshot is fresh, and the next turn corrects it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+from sqlalchemy import func, select
+
+from oakum_service.config import Settings
+from oakum_service.control import journal
+from oakum_service.control.execute import Executor
+from oakum_service.control.hub import Hub
+from oakum_service.control.lease import TERM_S, LeaseHolder
+from oakum_service.control.membership import MembershipKeeper, cancel_requested
+from oakum_service.control.observe import Observed, end_fragments, write_snapshot
+from oakum_service.control.plan import pose, write_plan
+from oakum_service.db.engine import Sessions
+from oakum_service.db.models import Fragment, FragmentState, Trainer
+from oakum_service.errors import LeaseLost, SchedulerError
+from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.schedulers.port import Scheduler
+from oakum_solver.solve import solve
+
+_log = logging.getLogger("oakum")
+
+
+class Controller:
+    """Observes, forecasts, plans and executes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        sessions: Sessions,
+        readers: Sessions,
+        scheduler: Scheduler,
+        configs: FragmentConfigs,
+        lease: LeaseHolder,
+        inbox: Hub,
+        outbox: Hub,
+    ) -> None:
+        """`inbox` is raised when there is something to look at; `outbox` when others have."""
+        self._settings = settings
+        self._sessions = sessions
+        self._readers = readers
+        self._scheduler = scheduler
+        self._lease = lease
+        self._executor = Executor(lease, scheduler, configs)
+        self._keeper = MembershipKeeper(settings.regroup_timeout_s)
+        self._inbox = inbox
+        self._outbox = outbox
+        self._replan = Hub()
+        self._observed: Observed | None = None
+        self._draining = False
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Turn both loops until `stop`; wait for the lease first, and again when it is lost."""
+        while not self._stopping:
+            if not await asyncio.to_thread(self._lease.acquire):
+                await self._inbox.wait(self._inbox.version, TERM_S / 3)
+                continue
+            self._scheduler.start(self._inbox.notify)
+            await asyncio.to_thread(self._begin)
+            try:
+                async with asyncio.TaskGroup() as loops:
+                    loops.create_task(self._repeat(self._inbox, self._membership_turn))
+                    loops.create_task(self._repeat(self._replan, self._planning_turn))
+            except* LeaseLost:
+                _log.warning("another controller has taken over; this process only answers requests")
+
+    async def stop(self) -> None:
+        """End the loops."""
+        self._stopping = True
+        self._inbox.close()
+        self._replan.close()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Send every fragment away with its last checkpoint, and launch none; returns when they have gone."""
+        self._draining = True
+        await asyncio.to_thread(self._release_all)
+        self._inbox.notify()
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            seen = self._outbox.version
+            if not await asyncio.to_thread(self._num_live):
+                return
+            await self._outbox.wait(seen, 0.2)
+
+    async def _repeat(self, hub: Hub, turn: Callable[[], Awaitable[None]]) -> None:
+        while not self._stopping:
+            seen = hub.version
+            try:
+                await turn()
+            except SchedulerError as error:
+                _log.warning("the scheduler: %s", error)
+            await hub.wait(seen, self._settings.poll_s)
+
+    async def _membership_turn(self) -> None:
+        if await asyncio.to_thread(self._observe_and_decide):
+            self._replan.notify()
+
+    async def _planning_turn(self) -> None:
+        await asyncio.sleep(self._settings.debounce_s)
+        if not self._draining:
+            await asyncio.to_thread(self._plan_and_execute)
+
+    def _begin(self) -> None:
+        """What a crash may have left behind: intents whose job is unknown, jobs whose fragment is."""
+        snapshot = self._scheduler.snapshot()
+        with self._lease.writing() as session:
+            end_fragments(session, snapshot, self._settings.heartbeat_timeout_s)
+            strangers = self._executor.cancel_strangers(session, snapshot)
+            adopted = len(snapshot.own_jobs) - len(strangers)
+            journal.record(
+                session,
+                "service.started",
+                self._scheduler.name,
+                f"controller {self._lease.name} watches {len(snapshot.nodes)} nodes; "
+                f"{adopted} fragments adopted, {len(strangers)} orphans cancelled",
+            )
+
+    def _observe_and_decide(self) -> bool:
+        """One short turn; returns whether a new plan is called for."""
+        if not self._lease.acquire():
+            raise LeaseLost(f"{self._lease.name} could not renew the controller's lease")
+        snapshot = self._scheduler.snapshot()
+        with self._lease.writing() as session:
+            before = self._fingerprint(session)
+            observed = write_snapshot(session, snapshot, self._observed)
+            silent = end_fragments(session, snapshot, self._settings.heartbeat_timeout_s)
+            cancel_requested(session)
+            to_cancel = self._keeper.turn(session, silent)
+            changed = self._fingerprint(session) != before
+        stale = self._observed is None or observed.number != self._observed.number
+        self._observed = observed
+        self._executor.cancel(to_cancel)
+        self._outbox.notify()
+        return changed or stale
+
+    def _fingerprint(self, session) -> tuple[object, ...]:  # type: ignore[no-untyped-def]
+        """What a plan depends on beside the nodes."""
+        trainers = session.execute(select(Trainer.id, Trainer.state).order_by(Trainer.id)).tuples().all()
+        live = session.execute(
+            select(Fragment.id).where(Fragment.state != FragmentState.ENDED).order_by(Fragment.id)
+        ).scalars()
+        return (*trainers, *live)
+
+    def _plan_and_execute(self) -> None:
+        observed = self._observed
+        if observed is None or time.time() - observed.snapshot.taken_at > 2 * self._settings.poll_s + 1.0:
+            return  # nothing is launched on a stale snapshot
+        with self._readers.begin() as session:
+            problem = pose(session, observed, self._settings)
+        plan = solve(problem)
+        with self._lease.writing() as session:
+            plan_id = write_plan(session, plan, problem, observed).id
+        if self._executor.carry_out(plan_id, observed):
+            self._inbox.notify()
+        self._outbox.notify()
+
+    def _release_all(self) -> None:
+        with self._lease.writing() as session:
+            rows = session.execute(select(Fragment).where(Fragment.state != FragmentState.ENDED)).scalars().all()
+            for fragment in rows:
+                fragment.released = True
+            for trainer in session.execute(
+                select(Trainer).where(Trainer.id.in_({fragment.trainer_id for fragment in rows}))
+            ).scalars():
+                trainer.revision += 1
+            journal.record(
+                session, "service.stopping", self._scheduler.name, f"{len(rows)} fragments checkpoint and leave"
+            )
+
+    def _num_live(self) -> int:
+        with self._readers.begin() as session:
+            count = session.execute(
+                select(func.count()).select_from(Fragment).where(Fragment.state != FragmentState.ENDED)
+            )
+            return count.scalar_one()

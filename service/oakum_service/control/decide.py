@@ -1,0 +1,115 @@
+"""Who is a member of a trainer's next generation: a pure function of what its fragments report.
+
+Written as a decision over values so that every order of reports, losses and releases can be tried on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oakum_worker.protocol import Phase
+
+
+@dataclass(frozen=True)
+class FragmentView:
+    """A fragment as the decision sees it."""
+
+    id: str
+    phase: Phase
+    alive: bool
+    """Its scheduler job exists and its agent is heard of."""
+    released: bool = False
+    """The plan no longer grants its node."""
+    formed: int = 0
+    """Newest generation its ranks have formed."""
+    broken: int = 0
+    """Newest generation that is unusable for its ranks."""
+    ready_at: float = 0.0
+    overdue: bool = False
+    """It should have reacted to the newest generation, or to its end, and has not."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether it may be a member of the next generation."""
+        return self.alive and not self.released and self.phase in (Phase.READY, Phase.TRAINING, Phase.BROKEN)
+
+
+@dataclass(frozen=True)
+class Membership:
+    """A trainer's newest published generation."""
+
+    generation: int
+    members: tuple[str, ...]
+    over: int
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What to publish. None as `members` publishes no new generation, only that those up to `over` are over."""
+
+    members: tuple[str, ...] | None
+    over: int
+    closer: str | None = None
+    lost: tuple[str, ...] = ()
+    """Members that are gone or do not answer: their jobs are to be cancelled."""
+    cause: str = ""
+
+
+def decide(now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int) -> Decision | None:
+    """The change of membership that the reports call for, or None when all is well as it is."""
+    by_id = {fragment.id: fragment for fragment in fragments}
+    members = [by_id[member] for member in now.members if member in by_id]
+    gone = tuple(member for member in now.members if member not in by_id or not by_id[member].alive)
+    overdue = tuple(fragment.id for fragment in members if fragment.overdue)
+    broken = any(fragment.broken >= now.generation for fragment in members if fragment.alive)
+    over = now.generation if now.members and (gone or overdue or broken) else now.over
+    lost = tuple(dict.fromkeys(gone + overdue))
+
+    if over > now.over and not lost:
+        # Ranks saw a connection break and nobody is known to be gone. Free the others from their collectives
+        # first: whoever then does not say that it broke, too, is the one that is lost.
+        return Decision(None, over, cause="a connection between members broke")
+    if over == now.generation and now.members and not lost and not _all_broken(members, now.generation):
+        return None
+    survivors = [fragment for fragment in members if fragment.stays and fragment.id not in lost]
+    settled = over == now.generation or all(fragment.formed >= now.generation for fragment in members)
+    newcomers = _newcomers(fragments, now.members) if settled else []
+    target = tuple(fragment.id for fragment in survivors + newcomers)
+    if len(target) < min_nodes:
+        target = ()
+    if target == now.members and over < now.generation:
+        return None
+    if not target and not now.members:
+        return None
+    return Decision(
+        members=target,
+        over=over,
+        closer=_closer(members, lost) if not target else None,
+        lost=lost,
+        cause=_cause(now, target, lost),
+    )
+
+
+def _all_broken(members: list[FragmentView], generation: int) -> bool:
+    return all(
+        fragment.broken >= generation or fragment.formed < generation or fragment.phase is Phase.LEAVING
+        for fragment in members
+        if fragment.alive
+    )
+
+
+def _newcomers(fragments: tuple[FragmentView, ...], members: tuple[str, ...]) -> list[FragmentView]:
+    ready = [f for f in fragments if f.stays and f.phase is Phase.READY and f.id not in members]
+    return sorted(ready, key=lambda fragment: (fragment.ready_at, fragment.id))
+
+
+def _closer(members: list[FragmentView], lost: tuple[str, ...]) -> str | None:
+    """The first member that is still there writes the checkpoint that ends training for now."""
+    return next((f.id for f in members if f.alive and f.id not in lost), None)
+
+
+def _cause(now: Membership, target: tuple[str, ...], lost: tuple[str, ...]) -> str:
+    joined = len(set(target) - set(now.members))
+    left = len(set(now.members) - set(target) - set(lost))
+    parts = [(joined, "joined"), (left, "left"), (len(lost), "lost")]
+    return ", ".join(f"{count} {verb}" for count, verb in parts if count) or "regrouped"

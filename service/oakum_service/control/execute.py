@@ -1,0 +1,131 @@
+"""Execute: make the world match the plan. Idempotent; decides nothing of its own."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from dataclasses import dataclass
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from oakum_service.api.schemas import NodeState
+from oakum_service.control import journal
+from oakum_service.control.lease import LeaseHolder
+from oakum_service.control.observe import Observed
+from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
+from oakum_service.errors import SchedulerError
+from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.schedulers.port import Scheduler, Snapshot
+
+_log = logging.getLogger("oakum")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """An intent: committed, not yet submitted."""
+
+    fragment: str
+    trainer: str
+    node: str
+    address: str
+
+
+class Executor:
+    """Launches and releases fragments."""
+
+    def __init__(self, lease: LeaseHolder, scheduler: Scheduler, configs: FragmentConfigs) -> None:
+        self._lease = lease
+        self._scheduler = scheduler
+        self._configs = configs
+
+    def carry_out(self, plan_id: int, observed: Observed) -> int:
+        """Release what the plan no longer grants and launch what it newly grants; returns the launches."""
+        with self._lease.writing() as session:
+            plan = session.get_one(PlanRecord, plan_id)
+            grants = {node: trainer for trainer, given in plan.allocations.items() for node in given["nodes"]}
+            _release(session, grants)
+            launches = _intend(session, plan_id, grants, observed.snapshot)
+        for launch in launches:
+            self._submit(launch)
+        return len(launches)
+
+    def _submit(self, launch: Launch) -> None:
+        with self._lease.writing() as session:
+            trainer = session.get_one(Trainer, launch.trainer)
+            config = self._configs.make(launch.fragment, trainer, launch.node, launch.address)
+        try:
+            job_id = self._scheduler.submit(config)
+        except SchedulerError as error:
+            _log.info("fragment on %s was not started: %s", launch.node, error)
+            self._settle(launch.fragment, None)
+            return
+        self._settle(launch.fragment, job_id)
+
+    def _settle(self, fragment_id: str, job_id: str | None) -> None:
+        """Write down how the submission went. Without a job the node was taken meanwhile: plan anew."""
+        with self._lease.writing() as session:
+            fragment = session.get_one(Fragment, fragment_id)
+            if fragment.state == FragmentState.ENDED:
+                return
+            fragment.job_id = job_id
+            fragment.state = FragmentState.LIVE if job_id is not None else FragmentState.ENDED
+            if job_id is None:
+                fragment.ended_at, fragment.cause = time.time(), "never started"
+                return
+            trainer = session.get_one(Trainer, fragment.trainer_id)
+            journal.record(
+                session, "fragment.launched", trainer.name, f"{fragment.node}: launched", node=fragment.node
+            )
+
+    def cancel(self, fragments: list[str]) -> None:
+        """Have the scheduler end the jobs of these fragments."""
+        for fragment in dict.fromkeys(fragments):
+            self._scheduler.cancel(fragment)
+
+    def cancel_strangers(self, session: Session, snapshot: Snapshot) -> list[str]:
+        """Own jobs that no live fragment stands for: what a crash left behind. Cancels and returns them."""
+        rows = session.execute(select(Fragment.id).where(Fragment.state != FragmentState.ENDED)).scalars()
+        known = set(rows)
+        strangers = [job.fragment for job in snapshot.own_jobs if job.fragment not in known]
+        for fragment in strangers:
+            self._scheduler.cancel(fragment)
+        return strangers
+
+
+def _live(session: Session) -> list[Fragment]:
+    rows = session.execute(select(Fragment).where(Fragment.state != FragmentState.ENDED)).scalars()
+    return list(rows)
+
+
+def _release(session: Session, grants: dict[str, str]) -> None:
+    for fragment in _live(session):
+        if fragment.released or grants.get(fragment.node) == fragment.trainer_id:
+            continue
+        fragment.released = True
+        trainer = session.get_one(Trainer, fragment.trainer_id)
+        trainer.revision += 1
+
+
+def _intend(session: Session, plan_id: int, grants: dict[str, str], snapshot: Snapshot) -> list[Launch]:
+    """Commit the intent to launch on every granted node that is idle and free of our own jobs."""
+    busy = {fragment.node for fragment in _live(session)} | {job.node for job in snapshot.own_jobs}
+    launches = []
+    for node, trainer in grants.items():
+        state = snapshot.node(node)
+        if node in busy or state is None or state.state is not NodeState.HOLE:
+            continue
+        launch = Launch(str(uuid.uuid4()), trainer, node, state.address)
+        session.add(
+            Fragment(
+                id=launch.fragment,
+                trainer_id=trainer,
+                node=node,
+                plan_id=plan_id,
+                state=FragmentState.INTENDED,
+                launched_at=time.time(),
+            )
+        )
+        launches.append(launch)
+    return launches

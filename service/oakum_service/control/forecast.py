@@ -1,0 +1,69 @@
+"""Forecast: the nodes that a plan may grant, how long their holes will last, and who holds them."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from oakum_service.api.schemas import NodeState
+from oakum_service.db.models import Fragment, FragmentState, NodeInterval, Report
+from oakum_service.schedulers.port import Snapshot
+from oakum_solver.forecast import HoleForecast, IdleNode
+from oakum_worker.protocol import Phase
+
+_PAST_HOLES = 500
+_LEAVING = {Phase.LEAVING, Phase.LEFT, Phase.FINISHED, Phase.FAILED}
+
+
+def holders(session: Session) -> dict[str, str]:
+    """Node -> trainer that holds it: its fragment is launched, not released, and not on its way out."""
+    rows = session.execute(
+        select(Fragment, Report)
+        .outerjoin(Report, Report.fragment_id == Fragment.id)
+        .where(Fragment.state != FragmentState.ENDED, Fragment.released.is_(False))
+    )
+    return {
+        fragment.node: fragment.trainer_id
+        for fragment, report in rows
+        if report is None or report.body.get("phase") not in _LEAVING
+    }
+
+
+def idle_nodes(session: Session, snapshot: Snapshot, default_s: float) -> list[IdleNode]:
+    """Every node in a hole, with the forecast of how long the hole goes on."""
+    forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s)
+    started = _hole_starts(session)
+    held = holders(session)
+    now = time.time()
+    nodes = []
+    for node in snapshot.nodes:
+        if node.state is not NodeState.HOLE:
+            continue
+        age_s = max(0.0, now - started.get(node.name, now))
+        announced_in_s = None if node.announced_at is None else node.announced_at - now
+        nodes.append(
+            IdleNode(node.name, forecast.remaining_s(age_s, announced_in_s), held.get(node.name), node.node_type)
+        )
+    return nodes
+
+
+def _past_holes(session: Session) -> tuple[float, ...]:
+    """Lengths of the newest holes that have ended, the newest last."""
+    rows = session.execute(
+        select(NodeInterval.start_at, NodeInterval.end_at)
+        .where(NodeInterval.state == NodeState.HOLE, NodeInterval.end_at.is_not(None))
+        .order_by(NodeInterval.id.desc())
+        .limit(_PAST_HOLES)
+    )
+    return tuple(reversed([float(end_at or 0.0) - start_at for start_at, end_at in rows]))
+
+
+def _hole_starts(session: Session) -> dict[str, float]:
+    rows = session.execute(
+        select(NodeInterval.node, NodeInterval.start_at).where(
+            NodeInterval.state == NodeState.HOLE, NodeInterval.end_at.is_(None)
+        )
+    )
+    return dict(rows.tuples().all())

@@ -1,0 +1,139 @@
+"""Observe: the scheduler's snapshot written down: node intervals (holes among them), starts, our jobs' ends."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from oakum_service.api.schemas import NodeState
+from oakum_service.control import journal
+from oakum_service.db.models import (
+    ForegroundStart,
+    Fragment,
+    FragmentState,
+    NodeInterval,
+    Report,
+    SnapshotRecord,
+    Trainer,
+)
+from oakum_service.schedulers.port import Node, Snapshot
+from oakum_worker.protocol import FragmentReport, Phase
+
+_KEPT_SNAPSHOTS = 500
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A snapshot with its number. The number rises when the nodes or their jobs change."""
+
+    number: int
+    snapshot: Snapshot
+
+
+def write_snapshot(session: Session, snapshot: Snapshot, last: Observed | None) -> Observed:
+    """Record what has changed since the last snapshot; returns the snapshot with its number."""
+    if last is not None and last.snapshot.nodes == snapshot.nodes:
+        _write_starts(session, snapshot)
+        return Observed(last.number, snapshot)
+    row = SnapshotRecord(taken_at=snapshot.taken_at, body=_document(snapshot))
+    session.add(row)
+    _write_intervals(session, snapshot)
+    _write_starts(session, snapshot)
+    session.flush()
+    session.execute(delete(SnapshotRecord).where(SnapshotRecord.number <= row.number - _KEPT_SNAPSHOTS))
+    return Observed(row.number, snapshot)
+
+
+def _document(snapshot: Snapshot) -> dict[str, Any]:
+    return {"nodes": [dataclasses.asdict(node) for node in snapshot.nodes]}
+
+
+def _write_intervals(session: Session, snapshot: Snapshot) -> None:
+    """End the intervals whose node has changed and begin new ones."""
+    open_rows = session.execute(select(NodeInterval).where(NodeInterval.end_at.is_(None))).scalars()
+    open_intervals = {row.node: row for row in open_rows}
+    present = {node.name: node for node in snapshot.nodes}
+    for name, row in open_intervals.items():
+        node = present.get(name)
+        if node is None or (node.state, node.job) != (row.state, row.job):
+            row.end_at = snapshot.taken_at
+    for node in snapshot.nodes:
+        row_now = open_intervals.get(node.name)
+        if row_now is None or row_now.end_at is not None:
+            _begin_interval(session, node, snapshot.taken_at)
+
+
+def _begin_interval(session: Session, node: Node, at: float) -> None:
+    session.add(NodeInterval(node=node.name, state=node.state, job=node.job, job_name=node.job_name, start_at=at))
+    words = {
+        NodeState.HOLE: "is idle",
+        NodeState.FOREGROUND: f"goes to foreground job {node.job_name}",
+        NodeState.UNAVAILABLE: "is not available",
+    }
+    journal.record(session, f"node.{node.state}", node.name, f"{node.name} {words[node.state]}")
+
+
+def _write_starts(session: Session, snapshot: Snapshot) -> None:
+    newest = session.execute(select(func.max(ForegroundStart.started_at))).scalar_one_or_none() or 0.0
+    for start in snapshot.starts:
+        if start.started_at > newest:
+            session.merge(ForegroundStart(**dataclasses.asdict(start)))
+
+
+def end_fragments(session: Session, snapshot: Snapshot, heartbeat_timeout_s: float) -> list[str]:
+    """Mark fragments as ended whose job is gone; returns those that are silent and have to be cancelled.
+
+    A fragment whose job was only intended, and is not known to the scheduler, never started.
+    """
+    jobs = {job.fragment for job in snapshot.own_jobs}
+    silent: list[str] = []
+    rows = session.execute(
+        select(Fragment, Report, Trainer)
+        .join(Trainer, Trainer.id == Fragment.trainer_id)
+        .outerjoin(Report, Report.fragment_id == Fragment.id)
+        .where(Fragment.state != FragmentState.ENDED)
+    )
+    for fragment, report, trainer in rows:
+        if fragment.launched_at > snapshot.taken_at:
+            continue  # launched after the snapshot was taken: it knows nothing of it
+        if fragment.id not in jobs:
+            _end(session, fragment, report, trainer)
+        elif report is not None and time.time() - report.received_at > heartbeat_timeout_s:
+            silent.append(fragment.id)
+    return silent
+
+
+def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trainer) -> None:
+    report = FragmentReport.model_validate(row.body) if row is not None else None
+    fragment.state, fragment.ended_at = FragmentState.ENDED, time.time()
+    fragment.cause = _cause_of_end(fragment, report)
+    kind = "fragment.lost" if fragment.cause == "lost" else "fragment.left"
+    journal.record(
+        session, kind, trainer.name, f"{fragment.node}: {fragment.cause}", node=fragment.node, cause=fragment.cause
+    )
+    if fragment.cause == "lost":
+        _count_crash(trainer)
+
+
+def _cause_of_end(fragment: Fragment, report: FragmentReport | None) -> str:
+    if report is None:
+        return "released" if fragment.released else "preempted"
+    if report.phase is Phase.FINISHED:
+        return "finished"
+    if report.phase is Phase.FAILED:
+        return "failed"
+    if fragment.released:
+        return "released"
+    return "preempted" if report.signalled else "lost"
+
+
+def _count_crash(trainer: Trainer) -> None:
+    """Count a loss that no scheduler ordered, since the last step that was finished."""
+    step = int(trainer.progress.get("step", 0))
+    trainer.crashes = trainer.crashes + 1 if trainer.crashed_step == step else 1
+    trainer.crashed_step = step

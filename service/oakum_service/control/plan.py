@@ -1,0 +1,116 @@
+"""Plan: the problem that the present state poses, and the solver's answer written down."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from oakum_service.api.schemas import TrainerState
+from oakum_service.config import Settings
+from oakum_service.control import journal
+from oakum_service.control.forecast import idle_nodes
+from oakum_service.control.observe import Observed
+from oakum_service.db.models import PlanRecord, Trainer
+from oakum_solver import problem as solver
+from oakum_solver.curves import curve_from_points
+from oakum_solver.forecast import group_nodes
+from oakum_solver.plan import Plan
+from oakum_worker.spec import TrainerSpec
+
+_LIVE_STATES = (TrainerState.WAITING, TrainerState.STARTING, TrainerState.RUNNING)
+
+
+def pose(session: Session, observed: Observed, settings: Settings) -> solver.Problem:
+    """The allocation problem of this moment. Trainers go by name: those that have not ended have one each."""
+    rows = session.execute(
+        select(Trainer).where(Trainer.state.in_(_LIVE_STATES)).order_by(Trainer.submitted_at, Trainer.id)
+    )
+    live = list(rows.scalars())
+    names = {row.id: row.name for row in live}
+    nodes = [
+        dataclasses.replace(node, owner=names.get(node.owner)) if node.owner is not None else node
+        for node in idle_nodes(session, observed.snapshot, default_s=2 * settings.look_ahead_s)
+        if node.owner is None or node.owner in names
+    ]
+    return solver.Problem(
+        trainers=tuple(_trainer(row, settings) for row in live),
+        groups=group_nodes(nodes),
+        look_ahead_s=settings.look_ahead_s,
+        objective=settings.objective,
+        time_limit_s=settings.solver_limit_s,
+    )
+
+
+def _trainer(row: Trainer, settings: Settings) -> solver.Trainer:
+    spec = TrainerSpec.model_validate(row.spec)
+    stall_s = row.last_stall_s if row.last_stall_s is not None else settings.stall_s
+    return solver.Trainer(
+        id=row.name,
+        curve=curve_from_points(spec.curve, spec.max_nodes),
+        min_nodes=spec.min_nodes,
+        max_nodes=spec.max_nodes,
+        weight=spec.weight,
+        grow_stall_s=stall_s,
+        shrink_stall_s=stall_s,
+        startup_s=min(
+            row.startup_s if row.startup_s is not None else settings.start_up_s, settings.look_ahead_s / 2
+        ),
+    )
+
+
+def write_plan(session: Session, plan: Plan, problem: solver.Problem, observed: Observed) -> PlanRecord:
+    """Record the plan if it decides anything new; returns the plan that holds."""
+    parent = session.execute(select(PlanRecord).order_by(PlanRecord.id.desc()).limit(1)).scalar_one_or_none()
+    ids = _ids(session, [allocation.trainer for allocation in plan.allocations])
+    allocations = {
+        ids[allocation.trainer]: {
+            "nodes": list(allocation.nodes),
+            "why": allocation.reason.why,
+            "reason": allocation.reason.text,
+        }
+        for allocation in plan.allocations
+        if allocation.trainer in ids  # else it ended while the solver worked
+    }
+    if parent is not None and _same(parent.allocations, allocations):
+        return parent
+    row = PlanRecord(
+        parent_id=parent.id if parent is not None else None,
+        snapshot=observed.number,
+        made_at=time.time(),
+        objective=problem.objective,
+        look_ahead_s=problem.look_ahead_s,
+        value=plan.value,
+        bound=plan.bound,
+        solver=plan.solver,
+        solve_s=plan.solve_s,
+        optimal=plan.optimal,
+        allocations=allocations,
+    )
+    session.add(row)
+    session.flush()
+    names = dict(
+        session.execute(select(Trainer.id, Trainer.name).where(Trainer.id.in_(allocations))).tuples().all()
+    )
+    sizes = ", ".join(f"{names[trainer]} {len(given['nodes'])}" for trainer, given in allocations.items())
+    journal.record(session, "plan.made", f"plan {row.id}", sizes or "no trainer", plan=row.id)
+    return row
+
+
+def _ids(session: Session, names: list[str]) -> dict[str, str]:
+    """Name -> id of the trainers that have not ended, in the order of `names`."""
+    rows = session.execute(
+        select(Trainer.name, Trainer.id).where(Trainer.name.in_(names), Trainer.state.in_(_LIVE_STATES))
+    )
+    found = dict(rows.tuples().all())
+    return {name: found[name] for name in names if name in found}
+
+
+def _same(before: Mapping[str, Mapping[str, object]], now: Mapping[str, Mapping[str, object]]) -> bool:
+    """Whether two plans grant the same for the same reasons; the numbers in the sentences may differ."""
+    return {t: (g["nodes"], g["why"]) for t, g in before.items()} == {
+        t: (g["nodes"], g["why"]) for t, g in now.items()
+    }

@@ -1,0 +1,37 @@
+// What happened, newest first.
+
+import { h } from "./dom.js";
+import { clock } from "./format.js";
+
+const KEPT = 200;
+
+export class EventFeed {
+  #newest = null;
+
+  constructor(root) {
+    this.root = root;
+  }
+
+  /** Id of the newest event shown. */
+  get newest() {
+    return this.#newest;
+  }
+
+  add(event) {
+    if (this.#newest !== null && event.id <= this.#newest) return;
+    this.#newest = event.id;
+    this.root.prepend(item(event));
+    while (this.root.children.length > KEPT) this.root.lastElementChild.remove();
+  }
+}
+
+function item(event) {
+  const moment = new Date(event.at * 1000);
+  const [group] = event.kind.split(".");
+  return h(
+    "li",
+    { class: `event about-${group}`, "data-event": event.id },
+    h("time", { datetime: moment.toISOString(), title: moment.toLocaleString() }, clock(event.at)),
+    h("p", {}, h("span", { class: "kind" }, event.kind), " ", h("strong", {}, event.subject), " ", event.message),
+  );
+}

@@ -1,0 +1,64 @@
+// Quantities as people read them. A space before a unit is a narrow one that does not break.
+
+const NARROW = "\u202f";
+const NONE = "–";
+
+export function count(number) {
+  return Math.round(number).toLocaleString("en-US");
+}
+
+export function decimal(number, digits = 4) {
+  if (number === null || number === undefined || !Number.isFinite(number)) return NONE;
+  const size = Math.abs(number);
+  if (size !== 0 && (size < 1e-4 || size >= 1e6)) return number.toExponential(digits - 2);
+  return size >= 1000 ? count(number) : String(Number(number.toPrecision(digits)));
+}
+
+export function rate(samplesPerS) {
+  if (samplesPerS === null || samplesPerS === undefined) return NONE;
+  return samplesPerS >= 100 ? count(samplesPerS) : decimal(samplesPerS, 3);
+}
+
+export function percent(fraction, digits = 0) {
+  return fraction === null || !Number.isFinite(fraction) ? NONE : `${(100 * fraction).toFixed(digits)}${NARROW}%`;
+}
+
+/** What an evaluation returned: shares such as an accuracy as percentages. */
+export function metric(name, value) {
+  return /acc|precision|recall|f1|auc/i.test(name) && value >= 0 && value <= 1 ? percent(value, 1) : decimal(value);
+}
+
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return NONE;
+  if (seconds > 0 && seconds < 0.1) return `${Number((1000 * seconds).toPrecision(2))}${NARROW}ms`;
+  if (seconds < 10) return `${Number(Math.max(seconds, 0).toPrecision(seconds < 1 ? 2 : 3))}${NARROW}s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole}${NARROW}s`;
+  if (whole < 3600) return `${Math.floor(whole / 60)}${NARROW}min ${pad(whole % 60)}${NARROW}s`;
+  if (whole < 86400) return `${Math.floor(whole / 3600)}${NARROW}h ${pad(Math.floor((whole % 3600) / 60))}${NARROW}min`;
+  return `${Math.floor(whole / 86400)}${NARROW}d ${Math.floor((whole % 86400) / 3600)}${NARROW}h`;
+}
+
+/** Node-time, in node-hours or, below two, node-minutes: [number, unit]. */
+export function nodeTime(nodeSeconds, unit = nodeTimeUnit(nodeSeconds)) {
+  const number = nodeSeconds / (unit === "node-hours" ? 3600 : 60);
+  return [number < 100 ? number.toFixed(1) : count(number), unit];
+}
+
+export function nodeTimeUnit(nodeSeconds) {
+  return nodeSeconds >= 7200 ? "node-hours" : "node-minutes";
+}
+
+export function clock(at, withSeconds = true) {
+  const moment = new Date(at * 1000);
+  const minutes = `${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
+  return withSeconds ? `${minutes}:${pad(moment.getSeconds())}` : minutes;
+}
+
+export function nodes(number) {
+  return number === 1 ? "1 node" : `${count(number)} nodes`;
+}
+
+function pad(number) {
+  return String(number).padStart(2, "0");
+}

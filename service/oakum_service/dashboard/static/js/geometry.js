@@ -1,0 +1,56 @@
+// Where things lie in the picture of nodes x time. Pure: numbers in, numbers out.
+
+const ROW_HEIGHTS = [[12, 24], [24, 19], [64, 13], [256, 8], [Infinity, 5]];
+const TICK_STEPS_S = [15, 30, 60, 120, 300, 600, 900, 1800];
+const CHARACTER_PX = 6.6;
+
+export function rowHeight(numNodes) {
+  return ROW_HEIGHTS.find(([most]) => numNodes <= most)[1];
+}
+
+/** Round moments, far enough apart for their labels. */
+export function ticks(from, to, widthPx) {
+  const most = Math.max(2, Math.floor(widthPx / 90));
+  const step = TICK_STEPS_S.find((candidate) => (to - from) / candidate <= most) ?? TICK_STEPS_S.at(-1);
+  // Steps above a minute are round in local time, which may be off UTC by half an hour.
+  const zone = new Date(from * 1000).getTimezoneOffset() * 60;
+  const moments = [];
+  for (let at = Math.ceil((from - zone) / step) * step + zone; at <= to + step; at += step) moments.push(at);
+  return { step, moments };
+}
+
+/** As much of a label as fits into `widthPx`; nothing where that would say too little. */
+export function fit(text, widthPx) {
+  const room = Math.floor((widthPx - 10) / CHARACTER_PX);
+  if (text.length <= room) return text;
+  return room >= 4 ? `${text.slice(0, room - 1)}…` : "";
+}
+
+/** The end of a node's name tells nodes apart, so the beginning gives way. */
+export function fitEnd(text, widthPx) {
+  const room = Math.floor(widthPx / CHARACTER_PX);
+  return text.length <= room ? text : `…${text.slice(1 - room)}`;
+}
+
+/**
+ * One block for each run of neighbouring rows that a job takes at the same time: a job on eight nodes is one shape
+ * with one name.
+ */
+export function blocks(intervals, rowOf) {
+  const runs = new Map();
+  const sorted = intervals.filter((i) => rowOf.has(i.node)).sort((a, b) => rowOf.get(a.node) - rowOf.get(b.node));
+  const made = [];
+  for (const interval of sorted) {
+    const row = rowOf.get(interval.node);
+    const key = `${interval.job} ${Math.round(interval.start_at)} ${interval.end_at === null ? "" : Math.round(interval.end_at)}`;
+    const run = runs.get(key);
+    if (run && run.last === row - 1) {
+      run.last = row;
+    } else {
+      const fresh = { interval, first: row, last: row };
+      runs.set(key, fresh);
+      made.push(fresh);
+    }
+  }
+  return made;
+}

@@ -1,0 +1,241 @@
+"""The tables. Times are Unix seconds; JSON columns hold documents of the API or of the worker's protocol.
+
+Who writes what: the API inserts trainers, change requests, reports and idempotency records; everything else is
+the controller's, and each of its transactions checks the lease.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import JSON, BigInteger, ForeignKey, Index, Integer, String, Text
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+# SQLite counts ids up only in columns of type INTEGER.
+_Id = BigInteger().with_variant(Integer(), "sqlite")
+
+
+class Base(DeclarativeBase):
+    """Base of all tables."""
+
+    type_annotation_map = {dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012
+
+
+class Trainer(Base):
+    """One elastic training job: what was asked for and where it stands."""
+
+    __tablename__ = "trainers"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), index=True)
+    spec: Mapped[dict[str, Any]]
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    message: Mapped[str] = mapped_column(Text, default="")
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    submitted_at: Mapped[float]
+    started_at: Mapped[float | None]
+    ended_at: Mapped[float | None]
+
+    generation: Mapped[int] = mapped_column(default=0)
+    members: Mapped[list[str]] = mapped_column(default=list)
+    """Fragment ids of the newest generation, rank 0's first."""
+    closer: Mapped[str | None] = mapped_column(String(36))
+    over: Mapped[int] = mapped_column(default=0)
+    revision: Mapped[int] = mapped_column(default=0)
+    """Rises with every change of what its fragments have to obey."""
+    published_at: Mapped[float] = mapped_column(default=0.0)
+
+    progress: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """Newest `protocol.Progress`."""
+    steps_at_size: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    nodes_lost: Mapped[int] = mapped_column(default=0)
+    nodes_gained: Mapped[int] = mapped_column(default=0)
+    rescales: Mapped[int] = mapped_column(default=0)
+    stall_s: Mapped[float] = mapped_column(default=0.0)
+    last_stall_s: Mapped[float | None]
+    startup_s: Mapped[float | None]
+    """Newest measured start-up seconds of a fragment."""
+    crashes: Mapped[int] = mapped_column(default=0)
+    """Fragments lost to errors since the last finished step."""
+    crashed_step: Mapped[int] = mapped_column(default=-1)
+
+
+class Fragment(Base):
+    """One scheduler job of a trainer on one node. Its id is the intent, committed before the job exists."""
+
+    __tablename__ = "fragments"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    trainer_id: Mapped[str] = mapped_column(ForeignKey("trainers.id"), index=True)
+    node: Mapped[str] = mapped_column(String(255))
+    plan_id: Mapped[int | None] = mapped_column(_Id)
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    job_id: Mapped[str | None] = mapped_column(String(64))
+    released: Mapped[bool] = mapped_column(default=False)
+    """No longer granted: it leaves at the next step boundary."""
+    launched_at: Mapped[float]
+    ready_at: Mapped[float | None]
+    training_at: Mapped[float | None]
+    """When it first joined a generation."""
+    ended_at: Mapped[float | None]
+    cause: Mapped[str] = mapped_column(String(32), default="")
+    """Why it ended: preempted, released, finished, failed, lost, never started."""
+
+
+class FragmentState(StrEnum):
+    """What the controller knows of a fragment's job."""
+
+    INTENDED = "intended"
+    """The job may or may not exist."""
+    LIVE = "live"
+    ENDED = "ended"
+
+
+class Report(Base):
+    """The newest report of each fragment's agent. Written by the API, read by the controller."""
+
+    __tablename__ = "reports"
+
+    fragment_id: Mapped[str] = mapped_column(ForeignKey("fragments.id"), primary_key=True)
+    sequence: Mapped[int]
+    received_at: Mapped[float]
+    body: Mapped[dict[str, Any]]
+
+
+class GenerationRecord(Base):
+    """History of memberships."""
+
+    __tablename__ = "generations"
+
+    trainer_id: Mapped[str] = mapped_column(ForeignKey("trainers.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    nodes: Mapped[list[str]]
+    cause: Mapped[str] = mapped_column(String(255))
+    published_at: Mapped[float]
+    formed_at: Mapped[float | None]
+    step: Mapped[int | None]
+    stall_s: Mapped[float | None]
+    source: Mapped[str | None] = mapped_column(String(16))
+
+
+class SnapshotRecord(Base):
+    """The scheduler's state at the last change of it, by number; older ones are pruned."""
+
+    __tablename__ = "snapshots"
+
+    number: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
+    taken_at: Mapped[float]
+    body: Mapped[dict[str, Any]]
+
+
+class NodeInterval(Base):
+    """One stretch of one node in one state; a hole is such a stretch."""
+
+    __tablename__ = "node_intervals"
+
+    id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
+    node: Mapped[str] = mapped_column(String(255))
+    state: Mapped[str] = mapped_column(String(16))
+    job: Mapped[str | None] = mapped_column(String(64))
+    job_name: Mapped[str] = mapped_column(String(255), default="")
+    start_at: Mapped[float]
+    end_at: Mapped[float | None]
+
+    __table_args__ = (Index("ix_node_intervals_end", "end_at"), Index("ix_node_intervals_node", "node", "end_at"))
+
+
+class ForegroundStart(Base):
+    """How long a foreground job waited for our fragments to leave its nodes."""
+
+    __tablename__ = "foreground_starts"
+
+    job: Mapped[str] = mapped_column(String(64), primary_key=True)
+    started_at: Mapped[float]
+    num_nodes: Mapped[int]
+    delay_s: Mapped[float]
+
+
+class PlanRecord(Base):
+    """An immutable decision."""
+
+    __tablename__ = "plans"
+
+    id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
+    parent_id: Mapped[int | None] = mapped_column(_Id)
+    snapshot: Mapped[int] = mapped_column(_Id)
+    made_at: Mapped[float]
+    objective: Mapped[str] = mapped_column(String(32))
+    look_ahead_s: Mapped[float]
+    value: Mapped[float]
+    bound: Mapped[float]
+    solver: Mapped[str] = mapped_column(String(16))
+    solve_s: Mapped[float]
+    optimal: Mapped[bool]
+    allocations: Mapped[dict[str, Any]]
+    """Trainer id -> {nodes, why, reason}."""
+
+
+class ProgressSample(Base):
+    """One point of a trainer's curves over time."""
+
+    __tablename__ = "progress"
+
+    id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
+    trainer_id: Mapped[str] = mapped_column(ForeignKey("trainers.id"))
+    at: Mapped[float]
+    step: Mapped[int]
+    nodes: Mapped[int]
+    loss: Mapped[float | None]
+    samples_per_s: Mapped[float | None]
+
+    __table_args__ = (Index("ix_progress_trainer", "trainer_id", "id"),)
+
+
+class EventRecord(Base):
+    """Something that happened, for people and for the SSE stream."""
+
+    __tablename__ = "events"
+
+    id: Mapped[int] = mapped_column(_Id, primary_key=True, autoincrement=True)
+    at: Mapped[float]
+    kind: Mapped[str] = mapped_column(String(32))
+    subject: Mapped[str] = mapped_column(String(255))
+    message: Mapped[str] = mapped_column(Text)
+    data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
+class Lease(Base):
+    """Who may write as the controller. One row."""
+
+    __tablename__ = "lease"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    holder: Mapped[str] = mapped_column(String(255))
+    token: Mapped[int]
+    """Fencing token: rises with every change of holder."""
+    expires_at: Mapped[float]
+
+
+class ApiToken(Base):
+    """A bearer token, kept only as its hash."""
+
+    __tablename__ = "tokens"
+
+    digest: Mapped[str] = mapped_column(String(64), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63))
+    role: Mapped[str] = mapped_column(String(16))
+    created_at: Mapped[float]
+
+
+class IdempotencyRecord(Base):
+    """The answer to a write that carried an Idempotency-Key."""
+
+    __tablename__ = "idempotency"
+
+    key: Mapped[str] = mapped_column(String(255), primary_key=True)
+    principal: Mapped[str] = mapped_column(String(64), primary_key=True)
+    request: Mapped[str] = mapped_column(String(64))
+    status: Mapped[int]
+    body: Mapped[dict[str, Any]]
+    at: Mapped[float]

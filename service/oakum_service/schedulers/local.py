@@ -1,0 +1,292 @@
+"""The embedded cluster: virtual nodes of this machine, foreground jobs as real processes, FCFS + EASY.
+
+It behaves towards Oakum as a Slurm with preemption does: foreground jobs know nothing of fragments, take their
+nodes without asking, and start when the fragments there have ended; a fragment gets SIGTERM, then its grace,
+then SIGKILL. The cluster lives in the service's process and ends with it; fragments outlive a crash and are
+found again by their command lines.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from oakum_service.api.schemas import NodeState
+from oakum_service.config import LocalClusterSettings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers import fragment_processes
+from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
+from oakum_service.schedulers.workload import ForegroundRequest, foreground_jobs, skip
+from oakum_solver.logs.easy import Backfill, QueuedJob, RunningJob, easy_backfill
+from oakum_worker.launch import CONFIG_NAME, submit_local
+from oakum_worker.protocol import FragmentConfig
+
+_log = logging.getLogger("oakum.local")
+
+# A foreground job's process on a node: sleeps for its run time, or until the cluster that started it is gone.
+_SLEEP = "import select, sys; select.select([sys.stdin], [], [], float(sys.argv[1]))"
+
+
+@dataclass
+class _Fragment:
+    """One of our jobs, as the cluster sees it."""
+
+    id: str
+    node: str
+    process: psutil.Process
+    kill_at_s: float | None = None
+    """When SIGKILL follows the SIGTERM it has had."""
+
+
+@dataclass
+class _ForegroundJob:
+    """A foreground job from its allocation to its end."""
+
+    request: ForegroundRequest
+    nodes: tuple[str, ...]
+    allocated_at_s: float
+    started_at_s: float | None = None
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def expected_end_s(self) -> float:
+        return (self.started_at_s or self.allocated_at_s) + self.request.requested_s
+
+
+class LocalCluster:
+    """The embedded cluster; implements the scheduler port. One thread runs it, any thread may ask it."""
+
+    name = "local"
+    ends_with_service = True
+
+    def __init__(self, settings: LocalClusterSettings, data_dir: Path) -> None:
+        self._settings = settings
+        self._fragments_dir = data_dir.resolve() / "fragments"
+        self._position_file = data_dir.resolve() / "local-cluster.json"
+        self._nodes = tuple(f"node{number}" for number in range(1, settings.nodes + 1))
+        self._changed = threading.Condition()
+        self._fragments: dict[str, _Fragment] = {}
+        self._queue: deque[ForegroundRequest] = deque()
+        self._jobs: dict[str, _ForegroundJob] = {}
+        self._starts: deque[JobStart] = deque(maxlen=200)
+        self._backfill = Backfill(())
+        self._stopping = False
+        self._on_change: Callable[[], None] = lambda: None
+        self._thread: threading.Thread | None = None
+
+    def start(self, on_change: Callable[[], None]) -> None:
+        """Adopt the fragments that are still there and begin to run foreground jobs."""
+        self._on_change = on_change
+        self._adopt()
+        self._position = self._read_position()
+        self._coming = skip(foreground_jobs(self._settings), self._position)
+        self._next = next(self._coming, None)
+        self._next_at_s = time.time() + (self._next.gap_s if self._next else 0.0)
+        self._thread = threading.Thread(target=self._run, name="local-cluster", daemon=True)
+        self._thread.start()
+
+    def snapshot(self) -> Snapshot:
+        """Nodes, our jobs, and the newest foreground starts."""
+        with self._changed:
+            holders = {node: job for job in self._jobs.values() for node in job.nodes}
+            announced = dict(self._announced(holders))
+            nodes = tuple(
+                Node(
+                    name=node,
+                    state=NodeState.FOREGROUND if node in holders else NodeState.HOLE,
+                    address="127.0.0.1",
+                    job=holders[node].request.id if node in holders else None,
+                    job_name=holders[node].request.id if node in holders else "",
+                    announced_at=announced.get(node),
+                )
+                for node in self._nodes
+            )
+            own = tuple(OwnJob(str(f.process.pid), f.id, f.node) for f in self._fragments.values())
+            return Snapshot(time.time(), nodes, own, tuple(self._starts))
+
+    def submit(self, config: FragmentConfig) -> str:
+        """Start a fragment on an idle node. Raises `SchedulerError` when the node is not idle any more."""
+        with self._changed:
+            taken = {node for job in self._jobs.values() for node in job.nodes}
+            taken |= {fragment.node for fragment in self._fragments.values()}
+            if config.node in taken or self._stopping:
+                raise SchedulerError(f"{config.node} is no longer idle")
+            pid = submit_local(self._fragments_dir / config.fragment, config)
+            self._watch(_Fragment(config.fragment, config.node, psutil.Process(pid)))
+            return str(pid)
+
+    def cancel(self, fragment: str) -> None:
+        """SIGTERM now, SIGKILL after the grace."""
+        with self._changed:
+            found = self._fragments.get(fragment)
+            if found is not None:
+                self._evict(found)
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the foreground jobs and every fragment that is still there."""
+        with self._changed:
+            self._stopping = True
+            jobs, fragments = list(self._jobs.values()), list(self._fragments.values())
+            self._changed.notify_all()
+        for job in jobs:
+            for process in job.processes:
+                process.kill()
+        for fragment in fragments:
+            fragment_processes.send(self._processes(fragment.id), signal.SIGKILL)
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
+
+    def _adopt(self) -> None:
+        for fragment, processes in fragment_processes.find(self._fragments_dir).items():
+            config_file = self._fragments_dir / fragment / CONFIG_NAME
+            try:
+                node = FragmentConfig.model_validate_json(config_file.read_text(encoding="utf-8")).node
+            except (OSError, ValueError):
+                _log.warning("fragment %s has no readable config: killed", fragment)
+                fragment_processes.send(processes, signal.SIGKILL)
+                continue
+            self._watch(_Fragment(fragment, node, processes[0]))
+
+    def _watch(self, fragment: _Fragment) -> None:
+        """Know the fragment until its last process has ended."""
+        self._fragments[fragment.id] = fragment
+
+        def wait() -> None:
+            fragment.process.wait()
+            # What outlives the job's first process is not the job's any more: as Slurm does at a step's end.
+            while leftovers := self._processes(fragment.id):
+                fragment_processes.send(leftovers, signal.SIGKILL)
+                psutil.wait_procs(leftovers, timeout=1.0)
+            with self._changed:
+                self._fragments.pop(fragment.id, None)
+                self._changed.notify_all()
+            self._on_change()
+
+        threading.Thread(target=wait, name=f"fragment-{fragment.id[:8]}", daemon=True).start()
+
+    def _processes(self, fragment: str) -> list[psutil.Process]:
+        return fragment_processes.find(self._fragments_dir).get(fragment, [])
+
+    def _evict(self, fragment: _Fragment) -> None:
+        if fragment.kill_at_s is None:
+            fragment.kill_at_s = time.time() + self._settings.grace_s
+            fragment_processes.send([fragment.process], signal.SIGTERM)
+
+    def _run(self) -> None:
+        """The cluster's own life: arrivals, starts, ends, kills, each at its event."""
+        with self._changed:
+            while not self._stopping:
+                changed = self._take_arrivals() | self._take_ends() | self._allocate() | self._start_allocated()
+                self._kill_overdue()
+                if changed:
+                    self._on_change()
+                self._changed.wait(timeout=max(0.0, self._wake_at_s() - time.time()))
+
+    def _wake_at_s(self) -> float:
+        kills = [f.kill_at_s for f in self._fragments.values() if f.kill_at_s is not None]
+        arrivals = [self._next_at_s] if self._next is not None else []
+        return min(itertools.chain(kills, arrivals), default=time.time() + 60.0)
+
+    def _take_arrivals(self) -> bool:
+        arrived = False
+        while self._next is not None and self._next_at_s <= time.time():
+            self._queue.append(self._next)
+            self._position += 1
+            self._next = next(self._coming, None)
+            self._next_at_s += self._next.gap_s if self._next else 0.0
+            arrived = True
+        if arrived:
+            self._position_file.write_text(json.dumps({"jobs": self._position}), encoding="utf-8")
+        return arrived
+
+    def _read_position(self) -> int:
+        """How many jobs earlier lives have taken from the stream, so that a restart does not repeat them."""
+        try:
+            return int(json.loads(self._position_file.read_text(encoding="utf-8"))["jobs"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
+    def _take_ends(self) -> bool:
+        ended = [
+            job
+            for job in self._jobs.values()
+            if job.started_at_s is not None and all(process.poll() is not None for process in job.processes)
+        ]
+        for job in ended:
+            del self._jobs[job.request.id]
+        return bool(ended)
+
+    def _free(self) -> list[str]:
+        taken = {node for job in self._jobs.values() for node in job.nodes}
+        return [node for node in self._nodes if node not in taken]
+
+    def _allocate(self) -> bool:
+        """Give waiting jobs their nodes; fragments there have to go."""
+        free = self._free()
+        queue = [QueuedJob(job.id, job.nodes, job.requested_s) for job in self._queue]
+        running = [RunningJob(len(job.nodes), job.expected_end_s) for job in self._jobs.values()]
+        self._backfill = easy_backfill(time.time(), len(free), queue, running)
+        for request in [job for job in self._queue if job.id in self._backfill.start]:
+            self._queue.remove(request)
+            nodes, free = tuple(free[: request.nodes]), free[request.nodes :]
+            self._jobs[request.id] = _ForegroundJob(request, nodes, time.time())
+            for fragment in self._fragments.values():
+                if fragment.node in nodes:
+                    self._evict(fragment)
+        return bool(self._backfill.start)
+
+    def _start_allocated(self) -> bool:
+        """Start the jobs whose nodes are free of fragments."""
+        busy = {fragment.node for fragment in self._fragments.values()}
+        started = False
+        for job in self._jobs.values():
+            if job.started_at_s is None and not busy.intersection(job.nodes):
+                self._start_job(job)
+                started = True
+        return started
+
+    def _start_job(self, job: _ForegroundJob) -> None:
+        job.started_at_s = time.time()
+        delay_s = job.started_at_s - job.allocated_at_s
+        self._starts.append(JobStart(job.request.id, job.started_at_s, len(job.nodes), delay_s))
+        for _ in job.nodes:
+            command = [sys.executable, "-S", "-c", _SLEEP, f"{job.request.run_s:.3f}"]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+            job.processes.append(process)
+            threading.Thread(target=self._wait, args=(process,), daemon=True).start()
+
+    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        process.wait()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _kill_overdue(self) -> None:
+        for fragment in self._fragments.values():
+            if fragment.kill_at_s is not None and fragment.kill_at_s <= time.time():
+                _log.warning("fragment %s outstayed its grace on %s: killed", fragment.id, fragment.node)
+                fragment_processes.send(self._processes(fragment.id), signal.SIGKILL)
+                fragment.kill_at_s = time.time() + self._settings.grace_s
+
+    def _announced(self, holders: dict[str, _ForegroundJob]) -> Iterator[tuple[str, float]]:
+        """The idle nodes that the queue's head will take at its shadow time, as far as they can be told."""
+        head = next((job for job in self._queue if job.id == self._backfill.head), None)
+        if head is None or self._backfill.shadow_s == float("inf"):
+            return
+        ending = [j for j in self._jobs.values() if j.expected_end_s <= self._backfill.shadow_s]
+        from_running = sum(len(job.nodes) for job in ending)
+        idle = [node for node in self._nodes if node not in holders]
+        for node in idle[: max(0, head.nodes - from_running)]:
+            yield node, self._backfill.shadow_s

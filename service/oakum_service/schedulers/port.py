@@ -1,0 +1,86 @@
+"""What Oakum needs of a scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from oakum_service.api.schemas import NodeState
+from oakum_worker.protocol import FragmentConfig
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node as the scheduler shows it. Our own fragments leave its state at HOLE."""
+
+    name: str
+    state: NodeState
+    address: str
+    node_type: str = "cpu"
+    job: str | None = None
+    """The foreground job that has the node, or is about to."""
+    job_name: str = ""
+    announced_at: float | None = None
+    """When the scheduler expects to start a foreground job here: a forecast."""
+
+
+@dataclass(frozen=True)
+class OwnJob:
+    """A scheduler job of ours, known by the intent in its name."""
+
+    job_id: str
+    fragment: str
+    node: str | None
+    """None while the scheduler has not placed it."""
+
+
+@dataclass(frozen=True)
+class JobStart:
+    """A foreground job that has started, and how long our fragments kept it waiting."""
+
+    job: str
+    started_at: float
+    num_nodes: int
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The scheduler's state at one moment."""
+
+    taken_at: float
+    nodes: tuple[Node, ...]
+    own_jobs: tuple[OwnJob, ...]
+    starts: tuple[JobStart, ...] = ()
+    """Foreground jobs started since the adapter began; the newest ones."""
+
+    def node(self, name: str) -> Node | None:
+        """The node of that name."""
+        return next((node for node in self.nodes if node.name == name), None)
+
+
+class Scheduler(Protocol):
+    """The port. Every method may block for as long as the scheduler takes; none is called from the event loop.
+
+    Raises `SchedulerError` when the scheduler refuses or does not answer.
+    """
+
+    name: str
+    ends_with_service: bool
+    """Whether the cluster itself ends when the service does, so that our jobs have to end first."""
+
+    def start(self, on_change: Callable[[], None]) -> None:
+        """Begin to watch; `on_change` is called, from any thread, when a new snapshot is worth taking."""
+
+    def snapshot(self) -> Snapshot:
+        """The state now."""
+
+    def submit(self, config: FragmentConfig) -> str:
+        """Start the fragment on its node; returns the scheduler's job id."""
+
+    def cancel(self, fragment: str) -> None:
+        """Ask the fragment's job to leave; after its grace it is killed."""
+
+    def stop(self) -> None:
+        """Stop watching. A cluster that ends with the service kills everything it still runs."""

@@ -1,0 +1,92 @@
+"""The embedded cluster's foreground jobs: drawn from a workload model or read from a log, in compressed time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from oakum_service.config import LocalClusterSettings
+from oakum_solver.logs.lublin import lublin_jobs
+from oakum_solver.logs.swf import read_swf
+
+_SAMPLE = 2000
+_LONGEST_GAP_S = 25.0
+
+
+@dataclass(frozen=True)
+class ForegroundRequest:
+    """A job that a user of the cluster hands in. Seconds are real ones; `gap_s` follows the job before."""
+
+    id: str
+    gap_s: float
+    nodes: int
+    run_s: float
+    requested_s: float
+
+
+def foreground_jobs(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
+    """The stream of foreground jobs that the settings ask for; the same settings give the same stream.
+
+    The model is Lublin and Feitelson's (JPDC 63(11), 2003). Its run times, compressed, are clipped to the
+    settings' shortest and longest; then the gaps between arrivals are scaled so that the jobs ask for the
+    share `load` of all node-time. A log keeps its own arrivals. Raises `LogError` for a log that cannot be read.
+    """
+    if settings.swf is not None:
+        return _from_log(settings)
+    if settings.load == 0:
+        return iter(())
+    return _from_model(settings)
+
+
+def _from_model(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
+    def compressed() -> Iterator[ForegroundRequest]:
+        arrived_s = 0.0
+        for job in lublin_jobs(settings.nodes, settings.seed):
+            gap_s, arrived_s = (job.submit_s - arrived_s) / settings.time_compression, job.submit_s
+            run_s = _clip(job.run_s / settings.time_compression, settings)
+            yield ForegroundRequest(
+                f"fg-{job.id}", gap_s, job.nodes, run_s, requested_s=run_s * job.requested_s / max(job.run_s, 1e-9)
+            )
+
+    stretch = _stretch(list(itertools.islice(compressed(), _SAMPLE)), settings)
+    for job in compressed():
+        yield ForegroundRequest(
+            job.id, min(job.gap_s * stretch, _LONGEST_GAP_S), job.nodes, job.run_s, job.requested_s
+        )
+
+
+def _stretch(sample: list[ForegroundRequest], settings: LocalClusterSettings) -> float:
+    """Factor on the gaps at which the sample asks for the wanted load, long gaps cut short."""
+    work_node_s = sum(job.nodes * job.run_s for job in sample)
+    wanted_s = work_node_s / (settings.load * settings.nodes)
+    low, high = 1e-6, 1e6
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        total_s = sum(min(job.gap_s * middle, _LONGEST_GAP_S) for job in sample)
+        low, high = (middle, high) if total_s < wanted_s else (low, middle)
+    return math.sqrt(low * high)
+
+
+def _from_log(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
+    assert settings.swf is not None
+    log = read_swf(settings.swf)
+    usable = [job for job in log.jobs if job.run_s and job.procs]
+    procs = max((job.procs or 1 for job in usable), default=1)
+    arrived_s = usable[0].submit_s if usable else 0.0
+    for job in sorted(usable, key=lambda job: job.submit_s):
+        gap_s, arrived_s = (job.submit_s - arrived_s) / settings.time_compression, job.submit_s
+        run_s = _clip((job.run_s or 0.0) / settings.time_compression, settings)
+        nodes = max(1, min(settings.nodes, round((job.procs or 1) * settings.nodes / procs)))
+        requested_s = max(run_s, (job.requested_s or 0.0) / settings.time_compression)
+        yield ForegroundRequest(f"swf-{job.id}", gap_s, nodes, run_s, requested_s)
+
+
+def _clip(run_s: float, settings: LocalClusterSettings) -> float:
+    return min(max(run_s, settings.shortest_job_s), settings.longest_job_s)
+
+
+def skip(jobs: Iterable[ForegroundRequest], count: int) -> Iterator[ForegroundRequest]:
+    """The stream after its first `count` jobs."""
+    return itertools.islice(jobs, count, None)

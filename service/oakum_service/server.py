@@ -1,0 +1,199 @@
+"""One process of the service, from its settings to its last log line."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import uvicorn
+from sqlalchemy.orm import Session
+
+from oakum_service.api.auth import Role, create_token, digest
+from oakum_service.api.context import Context
+from oakum_service.app import create_app
+from oakum_service.config import Settings
+from oakum_service.control.controller import Controller
+from oakum_service.control.hub import Hub
+from oakum_service.control.lease import LeaseHolder
+from oakum_service.db.engine import check_schema, open_engine, open_readers, open_sessions, upgrade
+from oakum_service.db.models import ApiToken
+from oakum_service.errors import ConfigurationError
+from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.schedulers.local import LocalCluster
+from oakum_service.schedulers.port import Scheduler
+
+_log = logging.getLogger("oakum")
+_DRAIN_S = 3.5
+
+
+class OakumServer:
+    """Everything that runs in one process: HTTP, controller, scheduler adapter."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Raises `ConfigurationError` when the service cannot run here as configured."""
+        self.settings = settings
+        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = _lock_data_dir(settings.data_dir)
+        engine = open_engine(settings.database)
+        self._alone = engine.dialect.name == "sqlite"
+        if self._alone:
+            upgrade(engine)
+        else:
+            check_schema(engine)
+        self.sessions, readers = open_sessions(engine), open_readers(engine)
+        self.token = _admin_token(self.sessions.begin, settings.client_file)
+        self._socket = _bind(settings.host, settings.port)
+        self.url = settings.public_url or _url(settings.host, self._socket.getsockname()[1])
+        _write_private(settings.service_file, {"url": self.url})
+        _write_private(settings.client_file, {"url": self.url, "token": self.token})
+
+        self.scheduler = open_scheduler(settings)
+        self.inbox, self.outbox = Hub(), Hub()
+        configs = FragmentConfigs(settings, _secret(settings.data_dir / "secret"), self.url)
+        self._lease = LeaseHolder(self.sessions, alone=self._alone)
+        self._controller = Controller(
+            settings, self.sessions, readers, self.scheduler, configs, self._lease, self.inbox, self.outbox
+        )
+        self.context = Context(settings, self.sessions, readers, configs, self.scheduler, self.inbox, self.outbox)
+
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGINT or SIGTERM; then give every node back and return."""
+        asyncio.run(self._run(on_ready))
+
+    async def _run(self, on_ready: Callable[[], None]) -> None:
+        stop = asyncio.Event()
+        config = uvicorn.Config(
+            create_app(self.context),
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=1,
+            timeout_keep_alive=30,
+        )
+        server = _Server(config, asyncio.get_running_loop(), stop)
+        serving = asyncio.create_task(server.serve(sockets=[self._socket]))
+        controlling = asyncio.create_task(self._controller.run())
+        stopping = asyncio.create_task(stop.wait())
+        on_ready()
+        await asyncio.wait({serving, controlling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if not controlling.done() and self.scheduler.ends_with_service:
+                _log.info("stopping: every trainer checkpoints and gives its nodes back")
+                await self._controller.drain(_DRAIN_S)
+        finally:
+            await self._controller.stop()
+            self.outbox.close()
+            server.should_exit = True
+            stopping.cancel()
+            await asyncio.gather(serving, controlling, return_exceptions=True)
+            await asyncio.to_thread(self.scheduler.stop)
+            self._lease.give_up()
+            self._lock.close()
+        if (error := controlling.exception()) is not None:
+            raise error
+
+
+class _Server(uvicorn.Server):
+    """Hands the signals to us: HTTP has to go on while the fragments leave."""
+
+    def __init__(self, config: uvicorn.Config, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+        super().__init__(config)
+        self._loop, self._stop = loop, stop
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._stop.is_set() and sig == signal.SIGINT:
+            self.force_exit = True
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+
+def open_scheduler(settings: Settings) -> Scheduler:
+    """The adapter that the settings name. Raises `ConfigurationError` for one that does not exist."""
+    if settings.scheduler == "local":
+        return LocalCluster(settings.local, settings.data_dir)
+    raise ConfigurationError(f"scheduler {settings.scheduler!r}: expected 'local'")
+
+
+def _lock_data_dir(data_dir: Path) -> Any:
+    """Keep a second service away from the same data; the kernel drops the lock with the process."""
+    file = (data_dir / "lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        raise ConfigurationError(
+            f"another service (pid {file.read().strip() or 'unknown'}) already uses {data_dir.resolve()}: "
+            "stop it, or choose another OAKUM_DATA_DIR"
+        ) from error
+    file.truncate(0)
+    file.write(str(os.getpid()))
+    file.flush()
+    return file
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error.strerror}; set OAKUM_PORT to a free port, or to 0 for any"
+        ) from error
+    # Children must not hold the port open after this process has gone.
+    listening.set_inheritable(False)
+    return listening
+
+
+def _url(host: str, port: int) -> str:
+    if host in ("0.0.0.0", "::"):
+        host = socket.gethostname()
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _secret(file: Path) -> bytes:
+    """The key from which fragments' tokens are derived; made at the first start."""
+    if not file.exists():
+        with _private(file) as descriptor:
+            os.write(descriptor, secrets.token_bytes(32))
+    return file.read_bytes()
+
+
+def _admin_token(begin: Any, client_file: Path) -> str:
+    """The token of this machine's own CLI: the one in the client file if it is still good, else a new one."""
+    session: Session
+    try:
+        token = str(json.loads(client_file.read_text(encoding="utf-8"))["token"])
+    except (OSError, ValueError, KeyError, TypeError):
+        token = ""
+    with begin() as session:
+        if token and session.get(ApiToken, digest(token)) is not None:
+            return token
+        return create_token(session, "local-admin", Role.ADMIN)
+
+
+def _write_private(file: Path, document: dict[str, str]) -> None:
+    """Replace a file at once, readable by its owner alone."""
+    temporary = file.with_suffix(".tmp")
+    with _private(temporary) as descriptor:
+        os.write(descriptor, json.dumps(document).encode())
+    temporary.replace(file)
+
+
+@contextmanager
+def _private(file: Path) -> Iterator[int]:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

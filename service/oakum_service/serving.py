@@ -1,0 +1,73 @@
+"""What `oakum serve` shows: logging, the address to open, the specs to begin with."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from pathlib import Path
+
+from rich.console import Console
+from rich.logging import RichHandler
+from sqlalchemy import select
+
+from oakum_service.api.schemas import TrainerState
+from oakum_service.config import Settings
+from oakum_service.control import journal
+from oakum_service.db.models import Trainer
+from oakum_service.server import OakumServer
+from oakum_worker.spec import TrainerSpec, read_spec
+
+
+def serve_until_stopped(settings: Settings, specs: list[Path], *, verbose: bool) -> None:
+    """Run the service in the foreground. Raises the errors of `OakumServer` and `read_spec`."""
+    console = Console(stderr=True)
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=console, show_path=False, omit_repeated_times=False)],
+    )
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    begin_with = [read_spec(path) for path in specs]
+    server = OakumServer(settings)
+    for spec in begin_with:
+        submit_once(server, spec)
+
+    def announce() -> None:
+        console.print(
+            f"\n  [bold]Oakum[/bold] watches {_describe(settings)}\n\n"
+            f"  Dashboard  [link]{server.url}/#token={server.token}[/link]\n"
+            f"  API        {server.url}/v1   (docs at {server.url}/docs)\n"
+            f"  Token      {server.token}\n\n"
+            "  Ctrl-C checkpoints every trainer and gives all nodes back.\n",
+            highlight=False,
+            soft_wrap=True,
+        )
+
+    server.run(announce)
+    console.print("  Stopped; every trainer resumes at the next start.", highlight=False)
+
+
+def _describe(settings: Settings) -> str:
+    if settings.local.swf is not None:
+        load = f"foreground jobs from {settings.local.swf}"
+    else:
+        load = f"a foreground load of {settings.local.load:.0%}"
+    return f"an embedded cluster of {settings.local.nodes} nodes under {load}"
+
+
+def submit_once(server: OakumServer, spec: TrainerSpec) -> None:
+    """Submit a spec unless a trainer of its name has been submitted before."""
+    with server.sessions.begin() as session:
+        if session.execute(select(Trainer.id).where(Trainer.name == spec.name)).first() is not None:
+            return
+        session.add(
+            Trainer(
+                id=str(uuid.uuid4()),
+                name=spec.name,
+                spec=spec.model_dump(mode="json"),
+                state=TrainerState.WAITING,
+                submitted_at=time.time(),
+            )
+        )
+        journal.record(session, "trainer.submitted", spec.name, f"{spec.entrypoint}, {spec.epochs} epochs")

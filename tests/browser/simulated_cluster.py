@@ -1,0 +1,349 @@
+"""A cluster that lives by the clock, served as the REST API: what the dashboard's tests look at.
+
+Foreground jobs are placed first come, first served on a few nodes, which leaves holes; two trainers take turns in
+them. Everything follows from a seed and the time, so documents agree with each other and change as time goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from fastapi import Depends, FastAPI, Header, HTTPException
+from fastapi.responses import StreamingResponse
+from oakum_service.api.schemas import (
+    ClusterView,
+    Event,
+    EventList,
+    ForegroundInterval,
+    FragmentInterval,
+    Interval,
+    NodeList,
+    NodeState,
+    NodeView,
+    PlanList,
+    PlanView,
+    Series,
+    SeriesPoint,
+    Timeline,
+    TrainerList,
+    TrainerState,
+    TrainerView,
+)
+from oakum_service.dashboard.routes import router
+from oakum_worker.spec import TrainerSpec
+
+TOKEN = "a-token-for-tests"
+JOB_NAMES = ("cfd-wing", "md-protein", "qcd-lattice", "climate-lr", "genome-align", "dft-relax")
+STARTUP_S = 4.0
+SAMPLES_PER_S = 850.0
+
+
+@dataclass(frozen=True)
+class Hole:
+    """One node's idle interval, with the trainer that uses it."""
+
+    node: str
+    start: float
+    end: float
+    trainer: str
+
+    @property
+    def launched(self) -> float:
+        return min(self.start + 2, self.end)
+
+    @property
+    def training(self) -> float:
+        return self.launched + STARTUP_S
+
+
+@dataclass
+class SimulatedCluster:
+    """The documents of a cluster at any moment around its start."""
+
+    num_nodes: int = 12
+    seed: int = 7
+    past_s: float = 3700
+    future_s: float = 1800
+    clock: Callable[[], float] = time.time
+    extra_trainers: list[TrainerView] = field(default_factory=list)
+    published: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+        self.nodes = [f"node-{number:03}" for number in range(1, self.num_nodes + 1)]
+        self.jobs: list[ForegroundInterval] = []
+        self.holes: list[Hole] = []
+        self._place_jobs(random.Random(self.seed))
+
+    def _place_jobs(self, chance: random.Random) -> None:
+        at, end = self.started - self.past_s, self.started + self.future_s
+        free_at = {node: at + chance.uniform(0, 20) for node in self.nodes}
+        for number in itertools.count(4100):
+            size = min(chance.choice((1, 1, 2, 2, 3, 4, 6)), len(self.nodes) - 1)
+            chosen = sorted(self.nodes, key=lambda node: free_at[node])[:size]
+            start = max(free_at[node] for node in chosen) + max(chance.uniform(-20, 45), 0)
+            if start > end:
+                return
+            finish = start + chance.uniform(18, 90)
+            for node in chosen:
+                if start - free_at[node] > 0.5:
+                    trainer = "charlm" if chance.random() < 0.4 else "digits"
+                    self.holes.append(Hole(node, free_at[node], start, trainer))
+                job = ForegroundInterval(
+                    node=node, start_at=start, end_at=finish, job=str(number), name=JOB_NAMES[number % 6]
+                )
+                self.jobs.append(job)
+                free_at[node] = finish
+
+    def publish(self, kind: str, subject: str, message: str) -> None:
+        """Add an event that the stream sends at once."""
+        number = 1_000_000 + len(self.published)
+        self.published.append(Event(id=number, at=self.clock(), kind=kind, subject=subject, message=message))
+
+    def timeline(self, since_s: float) -> Timeline:
+        now = self.clock()
+        begin = now - since_s
+        return Timeline(
+            from_at=begin,
+            to_at=now,
+            nodes=self.nodes,
+            foreground=[
+                job.model_copy(update={"end_at": _until(job.end_at, now)})
+                for job in self.jobs
+                if job.start_at < now and (job.end_at or now) > begin
+            ],
+            holes=[
+                Interval(node=hole.node, start_at=hole.start, end_at=_until(hole.end, now))
+                for hole in self.holes
+                if hole.start < now and hole.end > begin
+            ],
+            fragments=[
+                FragmentInterval(
+                    node=hole.node,
+                    start_at=hole.launched,
+                    end_at=_until(hole.end, now),
+                    fragment=f"f-{hole.node}-{hole.start:.0f}",
+                    trainer=hole.trainer,
+                    training_at=hole.training if hole.training < min(now, hole.end) else None,
+                    phase="training" if hole.training < now else "warming",
+                )
+                for hole in self.holes
+                if hole.launched < now and hole.end > begin
+            ],
+        )
+
+    def node_list(self) -> NodeList:
+        now = self.clock()
+        return NodeList(
+            snapshot=int(now - self.started), taken_at=now, nodes=[self._node(n, now) for n in self.nodes]
+        )
+
+    def _node(self, name: str, now: float) -> NodeView:
+        for job in self.jobs:
+            if job.node == name and job.start_at <= now < (job.end_at or now):
+                return NodeView(
+                    name=name, state=NodeState.FOREGROUND, since=job.start_at, foreground_job=job.job
+                )
+        for hole in self.holes:
+            if hole.node == name and hole.start <= now < hole.end:
+                return NodeView(
+                    name=name,
+                    state=NodeState.HOLE,
+                    since=hole.start,
+                    trainer=hole.trainer if now > hole.launched else None,
+                    fragment_phase="training" if now > hole.training else "warming",
+                    hole_ends_at=hole.end,
+                )
+        return NodeView(name=name, state=NodeState.UNAVAILABLE, since=now - 20)
+
+    def cluster(self) -> ClusterView:
+        now = self.clock()
+        past = [hole for hole in self.holes if hole.start < now]
+        nodes = self.node_list().nodes
+        return ClusterView(
+            scheduler="local",
+            num_nodes=len(nodes),
+            num_foreground=sum(node.state == NodeState.FOREGROUND for node in nodes),
+            num_holes=sum(node.state == NodeState.HOLE for node in nodes),
+            num_training=sum(hole.training < now < hole.end for hole in past),
+            idle_node_s=sum(min(hole.end, now) - hole.start for hole in past),
+            used_node_s=sum(max(min(hole.end, now) - hole.training, 0) for hole in past),
+            foreground_jobs_started=len({job.job for job in self.jobs if job.start_at < now}),
+            foreground_delay_p50_s=0.18,
+            foreground_delay_p99_s=0.74,
+            foreground_delay_max_s=1.12,
+        )
+
+    def trainers(self) -> list[TrainerView]:
+        return [self._digits(), self._charlm(), *self.extra_trainers]
+
+    def _digits(self) -> TrainerView:
+        return self._running(
+            "digits", total_steps=60_000, metrics={"accuracy": 0.9731}, reason=(
+                "It gets every hole that is expected to last: one more node would add 610 samples/s and cost "
+                "0.4 s of stall, which pays off after 2 s."
+            )
+        )
+
+    def _charlm(self) -> TrainerView:
+        return self._running(
+            "charlm", total_steps=42_000, metrics={"perplexity": 8.214}, reason=(
+                "Held at its present size: its curve is nearly flat beyond 3 nodes, and digits gains more from "
+                "the rest."
+            )
+        )
+
+    def _running(self, name: str, total_steps: int, metrics: dict[str, float], reason: str) -> TrainerView:
+        now = self.clock()
+        members = self._members(name, now)
+        granted = [h.node for h in self.holes if h.trainer == name and h.launched < now < h.end]
+        mine = [hole for hole in self.holes if hole.trainer == name and hole.training < now]
+        samples = sum((min(h.end, now) - h.training) * SAMPLES_PER_S for h in mine if h.end > h.training)
+        return TrainerView(
+            id=f"t-{name}",
+            name=name,
+            state=TrainerState.RUNNING if members else TrainerState.WAITING,
+            spec=_spec(name),
+            submitted_at=self.started - self.past_s + (name == "charlm"),
+            started_at=self.started - self.past_s + 10,
+            generation=len(mine) * 2,
+            nodes=members,
+            granted=granted,
+            step=int(samples / 256),
+            total_steps=total_steps,
+            epoch=int(samples / 700_000),
+            samples=int(samples),
+            loss=_loss(now - self.started + self.past_s),
+            samples_per_s=_rate(len(members)),
+            checkpoint_step=int(samples / 256) // 500 * 500,
+            metrics=metrics,
+            nodes_lost=sum(hole.end < now for hole in mine),
+            nodes_gained=len(mine),
+            rescales=len(mine) * 2 - 3,
+            stall_s=0.31 * len(mine),
+            last_stall_s=0.28,
+            reason=reason,
+        )
+
+    def _members(self, name: str, at: float) -> list[str]:
+        return [h.node for h in self.holes if h.trainer == name and h.training < at < h.end]
+
+    def series(self, name: str) -> Series:
+        now = self.clock()
+        points = []
+        for back in range(200, -1, -1):
+            at = math.floor(now) - 2 * back
+            size = len(self._members(name, at))
+            loss = _loss(at - self.started + self.past_s) + 0.02 * math.sin(at * 1.7) * math.sin(at * 0.31)
+            point = SeriesPoint(at=at, step=200 - back, nodes=size, loss=loss, samples_per_s=_rate(size))
+            points.append(point)
+        return Series(points=points)
+
+    def plans(self) -> PlanList:
+        now = self.clock()
+        plan = PlanView(
+            id=int(now) % 1000, parent=None, snapshot=3, made_at=now - 2, solver="milp/cbc", value=1.0,
+            bound=1.0, gap=0.0, optimal=True, solve_s=0.0121, look_ahead_s=120, objective="throughput",
+            allocations=[],
+        )
+        return PlanList(plans=[plan])
+
+    def events(self) -> list[Event]:
+        """What has happened in the last quarter of an hour, and what was published."""
+        now = self.clock()
+        happened: list[tuple[float, str, str, str]] = []
+        for hole in self.holes:
+            happened += [
+                (hole.start, "node.hole", hole.node, "is idle; expected to last 40 s"),
+                (hole.end, "node.foreground", hole.node, "is wanted by a foreground job"),
+            ]
+            if hole.training < hole.end:
+                text = f"trains with {hole.node} after a stall of 0.28 s"
+                happened.append((hole.training, "generation.formed", hole.trainer, text))
+        recent = [entry for entry in happened if now - 900 < entry[0] <= now]
+        events = [
+            Event(id=int((at - self.started + self.past_s) * 100), at=at, kind=kind, subject=about, message=text)
+            for at, kind, about, text in recent
+        ]
+        return sorted(events + self.published, key=lambda event: event.id)
+
+
+def serve_documents(cluster: SimulatedCluster) -> FastAPI:
+    """The dashboard and the part of the API that it reads, with the simulated documents."""
+    app = FastAPI()
+    app.include_router(router)
+
+    def authorised(authorization: str = Header("")) -> None:
+        if authorization != f"Bearer {TOKEN}":
+            raise HTTPException(401, "unknown token")
+
+    guarded = [Depends(authorised)]
+    get = app.get
+
+    @get("/v1/cluster", dependencies=guarded)
+    def _cluster() -> ClusterView:
+        return cluster.cluster()
+
+    @get("/v1/trainers", dependencies=guarded)
+    def _trainers() -> TrainerList:
+        return TrainerList(trainers=cluster.trainers())
+
+    @get("/v1/trainers/{ref}/series", dependencies=guarded)
+    def _series(ref: str) -> Series:
+        return cluster.series(ref.removeprefix("t-"))
+
+    @get("/v1/nodes", dependencies=guarded)
+    def _nodes() -> NodeList:
+        return cluster.node_list()
+
+    @get("/v1/timeline", dependencies=guarded)
+    def _timeline(since_s: float = 180) -> Timeline:
+        return cluster.timeline(since_s)
+
+    @get("/v1/plans", dependencies=guarded)
+    def _plans() -> PlanList:
+        return cluster.plans()
+
+    @get("/v1/events/recent", dependencies=guarded)
+    def _recent(limit: int = 50) -> EventList:
+        return EventList(events=cluster.events()[-limit:])
+
+    @get("/v1/events", dependencies=guarded)
+    def _events(last_event_id: int = Header(0)) -> StreamingResponse:
+        return StreamingResponse(_stream(cluster, last_event_id), media_type="text/event-stream")
+
+    return app
+
+
+async def _stream(cluster: SimulatedCluster, after: int) -> AsyncIterator[str]:
+    yield ": welcome\n\n"
+    while True:
+        for event in cluster.events():
+            if event.id > after:
+                after = event.id
+                yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+        await asyncio.sleep(0.1)
+
+
+def _until(end: float | None, now: float) -> float | None:
+    return end if end is not None and end <= now else None
+
+
+def _loss(age_s: float) -> float:
+    return 0.11 + 2.2 * math.exp(-age_s / 1400)
+
+
+def _rate(num_nodes: int) -> float:
+    return SAMPLES_PER_S * num_nodes**0.92
+
+
+def _spec(name: str) -> TrainerSpec:
+    return TrainerSpec(
+        name=name, entrypoint=f"tasks.{name}:task", global_batch=256, epochs=20, min_nodes=1, max_nodes=8
+    )

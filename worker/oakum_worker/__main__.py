@@ -1,0 +1,103 @@
+"""`python -m oakum_worker run`: the same training, alone in one process, without a service or a scheduler."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from oakum_worker.errors import SpecError, WorkerError
+from oakum_worker.spec import TrainerSpec, explain, read_spec
+from oakum_worker.task import load_task
+from oakum_worker.trainer import TrainingLoop
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def oakum_worker() -> None:
+    """Train a task without Oakum's service."""
+
+
+@app.command()
+def run(
+    entrypoint: Annotated[str | None, typer.Argument(help="package.module:function")] = None,
+    spec: Annotated[Path | None, typer.Option(help="Trainer spec; the other options override it.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1)] = None,
+    global_batch: Annotated[int | None, typer.Option(min=1)] = None,
+    seed: Annotated[int | None, typer.Option(min=0)] = None,
+    workdir: Annotated[Path | None, typer.Option(help="Folder put first on the import path.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+) -> None:
+    """Train alone in this process, and print the final loss and metrics."""
+    overrides = {
+        "entrypoint": entrypoint,
+        "epochs": epochs,
+        "global_batch": global_batch,
+        "seed": seed,
+        "workdir": None if workdir is None else str(workdir.resolve()),
+    }
+    errors = Console(stderr=True, soft_wrap=True)
+    try:
+        trainer_spec = _spec_from(spec, {name: value for name, value in overrides.items() if value is not None})
+        result = _train(trainer_spec, errors)
+    except WorkerError as error:
+        errors.print(str(error), style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from error
+    typer.echo(json.dumps(result) if as_json else _as_text(result))
+
+
+def _spec_from(path: Path | None, overrides: dict[str, Any]) -> TrainerSpec:
+    given = (
+        read_spec(path).model_dump(exclude_unset=True) if path else {"name": "alone", "workdir": str(Path.cwd())}
+    )
+    if path is None:
+        given |= {"epochs": 1, "global_batch": 64}
+    try:
+        return TrainerSpec.model_validate(given | overrides)
+    except ValidationError as error:
+        raise SpecError("\n".join(explain(error))) from error
+
+
+def _train(spec: TrainerSpec, console: Console) -> dict[str, Any]:
+    torch.set_num_threads(spec.threads_per_rank)
+    loop = TrainingLoop(load_task(spec), spec)
+    metrics: dict[str, float] = {}
+    loss = float("nan")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task(spec.name, total=loop.total_steps)
+        while not loop.finished:
+            loss = loop.step().loss
+            if loop.evaluation_due:
+                metrics = loop.evaluate()
+            progress.update(bar, completed=loop.step_count, description=_describe(spec.name, loss, metrics))
+    return {
+        "steps": loop.step_count,
+        "epochs": loop.epoch,
+        "samples": loop.samples,
+        "loss": loss,
+        "metrics": metrics,
+    }
+
+
+def _describe(name: str, loss: float, metrics: dict[str, float]) -> str:
+    return "  ".join([name, f"loss {loss:.4f}", *(f"{key} {value:.4f}" for key, value in metrics.items())])
+
+
+def _as_text(result: dict[str, Any]) -> str:
+    lines = [
+        f"{result['steps']} steps, {result['epochs']} epochs, {result['samples']} samples",
+        f"loss {result['loss']:.6g}",
+    ]
+    return "\n".join(lines + [f"{name} {value:.6g}" for name, value in result["metrics"].items()])
+
+
+if __name__ == "__main__":
+    app()

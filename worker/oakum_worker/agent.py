@@ -1,0 +1,210 @@
+"""The agent: what a fragment runs. It owns the node's rank processes and speaks with the service.
+
+One thread decides: it takes events (a rank's news or exit, a directive, a signal) from a queue. The others only
+bring events: a reader for each rank, the long poll for directives, and the reporter that posts the newest state.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from oakum_worker.channel import Command, News
+from oakum_worker.protocol import (
+    Directive,
+    FragmentConfig,
+    FragmentReport,
+    Generation,
+    Phase,
+)
+from oakum_worker.rank_handle import RankExit, RankHandle
+from oakum_worker.service_link import Gone, ServiceLink, Unheard
+
+_log = logging.getLogger("oakum.agent")
+_TICK_S = 0.2
+
+
+@dataclass(frozen=True)
+class Signalled:
+    """The scheduler wants the node back, or the time limit is near."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class RankNews:
+    """A line of news from one rank."""
+
+    local_rank: int
+    news: News
+
+
+class Agent:
+    """Runs one fragment from its start to its exit."""
+
+    def __init__(self, config: FragmentConfig, config_file: Path) -> None:
+        self._config = config
+        self._started_s = time.monotonic()
+        self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._ranks = [
+            RankHandle(config_file, local_rank, config.spec, self._deliver(local_rank))
+            for local_rank in range(config.spec.ranks_per_node)
+        ]
+        self._link = ServiceLink(config, self._events.put)
+        self._report = FragmentReport(phase=Phase.WARMING, sequence=0, pid=os.getpid(), host=socket.gethostname())
+        self._directive = Directive(revision=-1)
+        self._current: Generation | None = None
+        self._signalled_s = 0.0
+        self._deadline_s: float | None = None
+        self._closing = False
+        self._left = False
+
+    def run(self) -> None:
+        """Warm up, obey the service, leave when told; returns when every rank process has ended."""
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(message)s", force=True)
+        # After submitit's own handlers, which would ignore SIGTERM and requeue on SIGUSR2.
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, self._on_signal)
+        for rank in self._ranks:
+            rank.start()
+        self._link.start()
+        self._tell()
+        try:
+            while not self._left:
+                self._turn()
+        finally:
+            for rank in self._ranks:
+                rank.kill()
+            self._link.stop(self._report)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._events.put(Signalled(number))
+
+    def _deliver(self, local_rank: int) -> Callable[[News | RankExit], None]:
+        def deliver(item: News | RankExit) -> None:
+            self._events.put(RankNews(local_rank, item) if isinstance(item, News) else item)
+
+        return deliver
+
+    def _turn(self) -> None:
+        try:
+            event = self._events.get(timeout=_TICK_S)
+        except queue.Empty:
+            event = None
+        match event:
+            case RankNews(local_rank, news):
+                self._on_news(self._ranks[local_rank], news)
+            case RankExit():
+                self._on_exit(event)
+            case Directive():
+                self._on_directive(event)
+            case Signalled(number):
+                self._on_leave(f"signal {signal.Signals(number).name}")
+            case Gone():
+                self._leave_at_once("the service no longer wants this fragment")
+            case Unheard(seconds):
+                self._close(f"the service has not answered for {seconds:.0f} s")
+        if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
+            self._leave_at_once("the time to leave is up")
+
+    def _on_news(self, rank: RankHandle, news: News) -> None:
+        changes = news.model_dump(
+            exclude_none=True, include={"generation", "broken", "failure", "progress", "switch"}
+        )
+        if news.warning is not None:
+            _log.warning("%s", news.warning)
+            changes["warnings"] = (*self._report.warnings[-9:], news.warning)
+        if news.endpoint is not None:
+            rank.endpoint = news.endpoint
+        if news.phase is not None:
+            rank.phase = news.phase
+        self._tell(**changes)
+
+    def _on_exit(self, ended: RankExit) -> None:
+        """A rank that ended without a word was killed or crashed; the node is of no use without it."""
+        if all(rank.phase is Phase.FINISHED for rank in self._ranks):
+            self._end(Phase.FINISHED)
+        elif any(rank.phase is Phase.FAILED for rank in self._ranks):
+            self._end(Phase.FAILED)
+        elif all(rank.phase in (Phase.LEFT, Phase.FINISHED) for rank in self._ranks):
+            self._end(Phase.LEFT)
+        elif self._ranks[ended.local_rank].phase not in (Phase.LEFT, Phase.FINISHED):
+            _log.warning("rank %d ended with status %d", ended.local_rank, ended.status)
+            self._end(Phase.LEFT)
+
+    def _on_directive(self, directive: Directive) -> None:
+        if directive.revision <= self._directive.revision:
+            return
+        self._directive = directive
+        for rank in self._ranks:
+            rank.send(Command(directive=directive))
+        generation = directive.generation
+        if generation is not None and generation.first_rank(self._config.fragment) is not None:
+            self._current = generation
+        elif directive.leave and self._current is None:
+            self._leave_at_once("no longer wanted before it joined")
+        if generation is not None and generation.closer == self._config.fragment and self._deadline_s:
+            # The last replica gets the whole grace for its checkpoint.
+            self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
+
+    def _on_leave(self, why: str) -> None:
+        """Ask to be left out of the next generation; go without being left out when time is up."""
+        if self._deadline_s is not None:
+            return
+        _log.info("leaving: %s", why)
+        self._signalled_s = time.monotonic()
+        self._tell(signalled=True)
+        self._deadline_s = self._signalled_s + min(self._config.leave_deadline_s, self._config.grace_s)
+        if self._current is None:
+            self._leave_at_once("was not a member yet")
+        elif len(self._current.members) == 1:
+            self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
+            self._close("the last replica")
+        self._tell()
+
+    def _close(self, why: str) -> None:
+        """Have the ranks stop at the next step boundary on their own and save what only they know."""
+        if self._closing:
+            return
+        self._closing = True
+        _log.info("closing: %s", why)
+        if self._current is None:
+            self._leave_at_once(why)
+        if self._deadline_s is None:
+            self._deadline_s = time.monotonic() + self._config.grace_s
+        for rank in self._ranks:
+            rank.send(Command(close=True))
+
+    def _leave_at_once(self, why: str) -> None:
+        _log.info("left: %s", why)
+        self._end(Phase.LEFT)
+
+    def _end(self, phase: Phase) -> None:
+        self._tell(phase=phase)
+        self._left = True
+
+    def _tell(self, **changes: object) -> None:
+        """Make the newest state the one that is reported."""
+        phases = {rank.phase for rank in self._ranks}
+        if self._deadline_s is not None:
+            changes.setdefault("phase", Phase.LEAVING)
+        elif phases == {Phase.READY}:
+            changes.setdefault("phase", Phase.READY)
+        elif Phase.BROKEN in phases:
+            changes.setdefault("phase", Phase.BROKEN)
+        elif phases == {Phase.TRAINING}:
+            changes.setdefault("phase", Phase.TRAINING)
+        if self._report.startup_s is None and Phase.WARMING not in phases:
+            changes["startup_s"] = time.monotonic() - self._started_s
+            changes["ranks"] = tuple(rank.endpoint for rank in self._ranks if rank.endpoint)
+        merged = self._report.model_dump() | changes | {"sequence": self._report.sequence + 1}
+        self._report = FragmentReport.model_validate(merged)
+        self._link.report(self._report)

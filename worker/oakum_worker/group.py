@@ -1,0 +1,139 @@
+"""A generation's process group: formed in place, and cut from outside when a member is lost.
+
+Every rank process keeps a key-value store open from its start; a generation meets at the store of its rank 0,
+so a rendezvous needs no port to be agreed on. gloo connects every pair of ranks while the group is formed.
+
+When a rank dies, only its direct neighbours in the collective see an error: the others stay blocked until the
+group's timeout, because their own neighbours' sockets are still open, and aborting a gloo group releases
+nobody. `cut` therefore shuts down this process's connections of the group, from another thread; the blocked
+collective raises at once, and so do the peers' (also a peer that hangs stops mattering).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import torch.distributed as dist
+
+from oakum_worker.errors import GroupError
+from oakum_worker.protocol import Endpoint, Generation
+
+# Long on purpose: a lost peer is found by the service's word or by a broken connection, never by this timeout,
+# and a user's step may take minutes on one rank while the others wait in the collective.
+_COLLECTIVE_TIMEOUT = timedelta(hours=6)
+_CONNECT_TIMEOUT = timedelta(seconds=30)
+
+
+class GenerationGroup:
+    """This process's membership in one generation at a time."""
+
+    def __init__(self, host: str) -> None:
+        self._store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+        self.endpoint = Endpoint(host=host, port=self._store.port)
+        self._lock = threading.Lock()
+        self._number: int | None = None
+        self._before: set[int] = set()
+        self._sockets: set[int] | None = None
+
+    def form(self, generation: Generation, rank: int) -> dist.ProcessGroup | None:
+        """Meet the generation's other ranks and connect to each; None when this rank is alone.
+
+        Raises `GroupError` when a peer is gone or the generation is cut meanwhile.
+        """
+        size = generation.world_size
+        if size == 1:
+            return None
+        with self._lock:
+            self._number, self._before, self._sockets = generation.number, _tcp_sockets(), None
+        rendezvous = generation.members[0].ranks[0]
+        try:
+            client = dist.TCPStore(
+                rendezvous.host,
+                rendezvous.port,
+                is_master=False,
+                wait_for_workers=False,
+                timeout=_CONNECT_TIMEOUT,
+            )
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore(f"generation-{generation.number}", client),
+                rank=rank,
+                world_size=size,
+                timeout=_COLLECTIVE_TIMEOUT,
+            )
+        except (RuntimeError, ValueError) as error:
+            self.leave()
+            raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
+        with self._lock:
+            self._sockets = _tcp_sockets() - self._before
+        return dist.group.WORLD
+
+    def leave(self) -> None:
+        """Drop the generation's group, broken or not."""
+        with self._lock:
+            self._number, self._sockets = None, None
+            if dist.is_initialized():
+                # A broken group may complain about its broken connections: it is gone either way.
+                with contextlib.suppress(RuntimeError):
+                    dist.destroy_process_group()
+
+    def cut(self, up_to: int) -> None:
+        """Break the group if it belongs to a generation up to `up_to`. Called from another thread.
+
+        Whatever collective or rendezvous is in flight raises in the training thread.
+        """
+        with self._lock:
+            if self._number is None or self._number > up_to:
+                return
+            sockets = self._sockets if self._sockets is not None else _tcp_sockets() - self._before
+            for descriptor in sockets:
+                _shut_down(descriptor, own_port=self.endpoint.port)
+
+    def cut_forming(self, below: int) -> None:
+        """Break off the rendezvous of a generation older than `below`; a group that stands is left alone."""
+        with self._lock:
+            forming = self._number is not None and self._sockets is None
+        if forming:
+            self.cut(below - 1)
+
+
+def _tcp_sockets() -> set[int]:
+    """Descriptors of this process that are sockets."""
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            if str(entry.readlink()).startswith("socket:"):
+                found.add(int(entry.name))
+    return found
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """A socket object over a duplicate of the descriptor, so that closing it leaves the owner's open."""
+    handle = socket.socket(fileno=os.dup(descriptor))
+    try:
+        yield handle
+    finally:
+        handle.close()
+
+
+def _shut_down(descriptor: int, own_port: int) -> None:
+    """Shut a connected socket down. gloo terminates the process if one of its listening sockets is.
+
+    Connections to this process's own store are spared: peers may already meet there for the next generation.
+    """
+    with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
+        if handle.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        if handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return
+        if handle.getsockname()[1] == own_port:
+            return
+        handle.getpeername()
+        handle.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,69 @@
+"""What rank 0 tells of training's progress, and how often."""
+
+from __future__ import annotations
+
+import time
+
+from oakum_worker.channel import NewsWriter
+from oakum_worker.checkpoint.durable import DurableCheckpoints
+from oakum_worker.protocol import Generation, Progress
+from oakum_worker.trainer import TrainingLoop
+
+_INTERVAL_S = 0.5
+
+
+class ProgressReporter:
+    """Gathers the losses and samples of steps and reports them about twice a second."""
+
+    def __init__(self, news: NewsWriter, loop: TrainingLoop) -> None:
+        self._news = news
+        self._loop = loop
+        self.metrics: dict[str, float] = {}
+        self._generation = Generation(number=0, members=())
+        self._checkpoints: DurableCheckpoints | None = None
+        self._checkpointed_s = time.monotonic()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._since_s = time.monotonic()
+        self._losses: list[float] = []
+        self._samples = 0
+
+    def enter(self, generation: Generation, checkpoints: DurableCheckpoints) -> None:
+        """Begin reporting for a generation. Time lost before it is not part of its throughput."""
+        self._generation, self._checkpoints = generation, checkpoints
+        self._reset()
+
+    def step(self, loss: float, samples: int) -> None:
+        """Count one finished step of the global batch; report if it is time to."""
+        self._losses.append(loss)
+        self._samples += samples
+        if time.monotonic() - self._since_s >= _INTERVAL_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Report now."""
+        elapsed_s = time.monotonic() - self._since_s
+        self._news.send(
+            progress=Progress(
+                generation=self._generation.number,
+                nodes=len(self._generation.members),
+                step=self._loop.step_count,
+                total_steps=self._loop.total_steps,
+                epoch=self._loop.epoch,
+                samples=self._loop.samples,
+                loss=sum(self._losses) / len(self._losses) if self._losses else None,
+                samples_per_s=self._samples / elapsed_s if self._losses else None,
+                checkpoint_step=self._checkpoints.newest_step if self._checkpoints else None,
+                metrics=self.metrics,
+            )
+        )
+        self._reset()
+
+    def checkpoint_due(self, every_s: float) -> bool:
+        """Whether `every_s` seconds have passed since the last checkpoint began."""
+        return time.monotonic() - self._checkpointed_s >= every_s
+
+    def checkpoint_started(self) -> None:
+        """Note that a checkpoint began now."""
+        self._checkpointed_s = time.monotonic()

@@ -1,0 +1,88 @@
+"""A trainer's entire state: what another process needs to go on from the same step boundary.
+
+Optimizer state is kept under parameter names instead of torch's running numbers, so that it can be stored and
+resharded by name. torch's own `get_optimizer_state_dict` does that too, but brings a fresh optimizer's state into
+being by taking a step with it, which leaves Adam's step count at 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from oakum_worker.errors import CheckpointError
+from oakum_worker.sampler import Cursor
+from oakum_worker.task import Task
+
+State = dict[str, Any]
+"""model, optimizer, scheduler, cursor; the tensors in it are the live ones, not copies."""
+
+
+def capture(task: Task, cursor: Cursor) -> State:
+    """The state as it stands."""
+    return {
+        "model": dict(task.model.state_dict()),
+        "optimizer": _capture_optimizer(task),
+        "scheduler": None if task.scheduler is None else task.scheduler.state_dict(),
+        "cursor": {"step": cursor.step, "epoch": cursor.epoch, "consumed": cursor.consumed},
+    }
+
+
+def restore(task: Task, state: State) -> Cursor:
+    """Put the state into the task; tensors are copied. Returns its cursor.
+
+    Raises `CheckpointError` where it belongs to another model, optimizer or scheduler.
+    """
+    try:
+        cursor = Cursor(**state["cursor"])
+        task.model.load_state_dict(state["model"])
+        _restore_optimizer(task, state["optimizer"])
+        if task.scheduler is not None:
+            task.scheduler.load_state_dict(state["scheduler"])
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"the state does not fit the task ({error}): use the model, optimizer and scheduler it was made with, "
+            "or begin a new trainer"
+        ) from error
+    return cursor
+
+
+def _capture_optimizer(task: Task) -> dict[str, Any]:
+    names = _optimized_names(task)
+    numbered = task.optimizer.state_dict()
+    return {
+        "state": {names[number]: dict(values) for number, values in numbered["state"].items()},
+        "param_groups": [
+            {**group, "params": [names[number] for number in group["params"]]}
+            for group in numbered["param_groups"]
+        ],
+    }
+
+
+def _restore_optimizer(task: Task, named: dict[str, Any]) -> None:
+    names = _optimized_names(task)
+    numbers = {name: number for number, name in enumerate(names)}
+    parameters = dict(task.model.named_parameters())
+    groups = [{**group, "params": [numbers[name] for name in group["params"]]} for group in named["param_groups"]]
+    state = {
+        numbers[name]: {key: _own(value, parameters[name]) for key, value in values.items()}
+        for name, values in named["state"].items()
+    }
+    task.optimizer.load_state_dict({"state": state, "param_groups": groups})
+
+
+def _optimized_names(task: Task) -> list[str]:
+    """Names of the optimizer's parameters in the order in which torch numbers them."""
+    names = {id(parameter): name for name, parameter in task.model.named_parameters()}
+    return [names[id(parameter)] for group in task.optimizer.param_groups for parameter in group["params"]]
+
+
+def _own(value: Any, parameter: torch.Tensor) -> Any:
+    # `Optimizer.load_state_dict` keeps the tensors it is given: without a copy two trainers would share moments. A
+    # moment takes its parameter's memory layout, which fused optimizers need for their fast path.
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.shape == parameter.shape:
+        return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+    return value.detach().clone()

@@ -1,0 +1,189 @@
+"""The step loop that a rank runs within a generation.
+
+A step boundary is the moment after the optimizer and the scheduler have stepped; the cursor moves only there. What
+breaks a step off before, a lost peer or an error in the user's code, leaves the state of the last finished step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from oakum_worker import state
+from oakum_worker.buffers import BufferSnapshot
+from oakum_worker.errors import TaskError
+from oakum_worker.parallel.data import GradientReducer, Reduced
+from oakum_worker.parallel.sharing import share
+from oakum_worker.randomness import mix, seed_everything
+from oakum_worker.sampler import Cursor, ElasticSampler, share_of
+from oakum_worker.skeleton import dismantle
+from oakum_worker.spec import TrainerSpec
+from oakum_worker.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """A finished step, the same on every rank."""
+
+    step: int
+    """Finished steps since the trainer began, this one included."""
+    epoch: int
+    """The epoch it belongs to, from 0."""
+    loss: float
+    """Mean over the global batch, before the step."""
+    samples: int
+    """Samples of its global batch."""
+    signal: int
+    """Sum of the ranks' signals."""
+
+
+class TrainingLoop:
+    """Trains a task, alone or as one rank of a generation, one optimizer step at a time.
+
+    Random numbers: before each step the generators are seeded from (spec's seed, step, position of this rank's
+    first sample in the order of all samples), so runs of the same size are bit-identical, and a repeated step
+    repeats its choices. At another size dropout and augmentation draw other numbers of the same distribution;
+    that would take generators for each sample, which layers such as `nn.Dropout` have no way to use.
+
+    Raises `TaskError` where the task's state cannot be carried from one process to another.
+    """
+
+    def __init__(self, task: Task, spec: TrainerSpec) -> None:
+        self.task = task
+        self._spec = spec
+        self._sampler = ElasticSampler(len(task.dataset), spec.global_batch, spec.seed)
+        self._cursor = Cursor()
+        self._reducer = GradientReducer(task.model)
+        self._buffers = BufferSnapshot(task.model)
+        self._device = next(task.model.parameters()).device
+        try:
+            dismantle(self.state_dict())
+        except TypeError as error:
+            raise TaskError(f"the task's state cannot be saved: {error}") from error
+        self.join(None, 0, 1)
+
+    def join(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None:
+        """Go on as `rank` of `world_size` in `group`; None, or a size of 1, is alone. Does not communicate."""
+        self._group = group if world_size > 1 else None
+        self._rank, self._world_size = rank, world_size
+        self._reducer.join(self._group, world_size)
+
+    def step(self, signal: int = 0) -> StepResult:
+        """Take one optimizer step on the next global batch.
+
+        The sum of the ranks' `signal`, which has to stay below 2**24, is in every rank's result: all ranks learn
+        of it at the same step boundary.
+        Raises `GroupError` when a rank is gone, and whatever the task's code raises; the step was then not taken.
+        """
+        cursor = self._cursor
+        num_samples = self._sampler.batch_size(cursor)
+        if self._group is not None:
+            self._buffers.take()
+        try:
+            reduced = self._compute_gradients(cursor, num_samples, signal)
+        except BaseException:
+            if self._group is not None:
+                self._buffers.restore()
+            raise
+        self.task.optimizer.step()
+        if self.task.scheduler is not None:
+            self.task.scheduler.step()
+        self._cursor = cursor.after(num_samples, self._sampler.num_samples)
+        return StepResult(self._cursor.step, cursor.epoch, reduced.loss, num_samples, reduced.signal)
+
+    def _compute_gradients(self, cursor: Cursor, num_samples: int, signal: int) -> Reduced:
+        share = share_of(num_samples, self._rank, self._world_size)
+        seed_everything(mix(self._spec.seed, cursor.step, self.samples + share.start))
+        self._reducer.begin(len(share), num_samples, signal)
+        for chunk in self._micro_batches(share):
+            batch = self.task.read(self._sampler.indices(cursor, chunk))
+            loss = self.task.loss(self.task.model, batch)
+            if loss.ndim or not loss.requires_grad:
+                raise TaskError(
+                    f"the loss has shape {tuple(loss.shape)} and requires_grad={loss.requires_grad}: return the "
+                    "mean over the batch's samples, a scalar that depends on the model's parameters"
+                )
+            self._reducer.backward(loss, len(chunk), last=chunk.stop == share.stop)
+        return self._reducer.finish()
+
+    def _micro_batches(self, share: range) -> Iterator[range]:
+        size = self._spec.micro_batch or max(len(share), 1)
+        for start in range(share.start, share.stop, size):
+            yield range(start, min(start + size, share.stop))
+
+    @property
+    def finished(self) -> bool:
+        """Whether all epochs are done."""
+        return self._cursor.epoch >= self._spec.epochs
+
+    @property
+    def step_count(self) -> int:
+        """Finished optimizer steps since the trainer began."""
+        return self._cursor.step
+
+    @property
+    def epoch(self) -> int:
+        """Finished epochs."""
+        return self._cursor.epoch
+
+    @property
+    def samples(self) -> int:
+        """Samples consumed since the trainer began."""
+        return self._cursor.epoch * self._sampler.num_samples + self._cursor.consumed
+
+    @property
+    def total_steps(self) -> int:
+        """Optimizer steps of all epochs."""
+        return self._spec.epochs * self._sampler.batches_per_epoch
+
+    @property
+    def evaluation_due(self) -> bool:
+        """Whether this step boundary is one at which the task wants to be evaluated."""
+        at_epoch_end = self._cursor.consumed == 0 and self._cursor.step > 0
+        due = self._cursor.epoch % self.task.evaluate_every_epochs == 0 or self.finished
+        return self.task.evaluate is not None and at_epoch_end and due
+
+    def evaluate(self) -> dict[str, float]:
+        """The task's metrics; none where it has no `evaluate`. For rank 0 alone: it does not communicate."""
+        if self.task.evaluate is None:
+            return {}
+        modes = {module: module.training for module in self.task.model.modules()}
+        self.task.model.eval()
+        try:
+            with torch.no_grad():
+                metrics = self.task.evaluate(self.task.model)
+        finally:
+            _restore_modes(modes)
+        try:
+            return {str(name): float(value) for name, value in metrics.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise TaskError(f"evaluate returned {metrics!r}: return a dict of numbers by name") from error
+
+    def state_dict(self) -> state.State:
+        """The trainer's entire state. Its tensors are the live ones: copy what has to outlast the next step."""
+        return state.capture(self.task, self._cursor)
+
+    def load_state_dict(self, loaded: state.State) -> None:
+        """Go on from a state. Raises `CheckpointError` where it does not fit the task."""
+        self._cursor = state.restore(self.task, loaded)
+
+    def share_state(self, source: int) -> None:
+        """Collective: bring every rank of the group to the state of rank `source`, bit for bit.
+
+        Raises `GroupError` when a rank is gone; this rank's state is then what it was before.
+        """
+        if self._group is None:
+            return
+        own = self.state_dict() if self._rank == source else None
+        shared = share(own, self._group, self._rank, source, self._device)
+        if self._rank != source:
+            self.load_state_dict(shared)
+
+
+def _restore_modes(modes: dict[nn.Module, bool]) -> None:
+    for module, training in modes.items():
+        module.training = training
