@@ -22,7 +22,6 @@ def build_model(width: int) -> nn.Module:
         nn.Conv2d(2 * width, 2 * width, 3, padding=1),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Dropout(0.4),
         nn.Linear(2 * width * 16, 10),
     )
 

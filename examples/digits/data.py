@@ -1,4 +1,4 @@
-"""Handwritten digits, 1,797 images of 8 x 8 pixels in 16 greys, that come with scikit-learn: nothing is downloaded.
+"""Handwritten digits that come with scikit-learn, so nothing is downloaded: 1,797 images of 8 x 8 pixels.
 
 E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998.
 """

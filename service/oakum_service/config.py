@@ -20,14 +20,14 @@ class LocalClusterSettings(BaseSettings):
     nodes: Annotated[int, Field(ge=1, le=256)] = 4
     seed: int = 7
     """Repeats the same foreground load."""
-    load: Annotated[float, Field(ge=0, lt=1)] = 0.45
+    load: Annotated[float, Field(ge=0, lt=1)] = 0.4
     """Share of all node-time that foreground jobs ask for; 0 means no foreground jobs."""
     swf: Path | None = None
     """Take the foreground jobs from this SWF log instead of the workload model."""
     time_compression: Annotated[float, Field(gt=0)] = 600.0
     """Seconds of the workload that pass in one real second."""
-    shortest_job_s: float = 5.0
-    longest_job_s: float = 40.0
+    shortest_job_s: float = 10.0
+    longest_job_s: float = 45.0
     """Real seconds that a foreground job's run time is clipped to."""
     grace_s: Annotated[float, Field(gt=0)] = 5.0
     """Seconds from SIGTERM to SIGKILL when a foreground job takes a node."""
@@ -52,7 +52,7 @@ class Settings(BaseSettings):
     look_ahead_s: Annotated[float, Field(gt=0)] = 30.0
     """T_fwd of the plans."""
     solver_limit_s: Annotated[float, Field(gt=0)] = 5.0
-    poll_s: Annotated[float, Field(gt=0)] = 2.0
+    poll_s: Annotated[float, Field(gt=0)] = 1.0
     """Seconds between two looks at the scheduler when nothing calls for one."""
     debounce_s: float = 0.05
     """Events closer together than this make one plan."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from fastapi import Depends, FastAPI, Header, HTTPException
 from fastapi.responses import StreamingResponse
+
 from oakum_service.api.schemas import (
     ClusterView,
     Event,
@@ -147,9 +148,7 @@ class SimulatedCluster:
     def _node(self, name: str, now: float) -> NodeView:
         for job in self.jobs:
             if job.node == name and job.start_at <= now < (job.end_at or now):
-                return NodeView(
-                    name=name, state=NodeState.FOREGROUND, since=job.start_at, foreground_job=job.job
-                )
+                return NodeView(name=name, state=NodeState.FOREGROUND, since=job.start_at, foreground_job=job.job)
         for hole in self.holes:
             if hole.node == name and hole.start <= now < hole.end:
                 return NodeView(
@@ -185,18 +184,24 @@ class SimulatedCluster:
 
     def _digits(self) -> TrainerView:
         return self._running(
-            "digits", total_steps=60_000, metrics={"accuracy": 0.9731}, reason=(
+            "digits",
+            total_steps=60_000,
+            metrics={"accuracy": 0.9731},
+            reason=(
                 "It gets every hole that is expected to last: one more node would add 610 samples/s and cost "
                 "0.4 s of stall, which pays off after 2 s."
-            )
+            ),
         )
 
     def _charlm(self) -> TrainerView:
         return self._running(
-            "charlm", total_steps=42_000, metrics={"perplexity": 8.214}, reason=(
+            "charlm",
+            total_steps=42_000,
+            metrics={"perplexity": 8.214},
+            reason=(
                 "Held at its present size: its curve is nearly flat beyond 3 nodes, and digits gains more from "
                 "the rest."
-            )
+            ),
         )
 
     def _running(self, name: str, total_steps: int, metrics: dict[str, float], reason: str) -> TrainerView:
@@ -248,8 +253,18 @@ class SimulatedCluster:
     def plans(self) -> PlanList:
         now = self.clock()
         plan = PlanView(
-            id=int(now) % 1000, parent=None, snapshot=3, made_at=now - 2, solver="milp/cbc", value=1.0,
-            bound=1.0, gap=0.0, optimal=True, solve_s=0.0121, look_ahead_s=120, objective="throughput",
+            id=int(now) % 1000,
+            parent=None,
+            snapshot=3,
+            made_at=now - 2,
+            solver="milp/cbc",
+            value=1.0,
+            bound=1.0,
+            gap=0.0,
+            optimal=True,
+            solve_s=0.0121,
+            look_ahead_s=120,
+            objective="throughput",
             allocations=[],
         )
         return PlanList(plans=[plan])
@@ -340,7 +355,7 @@ def _loss(age_s: float) -> float:
 
 
 def _rate(num_nodes: int) -> float:
-    return SAMPLES_PER_S * num_nodes**0.92
+    return SAMPLES_PER_S * math.pow(num_nodes, 0.92)
 
 
 def _spec(name: str) -> TrainerSpec:

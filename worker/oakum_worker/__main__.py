@@ -17,7 +17,7 @@ from oakum_worker.spec import TrainerSpec, explain, read_spec
 from oakum_worker.task import load_task
 from oakum_worker.trainer import TrainingLoop
 
-app = typer.Typer(no_args_is_help=True, add_completion=False)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
 
 
 @app.callback()

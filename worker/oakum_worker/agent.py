@@ -70,6 +70,7 @@ class Agent:
     def run(self) -> None:
         """Warm up, obey the service, leave when told; returns when every rank process has ended."""
         logging.basicConfig(level=logging.INFO, format="%(asctime)s agent %(message)s", force=True)
+        logging.getLogger("httpx").setLevel(logging.WARNING)
         # After submitit's own handlers, which would ignore SIGTERM and requeue on SIGUSR2.
         for number in (signal.SIGTERM, signal.SIGUSR2):
             signal.signal(number, self._on_signal)

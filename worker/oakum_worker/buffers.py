@@ -11,6 +11,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+# torch's own batch norm writes running statistics without raising their version, so versions tell of changes only
+# where copying at each step would take long. Statistics are small; large buffers are masks and tables.
+_LARGE = 1 << 16
+
 
 @dataclass(slots=True)
 class _Slot:
@@ -20,9 +24,13 @@ class _Slot:
     version: int = -1
     copy: torch.Tensor | None = None
 
+    def is_unchanged(self, live: torch.Tensor) -> bool:
+        """Whether `live` certainly still is what was copied."""
+        return live is self.live and live._version == self.version and live.numel() >= _LARGE
+
 
 class BufferSnapshot:
-    """Keeps a copy of each buffer, renewed only when the buffer has changed since."""
+    """Keeps a copy of each buffer; that of a large one is renewed only when it has changed."""
 
     def __init__(self, model: nn.Module) -> None:
         self._slots = [
@@ -34,7 +42,7 @@ class BufferSnapshot:
         """Note the buffers as they are now."""
         for slot in self._slots:
             live: torch.Tensor | None = getattr(slot.module, slot.name)
-            if live is None or (live is slot.live and live._version == slot.version):
+            if live is None or slot.is_unchanged(live):
                 continue
             if slot.copy is None or slot.copy.shape != live.shape or slot.copy.dtype != live.dtype:
                 slot.copy = torch.empty_like(live)
@@ -49,6 +57,6 @@ class BufferSnapshot:
                 continue
             if getattr(slot.module, slot.name) is not slot.live:
                 setattr(slot.module, slot.name, slot.live)
-            if slot.live._version != slot.version:
+            if not slot.is_unchanged(slot.live):
                 slot.live.copy_(slot.copy)
                 slot.version = slot.live._version

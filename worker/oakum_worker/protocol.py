@@ -114,7 +114,7 @@ class Progress(_Message):
     samples: int
     """Samples consumed since the trainer began."""
     loss: float | None = None
-    """Mean loss of the steps since the last report."""
+    """Mean loss of the steps since the last report; of the last step alone in a trainer's last report."""
     samples_per_s: float | None = None
     """Since the last report, stalls included."""
     checkpoint_step: int | None = None
@@ -129,7 +129,7 @@ class Switch(_Message):
     generation: int
     step: int
     """Finished steps of the state it began with."""
-    stall_s: float | None
+    stall_s: float | None = None
     """From the end of the last step before it to the end of its first own step; None after a cold start."""
     source: str
     """`survivor`, `checkpoint` or `scratch`: where the state came from."""

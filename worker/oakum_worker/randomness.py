@@ -37,7 +37,7 @@ def permutation(size: int, key: int) -> torch.Tensor:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed the generators that tasks draw from: torch's on devices in use, Python's, and NumPy's if it is in use."""
+    """Seed the generators that tasks draw from: torch's on the devices in use, Python's, NumPy's if imported."""
     # `torch.manual_seed` also prepares the devices that are not in use, which takes ten times as long as the rest.
     torch.default_generator.manual_seed(_signed(seed & _MASK))
     for device in (torch.cuda, torch.xpu):

@@ -60,7 +60,7 @@ class RankProcess:
                 if self._train_in(generation, first + self._local_rank):
                     return
             except GroupError as error:
-                print(f"generation {generation.number} broke: {error}", flush=True)
+                print(f"generation {generation.number} broke: {str(error).splitlines()[0]}", flush=True)
                 self._news.send(phase=Phase.BROKEN, broken=generation.number)
             self.group.leave()
         self._news.send(phase=Phase.LEFT)
@@ -138,9 +138,9 @@ class RankProcess:
         mine = torch.tensor([self._loop.step_count if self._has_state else _NO_STATE])
         if world_size == 1:
             return [int(mine)]
-        steps = torch.empty(world_size, dtype=mine.dtype)
+        steps = [torch.empty_like(mine) for _ in range(world_size)]
         try:
-            dist.all_gather_into_tensor(steps, mine)
+            dist.all_gather(steps, mine)
         except RuntimeError as error:
             raise GroupError(f"a rank was lost while the generation began: {error}") from error
         return [int(step) for step in steps]
@@ -196,7 +196,7 @@ class RankProcess:
             except RuntimeError as error:
                 raise GroupError(f"a rank was lost while the trainer finished: {error}") from error
         if rank == 0:
-            self._reporter.flush()
+            self._reporter.flush(final=True)
         self._news.send(phase=Phase.FINISHED)
 
     def _close(self, generation: Generation) -> None:

@@ -22,6 +22,7 @@ class ProgressReporter:
         self._generation = Generation(number=0, members=())
         self._checkpoints: DurableCheckpoints | None = None
         self._checkpointed_s = time.monotonic()
+        self._last_loss: float | None = None
         self._reset()
 
     def _reset(self) -> None:
@@ -37,12 +38,13 @@ class ProgressReporter:
     def step(self, loss: float, samples: int) -> None:
         """Count one finished step of the global batch; report if it is time to."""
         self._losses.append(loss)
+        self._last_loss = loss
         self._samples += samples
         if time.monotonic() - self._since_s >= _INTERVAL_S:
             self.flush()
 
-    def flush(self) -> None:
-        """Report now."""
+    def flush(self, *, final: bool = False) -> None:
+        """Report now; the `final` report carries the last step's own loss, to be compared with another run's."""
         elapsed_s = time.monotonic() - self._since_s
         self._news.send(
             progress=Progress(
@@ -52,7 +54,7 @@ class ProgressReporter:
                 total_steps=self._loop.total_steps,
                 epoch=self._loop.epoch,
                 samples=self._loop.samples,
-                loss=sum(self._losses) / len(self._losses) if self._losses else None,
+                loss=self._last_loss if final or not self._losses else sum(self._losses) / len(self._losses),
                 samples_per_s=self._samples / elapsed_s if self._losses else None,
                 checkpoint_step=self._checkpoints.newest_step if self._checkpoints else None,
                 metrics=self.metrics,

@@ -80,8 +80,13 @@ def _user(principal: Annotated[Principal, Depends(_principal)], request: Request
     return _at_least(Role.USER, principal, request)
 
 
+def _admin(principal: Annotated[Principal, Depends(_principal)], request: Request) -> Principal:
+    return _at_least(Role.ADMIN, principal, request)
+
+
 Viewer = Annotated[Principal, Depends(_viewer)]
 User = Annotated[Principal, Depends(_user)]
+Admin = Annotated[Principal, Depends(_admin)]
 
 
 def check_fragment(context: Context, fragment: str, credentials: HTTPAuthorizationCredentials | None) -> None:

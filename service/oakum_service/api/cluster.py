@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
+from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from sqlalchemy import case, func, or_, select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.auth import Viewer
+from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas import (
     ClusterView,
     ForegroundInterval,
+    ForegroundJobRequest,
+    ForegroundJobView,
     FragmentInterval,
     HoleList,
     Interval,
@@ -31,6 +34,8 @@ from oakum_service.db.models import (
     SnapshotRecord,
     Trainer,
 )
+from oakum_service.errors import Conflict
+from oakum_service.schedulers.local import LocalCluster
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 
@@ -183,6 +188,17 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         foreground_delay_p99_s=_quantile(delays, 0.99),
         foreground_delay_max_s=delays[-1] if delays else None,
     )
+
+
+@router.post("/cluster/foreground-jobs", status_code=HTTPStatus.CREATED)
+def submit_foreground_job(request: ForegroundJobRequest, context: InContext, _: Admin) -> ForegroundJobView:
+    """Hand a foreground job to the embedded cluster, to watch it take its nodes."""
+    cluster = context.scheduler
+    if not isinstance(cluster, LocalCluster):
+        raise Conflict(f"foreground jobs are handed in to {cluster.name} itself; this call is for the embedded one")
+    if request.nodes > context.settings.local.nodes:
+        raise Conflict(f"{request.nodes} nodes: the embedded cluster has {context.settings.local.nodes}")
+    return ForegroundJobView(job=cluster.submit_foreground(request.nodes, request.run_s))
 
 
 def _total_s(session: Session, start, end, now: float, condition) -> float:  # type: ignore[no-untyped-def]

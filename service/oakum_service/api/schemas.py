@@ -244,6 +244,19 @@ class ClusterView(BaseModel):
     """Delay of a foreground job's start by the exit of our fragments."""
 
 
+class ForegroundJobRequest(BaseModel):
+    """A foreground job for the embedded cluster."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    nodes: Annotated[int, Field(ge=1)]
+    run_s: Annotated[float, Field(gt=0, le=3600)]
+
+
+class ForegroundJobView(BaseModel):
+    job: str
+
+
 class Problem(BaseModel):
     """RFC 9457 problem details; media type application/problem+json."""
 

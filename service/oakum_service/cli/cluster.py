@@ -10,7 +10,7 @@ import typer
 from oakum_service.cli.app import CLUSTER, app, example
 from oakum_service.cli.connection import connect
 from oakum_service.cli.output import JsonFlag, console, print_json, table
-from oakum_service.cli.units import ago, clock, duration, parse_duration
+from oakum_service.cli.units import age, clock, duration, parse_duration
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas import NodeView, PlanView
@@ -71,7 +71,7 @@ def nodes(as_json: JsonFlag = False) -> None:
         listing.add_row(Text(node.name), state, duration(held_s), _used_by(node), _hole_end(node))
     screen = console()
     screen.print(listing)
-    screen.print(f"\nSnapshot {document.snapshot}, taken {ago(document.taken_at)}.")
+    screen.print(f"\nSnapshot {document.snapshot}, taken {age(document.taken_at)} ago.")
 
 
 def _used_by(node: NodeView) -> str:

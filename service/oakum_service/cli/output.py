@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the API's JSON document.")]
 TrainerRef = Annotated[str, typer.Argument(metavar="TRAINER", help="Name or id.", show_default=False)]
 
+_PIPE_WIDTH = 240
 STATE_STYLES = {
     "waiting": "yellow",
     "starting": "cyan",
@@ -28,7 +30,9 @@ def console() -> Console:
     """Where tables go. Text of users is never read as markup: it may hold brackets."""
     from rich.console import Console
 
-    return Console(markup=False, highlight=False, emoji=False)
+    # Rich takes a pipe for 80 columns wide and would cut what `grep` looks for.
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    return Console(markup=False, highlight=False, emoji=False, width=width)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrapping: tuple[str, ...] = ()) -> Table:

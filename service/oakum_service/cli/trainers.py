@@ -10,7 +10,7 @@ import typer
 from oakum_service.cli.app import TRAINERS, CommandError, app, example
 from oakum_service.cli.connection import connect
 from oakum_service.cli.output import STATE_STYLES, JsonFlag, TrainerRef, console, print_json, table
-from oakum_service.cli.units import ago, clock, count, decimal, duration, rate
+from oakum_service.cli.units import age, clock, count, decimal, duration, rate
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas import TrainerView
@@ -78,8 +78,8 @@ def ps(
 def _print_trainers(trainers: list[TrainerView]) -> None:
     from rich.text import Text
 
-    columns = ("NAME", "STATE", "NODES", "STEP", "DONE", "LOSS", "SAMPLES/S", "RESCALES", "SUBMITTED")
-    listing = table(*columns, right=("NODES", "STEP", "DONE", "LOSS", "SAMPLES/S", "RESCALES"))
+    columns = ("NAME", "STATE", "NODES", "STEP", "DONE", "LOSS", "SAMPLES/S", "AGE")
+    listing = table(*columns, right=("NODES", "STEP", "DONE", "LOSS", "SAMPLES/S", "AGE"))
     for trainer in trainers:
         listing.add_row(
             Text(trainer.name),
@@ -89,8 +89,7 @@ def _print_trainers(trainers: list[TrainerView]) -> None:
             f"{trainer.step / trainer.total_steps:.0%}" if trainer.total_steps else "-",
             decimal(trainer.loss),
             rate(None if trainer.state.ended else trainer.samples_per_s),
-            str(trainer.rescales),
-            ago(trainer.submitted_at),
+            age(trainer.submitted_at),
         )
     console().print(listing)
 
@@ -133,7 +132,7 @@ def _facts(view: TrainerView) -> list[tuple[str, str]]:
     facts = [
         ("Id", view.id),
         ("Entrypoint", spec.entrypoint),
-        ("Submitted", f"{clock(view.submitted_at)} ({ago(view.submitted_at)})"),
+        ("Submitted", f"{clock(view.submitted_at)} ({age(view.submitted_at)} ago)"),
         ("Nodes", ", ".join(view.nodes) or "none"),
         ("Joining", ", ".join(joining)),
         ("Bounds", f"{spec.min_nodes} to {spec.max_nodes} nodes, weight {spec.weight:g}"),

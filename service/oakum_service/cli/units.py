@@ -35,9 +35,13 @@ def duration(seconds: float) -> str:
     return f"{whole // 86400} d {whole % 86400 // 3600} h"
 
 
-def ago(at: float) -> str:
-    """How long a moment lies back."""
-    return f"{duration(max(round(time.time() - at), 0))} ago"
+def age(at: float) -> str:
+    """How long a moment lies back, in its largest unit: `42 s`, `3 min`, `2 h`, `5 d`."""
+    seconds = max(round(time.time() - at), 0)
+    for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit_s:
+            return f"{seconds // unit_s} {unit}"
+    return f"{seconds} s"
 
 
 def clock(at: float) -> str:

@@ -71,6 +71,10 @@ def decide(now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int)
         return Decision(None, over, cause="a connection between members broke")
     if over == now.generation and now.members and not lost and not _all_broken(members, now.generation):
         return None
+    before = max((fragment.broken for fragment in members if fragment.alive), default=0)
+    if now.over < before < now.generation:
+        # Someone left the generation before this one in a hurry, and some of its ranks are still blocked in it.
+        return Decision(None, before, cause="a connection between members broke")
     survivors = [fragment for fragment in members if fragment.stays and fragment.id not in lost]
     settled = over == now.generation or all(fragment.formed >= now.generation for fragment in members)
     newcomers = _newcomers(fragments, now.members) if settled else []

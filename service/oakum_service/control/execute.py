@@ -45,7 +45,7 @@ class Executor:
         with self._lease.writing() as session:
             plan = session.get_one(PlanRecord, plan_id)
             grants = {node: trainer for trainer, given in plan.allocations.items() for node in given["nodes"]}
-            _release(session, grants)
+            _release(session, grants, observed.snapshot)
             launches = _intend(session, plan_id, grants, observed.snapshot)
         for launch in launches:
             self._submit(launch)
@@ -99,9 +99,12 @@ def _live(session: Session) -> list[Fragment]:
     return list(rows)
 
 
-def _release(session: Session, grants: dict[str, str]) -> None:
+def _release(session: Session, grants: dict[str, str], snapshot: Snapshot) -> None:
+    """Let go of what the plan gives to nobody or to others. A node that the scheduler takes is its own affair."""
     for fragment in _live(session):
-        if fragment.released or grants.get(fragment.node) == fragment.trainer_id:
+        node = snapshot.node(fragment.node)
+        taken = node is not None and node.state is not NodeState.HOLE
+        if fragment.released or taken or grants.get(fragment.node) == fragment.trainer_id:
             continue
         fragment.released = True
         trainer = session.get_one(Trainer, fragment.trainer_id)

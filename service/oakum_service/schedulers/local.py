@@ -82,6 +82,8 @@ class LocalCluster:
         self._jobs: dict[str, _ForegroundJob] = {}
         self._starts: deque[JobStart] = deque(maxlen=200)
         self._backfill = Backfill(())
+        # Ids must not come again after a restart: the database keeps what became of each job.
+        self._user_jobs = itertools.count(int(time.time()))
         self._stopping = False
         self._on_change: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -134,6 +136,14 @@ class LocalCluster:
             if found is not None:
                 self._evict(found)
             self._changed.notify_all()
+
+    def submit_foreground(self, nodes: int, run_s: float) -> str:
+        """Hand in a foreground job, as a user of the cluster would; returns its id."""
+        with self._changed:
+            job = f"user-{next(self._user_jobs)}"
+            self._queue.append(ForegroundRequest(job, 0.0, nodes, run_s, requested_s=run_s))
+            self._changed.notify_all()
+        return job
 
     def stop(self) -> None:
         """End the foreground jobs and every fragment that is still there."""

@@ -31,7 +31,8 @@ def foreground_jobs(settings: LocalClusterSettings) -> Iterator[ForegroundReques
 
     The model is Lublin and Feitelson's (JPDC 63(11), 2003). Its run times, compressed, are clipped to the
     settings' shortest and longest; then the gaps between arrivals are scaled so that the jobs ask for the
-    share `load` of all node-time. A log keeps its own arrivals. Raises `LogError` for a log that cannot be read.
+    share `load` of all node-time. A log keeps its own arrivals,
+    but for gaps cut short. Raises `LogError` for a log that cannot be read.
     """
     if settings.swf is not None:
         return _from_log(settings)
@@ -73,14 +74,14 @@ def _from_log(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
     assert settings.swf is not None
     log = read_swf(settings.swf)
     usable = [job for job in log.jobs if job.run_s and job.procs]
-    procs = max((job.procs or 1 for job in usable), default=1)
-    arrived_s = usable[0].submit_s if usable else 0.0
+    procs = log.max_procs or max((job.procs or 1 for job in usable), default=1)
+    arrived_s = 0.0
     for job in sorted(usable, key=lambda job: job.submit_s):
         gap_s, arrived_s = (job.submit_s - arrived_s) / settings.time_compression, job.submit_s
         run_s = _clip((job.run_s or 0.0) / settings.time_compression, settings)
         nodes = max(1, min(settings.nodes, round((job.procs or 1) * settings.nodes / procs)))
         requested_s = max(run_s, (job.requested_s or 0.0) / settings.time_compression)
-        yield ForegroundRequest(f"swf-{job.id}", gap_s, nodes, run_s, requested_s)
+        yield ForegroundRequest(f"swf-{job.id}", min(gap_s, _LONGEST_GAP_S), nodes, run_s, requested_s)
 
 
 def _clip(run_s: float, settings: LocalClusterSettings) -> float:

@@ -11,9 +11,10 @@ With n_r of the batch's n samples on rank r, each rank weights its mean loss by 
 
 is the gradient of the mean over the global batch, whatever the shares.
 
-Gradients live in flat buckets, `p.grad` being a view into one. A bucket is summed over the ranks as soon as its
-last gradient is complete, and buckets go out in one fixed order, so all ranks issue the same collectives. Three
-more numbers ride at the end of a bucket: the weighted loss, the number of samples and the caller's signal.
+A gradient is copied into a flat bucket when it is complete, and `p.grad` becomes a view of the bucket: that costs
+less memory traffic than to accumulate into a zeroed bucket. A bucket is summed over the ranks as soon as its last
+gradient is there, and buckets go out in one fixed order, so all ranks issue the same collectives. Three more numbers
+ride at the end of a bucket: the weighted loss, the number of samples and the caller's signal.
 """
 
 from __future__ import annotations
@@ -51,17 +52,28 @@ class _Bucket:
     parameters: list[nn.Parameter]
     flat: torch.Tensor
     gradients: list[torch.Tensor]
+    """Views of `flat`, shaped like the parameters."""
     waiting: set[int] = field(default_factory=set)
-    """Numbers of the parameters whose gradients are not complete yet."""
+    """Numbers of the parameters whose gradients are not there yet."""
     work: dist.Work | None = None
+
+    def take(self, number: int) -> None:
+        """Move a parameter's gradient into the bucket; one that took no part in the loss has zeros."""
+        parameter, place = self.parameters[number], self.gradients[number]
+        if parameter.grad is None:
+            place.zero_()
+        elif parameter.grad is not place:
+            place.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
+        parameter.grad = place
+        self.waiting.discard(number)
 
 
 class GradientReducer:
-    """Sums a model's gradients over the ranks of a generation; alone, it only accumulates them.
+    """Sums a model's gradients over the ranks of a generation; alone, it leaves them to torch.
 
     A step is `begin`, `backward` for each micro-batch, `finish`. `begin` and `finish` are due on every rank, also
-    where the share is empty. Collectives that fail raise `GroupError`; the gradients are then worthless and `join`
-    starts over with memory that nothing of the old group can still write to.
+    where the share is empty. Collectives that fail raise `GroupError`; the gradients are then worthless, and what is
+    in flight is never waited for, since a broken group's works may never end.
     """
 
     def __init__(
@@ -75,7 +87,6 @@ class GradientReducer:
         self._parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         self._caps = first_bucket_bytes, bucket_bytes
         self._hooks: list[RemovableHandle] = []
-        self._allocate()
         self.join(None, 1)
 
     def join(self, group: dist.ProcessGroup | None, world_size: int) -> None:
@@ -83,29 +94,25 @@ class GradientReducer:
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
-        if any(bucket.work is not None for bucket in self._buckets):
-            # A step broke off. What is in flight must not be waited for, since a broken group's works may never
-            # end, and may still write to its bucket: leave it that memory and take new.
-            self._allocate()
         self._group = group if world_size > 1 else None
         self._armed = False
+        # Always new memory: a step that broke off may have left works behind that still write to the old.
+        self._buckets: list[_Bucket] = []
+        self._tail = torch.zeros(_TAIL_LENGTH, dtype=torch.float64)
         if self._group is not None:
-            for bucket in self._buckets:
-                for number, parameter in enumerate(bucket.parameters):
-                    on_gradient = partial(self._gradient_is_complete, bucket, number)
-                    self._hooks.append(parameter.register_post_accumulate_grad_hook(on_gradient))
+            self._allocate()
+            self._watch()
 
     def begin(self, num_local: int, num_global: int, signal: int) -> None:
         """Start a step in which this rank computes `num_local` of `num_global` samples."""
         self._armed, self._next = False, 0
         self._num_global = num_global
+        for parameter in self._parameters:
+            parameter.grad = None
         for bucket in self._buckets:
-            bucket.flat.zero_()
             bucket.work = None
             bucket.waiting = set(range(len(bucket.parameters)))
-            for parameter, gradient in zip(bucket.parameters, bucket.gradients, strict=True):
-                if parameter.grad is not gradient:
-                    parameter.grad = gradient
+        self._tail[0] = 0
         self._tail[1] = num_local
         self._tail[2] = signal
 
@@ -122,18 +129,26 @@ class GradientReducer:
 
     def finish(self) -> Reduced:
         """Wait until every `p.grad` is the global batch's. Raises `GroupError` when a rank is gone."""
-        if self._group is not None:
-            # Buckets with parameters that took no part in the loss, or all of them where the share was empty.
-            while self._next < len(self._buckets):
-                self._send_next()
-            for bucket in self._buckets:
-                self._wait_for(bucket)
+        if self._group is None:
+            return self._finish_alone()
+        # Buckets with parameters that took no part in the loss, or all of them where the share was empty.
+        while self._next < len(self._buckets):
+            self._send_next()
+        for bucket in self._buckets:
+            self._wait_for(bucket)
         loss, num_samples, signal = self._tail.tolist()
-        if self._group is not None and num_samples != self._num_global:
+        if num_samples != self._num_global:
             raise GroupError(
                 f"the ranks together took {num_samples:g} samples of a batch of {self._num_global}: "
                 "they are not at the same step"
             )
+        return Reduced(loss, round(signal))
+
+    def _finish_alone(self) -> Reduced:
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        loss, _, signal = self._tail.tolist()
         return Reduced(loss, round(signal))
 
     def _gradient_is_complete(self, bucket: _Bucket, number: int, _: torch.Tensor) -> None:
@@ -144,13 +159,15 @@ class GradientReducer:
                 "a gradient was completed twice in one backward, after it had been sent to the other ranks: "
                 "with activation checkpointing, pass use_reentrant=False"
             )
-        bucket.waiting.discard(number)
+        bucket.take(number)
         while self._next < len(self._buckets) and not self._buckets[self._next].waiting:
             self._send_next()
 
     def _send_next(self) -> None:
         bucket = self._buckets[self._next]
         self._next += 1
+        for number in list(bucket.waiting):
+            bucket.take(number)
         try:
             bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
         except RuntimeError as error:
@@ -172,11 +189,16 @@ class GradientReducer:
             # A half-precision tail would round the signal: give it a bucket of its own.
             runs.append([])
             exact = [len(runs) - 1]
-        self._buckets = [
-            _lay_out(run, self._parameters[0].device, _TAIL_LENGTH if index == exact[-1] else 0)
-            for index, run in enumerate(runs)
-        ]
+        device = self._parameters[0].device
+        for index, run in enumerate(runs):
+            self._buckets.append(_lay_out(run, device, _TAIL_LENGTH if index == exact[-1] else 0))
         self._tail = self._buckets[exact[-1]].flat[-_TAIL_LENGTH:]
+
+    def _watch(self) -> None:
+        for bucket in self._buckets:
+            for number, parameter in enumerate(bucket.parameters):
+                on_gradient = partial(self._gradient_is_complete, bucket, number)
+                self._hooks.append(parameter.register_post_accumulate_grad_hook(on_gradient))
 
 
 def _split(parameters: list[nn.Parameter], first_bytes: int, other_bytes: int) -> list[list[nn.Parameter]]:
@@ -198,7 +220,7 @@ def _split(parameters: list[nn.Parameter], first_bytes: int, other_bytes: int) -
 def _lay_out(parameters: list[nn.Parameter], device: torch.device, tail_length: int) -> _Bucket:
     dtype = parameters[0].dtype if parameters else torch.float32
     device = parameters[0].device if parameters else device
-    flat = torch.zeros(sum(p.numel() for p in parameters) + tail_length, dtype=dtype, device=device)
+    flat = torch.empty(sum(p.numel() for p in parameters) + tail_length, dtype=dtype, device=device)
     gradients, offset = [], 0
     for parameter in parameters:
         # A gradient with its parameter's memory layout is accumulated and applied without a transposition.

@@ -57,10 +57,12 @@ export class Charts {
     });
     this.element = h("div", { class: "charts" }, ...this.figures.map(({ figure }) => figure));
     dark.addEventListener("change", () => this.#draw());
-    new IntersectionObserver(([entry]) => {
+    const onMove = ([entry]) => {
       this.#inView = entry.isIntersecting;
       this.#draw();
-    }).observe(this.element);
+    };
+    // A screen ahead of the reader, so that points are there when the charts come into view.
+    new IntersectionObserver(onMove, { rootMargin: "100% 0px" }).observe(this.element);
   }
 
   /** Whether fetching new points is worth it. */
@@ -91,7 +93,8 @@ export class Charts {
       const style = getComputedStyle(this.element);
       const times = this.#points.map((point) => localTime(point.at));
       for (const figure of this.figures) {
-        await library.react(figure.area, [trace(figure.chart, times, this.#points, style)], layout(figure, this.#points, style), CONFIG);
+        const line = trace(figure.chart, times, this.#points, style);
+        await library.react(figure.area, [line], layout(figure, this.#points, style), CONFIG);
       }
     } catch (error) {
       this.#drawn = "";

@@ -17,6 +17,11 @@ export class EventFeed {
     return this.#newest;
   }
 
+  clear() {
+    this.#newest = null;
+    this.root.replaceChildren();
+  }
+
   add(event) {
     if (this.#newest !== null && event.id <= this.#newest) return;
     this.#newest = event.id;

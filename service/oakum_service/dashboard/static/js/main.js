@@ -1,6 +1,6 @@
 // Puts the page together: token, refreshes, events, and what is said when the service cannot be reached.
 
-import { Api, Unauthorised } from "./api.js";
+import { Api, Unauthorised, Unreachable } from "./api.js";
 import { byId, setText } from "./dom.js";
 import { EventFeed } from "./events.js";
 import { clock, duration, percent } from "./format.js";
@@ -46,7 +46,6 @@ async function refresh(api) {
 async function startEvents(api, session) {
   const { events } = await api.get("v1/events/recent?limit=50");
   for (const event of events.sort((a, b) => a.id - b.id)) feed.add(event);
-  if (session.following) return;
   session.following = true;
   follow(api, feed.newest ?? 0, {
     signal: session.ending.signal,
@@ -78,6 +77,7 @@ async function tryRefresh(api, session) {
     if (signal.aborted) return;
     updatedAt = Date.now() / 1000;
     byId("banner").hidden = true;
+    byId("main").classList.remove("stale");
   } catch (error) {
     if (signal.aborted) return;
     if (error instanceof Unauthorised) {
@@ -92,8 +92,11 @@ async function tryRefresh(api, session) {
 function showOutage(error) {
   timeline.freeze();
   const since = updatedAt === null ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
-  setText(byId("banner"), `Cannot reach the Oakum service at ${location.host}: ${error.message}. Trying again.${since}`);
+  const unreachable = error instanceof Unreachable;
+  const what = unreachable ? `Cannot reach the Oakum service at ${location.host}` : "Cannot show what the service answers";
+  setText(byId("banner"), `${what}: ${error.message}. Trying again.${since}`);
   byId("banner").hidden = false;
+  byId("main").classList.add("stale");
 }
 
 function showLiveness() {
@@ -106,6 +109,7 @@ function showLiveness() {
 
 function signIn(token) {
   const api = new Api(token);
+  feed.clear();
   session = { ending: new AbortController(), following: false };
   const mine = session;
   session.refresher = new Refresher(() => tryRefresh(api, mine));

@@ -7,7 +7,13 @@ export function showSummary(element, cluster, trainers) {
   const tiles = [training(cluster), idle(cluster), share(cluster), delay(cluster), throughput(trainers)];
   setChildren(element, tiles, () =>
     tiles.map(({ title, value, unit, note }) =>
-      h("div", { class: "tile" }, h("dt", {}, title), h("dd", { class: "figure" }, value, unit ? h("span", { class: "unit" }, unit) : null), h("dd", { class: "note" }, note)),
+      h(
+        "div",
+        { class: "tile" },
+        h("dt", {}, title),
+        h("dd", { class: "figure" }, value, unit ? h("span", { class: "unit" }, unit) : null),
+        h("dd", { class: "note" }, note),
+      ),
     ),
   );
 }

@@ -24,6 +24,7 @@ export class Timeline {
   #receivedAt = 0;
   #drawnFrom = 0;
   #slidAt = 0;
+  #slidPx = 0;
   #frozen = false;
 
   constructor(root) {
@@ -76,6 +77,7 @@ export class Timeline {
     this.plot.setAttribute("height", height);
     this.plot.setAttribute("aria-label", this.#inWords());
     this.sliding = s("g");
+    this.#slidPx = 0;
     const still = s("g");
     this.#drawRows(still, width, height, marks);
     this.plot.replaceChildren(this.#definitions(height), still);
@@ -93,16 +95,17 @@ export class Timeline {
       const x = this.#x(at);
       this.sliding.append(s("line", { class: "tick", x1: x, x2: x, y1: 0, y2: height }));
     }
-    for (const hole of holes) if (rowOf.has(hole.node)) this.#bar("hole", hole, rowOf.get(hole.node), { fill: "url(#hatch)" });
-    for (const node of this.#nodes.values()) if (node.state === "unavailable" && rowOf.has(node.name)) this.#drawUnavailable(node, rowOf.get(node.name));
+    const inView = ({ node }) => rowOf.has(node);
+    for (const hole of holes.filter(inView)) this.#bar("hole", hole, rowOf.get(hole.node), { fill: "url(#hatch)" });
+    for (const lost of this.#unavailable().filter(inView)) this.#bar("unavailable", lost, rowOf.get(lost.node), { fill: "url(#crossed)" });
     for (const block of blocks(foreground, rowOf)) this.#drawForeground(block, labels);
-    for (const fragment of fragments) if (rowOf.has(fragment.node)) this.#drawFragment(fragment, rowOf.get(fragment.node), labels);
+    for (const fragment of fragments.filter(inView)) this.#drawFragment(fragment, rowOf.get(fragment.node), labels);
     const names = s("g", { class: "names" });
     const every = Math.ceil(12 / this.row);
     for (const [node, row] of rowOf) {
       if (row % every === 0) {
-        const text = fitEnd(node, this.left - 12);
-        names.append(s("text", { x: this.left - 10, y: (row + Math.min(every, nodes.length - row) / 2) * this.row, class: "name" }, text));
+        const y = (row + Math.min(every, nodes.length - row) / 2) * this.row;
+        names.append(s("text", { x: this.left - 10, y, class: "name" }, fitEnd(node, this.left - 12)));
       }
     }
     const cut = s("g", { "clip-path": "url(#past)" }, this.sliding, labels);
@@ -110,8 +113,9 @@ export class Timeline {
     still.append(names, cut, now);
   }
 
-  #drawUnavailable(node, row) {
-    this.#bar("unavailable", { node: node.name, start_at: node.since, end_at: null }, row, { fill: "url(#crossed)" });
+  #unavailable() {
+    const nodes = [...this.#nodes.values()].filter((node) => node.state === "unavailable");
+    return nodes.map((node) => ({ node: node.name, start_at: node.since, end_at: null }));
   }
 
   #drawForeground({ interval, first, last }, labels) {
@@ -176,10 +180,14 @@ export class Timeline {
   }
 
   #definitions(height) {
-    const hatch = s("pattern", { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
-    hatch.append(s("rect", { class: "hatch-ground", width: 6, height: 6 }), s("line", { class: "hatch-line", x1: 0, x2: 0, y1: 0, y2: 6 }));
-    const crossed = s("pattern", { id: "crossed", width: 5, height: 5, patternUnits: "userSpaceOnUse" });
-    crossed.append(s("path", { class: "crossed-line", d: "M0 0L5 5M5 0L0 5" }));
+    const tile = (id, size) => ({ id, width: size, height: size, patternUnits: "userSpaceOnUse" });
+    const hatch = s(
+      "pattern",
+      { ...tile("hatch", 6), patternTransform: "rotate(45)" },
+      s("rect", { class: "hatch-ground", width: 6, height: 6 }),
+      s("line", { class: "hatch-line", x1: 0, x2: 0, y1: 0, y2: 6 }),
+    );
+    const crossed = s("pattern", tile("crossed", 5), s("path", { class: "crossed-line", d: "M0 0L5 5M5 0L0 5" }));
     const past = s("clipPath", { id: "past" }, s("rect", { x: this.left, y: 0, width: this.right - this.left, height }));
     return s("defs", {}, hatch, crossed, past);
   }
@@ -198,7 +206,11 @@ export class Timeline {
     requestAnimationFrame((next) => this.#slide(next));
     if (!this.sliding || this.#frozen || document.hidden || at - this.#slidAt < SLIDE_EVERY_MS) return;
     this.#slidAt = at;
-    const move = `translate(${(-(this.#now() - this.#span - this.#drawnFrom) * this.scale).toFixed(1)} 0)`;
+    const slid = (this.#now() - this.#span - this.#drawnFrom) * this.scale;
+    // A step too small to be seen would repaint the whole picture for nothing.
+    if (Math.abs(slid - this.#slidPx) < 0.25) return;
+    this.#slidPx = slid;
+    const move = `translate(${(-slid).toFixed(2)} 0)`;
     this.sliding.setAttribute("transform", move);
     this.axisSliding.setAttribute("transform", move);
   }
@@ -207,7 +219,8 @@ export class Timeline {
     const states = [...this.#nodes.values()];
     const busy = states.filter((node) => node.state === "foreground").length;
     const training = states.filter((node) => node.trainer).length;
-    return `${states.length} nodes over the last ${duration(this.#span)}: ${busy} run foreground jobs now, ${training} hold trainers`;
+    const period = `${states.length} nodes over the last ${duration(this.#span)}`;
+    return `${period}: ${busy} run foreground jobs now, ${training} hold trainers`;
   }
 
   #point(event) {
@@ -228,7 +241,8 @@ export class Timeline {
   #tell(node, at, now) {
     const covers = (i) => i.node === node && i.start_at <= at && (i.end_at === null || at < i.end_at);
     const { foreground, holes, fragments } = this.#document;
-    const span = (i) => `${clock(i.start_at)} to ${i.end_at === null ? "now" : clock(i.end_at)}, ${duration((i.end_at ?? now) - i.start_at)}`;
+    const span = ({ start_at: start, end_at: end }) =>
+      `${clock(start)} to ${end === null ? "now" : clock(end)}, ${duration((end ?? now) - start)}`;
     const job = foreground.find(covers);
     if (job) return [`${node}: foreground job ${job.job}`, job.name, span(job)];
     const fragment = fragments.findLast(covers);
@@ -237,7 +251,8 @@ export class Timeline {
     if (fragment) {
       const warming = fragment.training_at === null || at < fragment.training_at;
       const warmUp = (fragment.training_at ?? fragment.end_at ?? now) - fragment.start_at;
-      return [`${node}: ${fragment.trainer} ${warming ? "warms up" : "trains"}`, span(fragment), `warm-up ${duration(warmUp)}`, ...ending];
+      const title = `${node}: ${fragment.trainer} ${warming ? "warms up" : "trains"}`;
+      return [title, span(fragment), `warm-up ${duration(warmUp)}`, ...ending];
     }
     if (hole) return [`${node}: idle`, span(hole), ...ending];
     return this.#nodes.get(node)?.state === "unavailable" ? [`${node}: unavailable`] : [];

@@ -7,6 +7,14 @@ import { tone } from "./tones.js";
 
 const ENDED = new Set(["finished", "failed", "cancelled"]);
 const ENDED_CARDS = 2;
+const ENDED_COLUMNS = [
+  ["Trainer", ""],
+  ["State", ""],
+  ["Ended", ""],
+  ["Steps", "number"],
+  ["Loss", "number"],
+  ["Message", "sentence"],
+];
 
 export class Trainers {
   #cards = new Map();
@@ -51,11 +59,15 @@ export class Trainers {
   #showTable(views) {
     this.ended.hidden = views.length === 0;
     setText(byId("ended-summary"), `${count(views.length)} more ended`);
-    const columns = [["Trainer", ""], ["State", ""], ["Ended", ""], ["Steps", "number"], ["Loss", "number"], ["Message", "sentence"]];
     const rows = views.map((view) => [
-      view.name, view.state, view.ended_at === null ? "–" : clock(view.ended_at), count(view.step), decimal(view.loss), view.message,
+      view.name,
+      view.state,
+      view.ended_at === null ? "–" : clock(view.ended_at),
+      count(view.step),
+      decimal(view.loss),
+      view.message,
     ]);
-    setChildren(byId("ended-table"), rows, () => [table("Ended trainers", columns, rows)]);
+    setChildren(byId("ended-table"), rows, () => [table("Ended trainers", ENDED_COLUMNS, rows)]);
   }
 }
 
@@ -142,7 +154,7 @@ function sizeOf(view) {
 }
 
 function factsOf(view) {
-  const stall = view.last_stall_s === null ? duration(view.stall_s) : `${duration(view.stall_s)}, last ${duration(view.last_stall_s)}`;
+  const last = view.last_stall_s === null ? "" : `, last ${duration(view.last_stall_s)}`;
   return [
     ...Object.entries(view.metrics).map(([name, value]) => [sentence(name), metric(name, value)]),
     ...(ENDED.has(view.state) ? [] : [["Granted", nodes(view.granted.length)]]),
@@ -150,7 +162,7 @@ function factsOf(view) {
     ...sizesUsed(view),
     ["Rescales", count(view.rescales)],
     ["Nodes gained / lost", `${count(view.nodes_gained)} / ${count(view.nodes_lost)}`],
-    ["Stalled in all", stall],
+    ["Stalled in all", duration(view.stall_s) + last],
     ["Checkpoint", view.checkpoint_step === null ? "none yet" : `step ${count(view.checkpoint_step)}`],
   ];
 }

@@ -1,0 +1,78 @@
+"""How the dashboard keeps up: events, outages, tokens, and text that would be code."""
+
+from __future__ import annotations
+
+import pytest
+from selenium.webdriver.common.by import By
+
+from browser.conftest import Page, Server
+from browser.simulated_cluster import TOKEN, SimulatedCluster
+from oakum_service.api.schemas import TrainerState, TrainerView
+
+pytestmark = pytest.mark.needs("browser")
+
+CODE = "<img src=x onerror=document.title='owned'>"
+
+
+def failed_trainer(cluster: SimulatedCluster, message: str) -> TrainerView:
+    changes = {"id": "t-new", "name": "new", "state": TrainerState.FAILED, "message": message}
+    return cluster.trainers()[0].model_copy(update={**changes, "ended_at": cluster.started})
+
+
+def test_an_event_is_shown_and_brings_the_rest_up_to_date(page: Page, cluster: SimulatedCluster) -> None:
+    page.open()
+    page.wait(lambda: page.texts("#liveness") == ["Live"], "the event stream")
+    cluster.extra_trainers.append(failed_trainer(cluster, "it cannot be built"))
+    cluster.publish("trainer.failed", "new", "failed before its first step")
+    page.wait(lambda: "failed before its first step" in page.texts(".event")[0], "the event")
+    page.wait(lambda: page.texts("[data-trainer=t-new] .message") == ["it cannot be built"], "the new card")
+
+
+def test_an_outage_is_told_and_the_page_recovers_by_itself(
+    page: Page, server: Server, cluster: SimulatedCluster
+) -> None:
+    page.open()
+    page.wait(lambda: page.texts("#liveness") == ["Live"], "the event stream")
+    server.stop()
+    page.wait(lambda: page.shows("#banner"), "the banner")
+    assert "Cannot reach the Oakum service" in page.texts("#banner")[0]
+    assert page.texts("#liveness") == ["Offline"]
+    cluster.publish("service.started", "service", "is back")
+    server.start()
+    page.wait(lambda: not page.shows("#banner"), "the banner's end")
+    page.wait(lambda: "is back" in page.texts(".event")[0], "the event of the meantime")
+    page.wait(lambda: page.texts("#liveness") == ["Live"], "the event stream again")
+
+
+def test_the_token_leaves_the_address_bar_and_outlives_a_reload(page: Page) -> None:
+    page.open()
+    page.wait(lambda: page.texts(".trainer h3"), "cards")
+    assert TOKEN not in page.driver.current_url
+    page.driver.refresh()
+    page.wait(lambda: page.texts(".trainer h3"), "cards after the reload")
+
+
+def test_without_a_valid_token_the_page_asks_for_one(page: Page) -> None:
+    page.open(token="made-up")
+    page.wait(lambda: page.shows("#sign-in"), "the form")
+    assert "does not accept this token" in page.texts("#sign-in-message")[0]
+    page.driver.find_element(By.ID, "token").send_keys(TOKEN)
+    page.driver.find_element(By.CSS_SELECTOR, "#sign-in button").click()
+    page.wait(lambda: page.texts(".trainer h3"), "cards")
+    assert not page.shows("#sign-in")
+
+
+def test_what_users_write_is_shown_as_text(page: Page, cluster: SimulatedCluster) -> None:
+    hostile = failed_trainer(cluster, CODE).model_copy(update={"name": CODE, "reason": CODE})
+    cluster.extra_trainers.append(hostile.model_copy(update={"state": TrainerState.WAITING, "ended_at": None}))
+    cluster.jobs[:] = [job.model_copy(update={"name": CODE}) for job in cluster.jobs]
+    page.open()
+    page.wait(lambda: page.texts("#liveness") == ["Live"], "the event stream")
+    cluster.publish("trainer.waiting", CODE, CODE)
+    page.wait(lambda: CODE in page.texts(".event")[0], "the event's text")
+    card = "[data-trainer=t-new] "
+    assert page.texts(card + "h3") == page.texts(card + ".message") == page.texts(card + ".reason") == [CODE]
+    assert any(name.startswith("<img src") for name in page.texts(".plot .job-name"))
+    assert page.attributes("body img", "src") == {"static/icon.svg"}
+    assert "owned" not in page.driver.title
+    assert page.errors() == []

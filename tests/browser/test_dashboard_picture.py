@@ -1,0 +1,91 @@
+"""What the dashboard shows of a living cluster."""
+
+from __future__ import annotations
+
+import pytest
+from selenium.webdriver.common.by import By
+
+from browser.conftest import Page
+from browser.simulated_cluster import SimulatedCluster
+
+pytestmark = pytest.mark.needs("browser")
+
+
+@pytest.fixture
+def opened(page: Page) -> Page:
+    page.open()
+    page.wait(lambda: page.texts(".plot .name"), "names of nodes")
+    return page
+
+
+def test_every_node_has_a_row(opened: Page, cluster: SimulatedCluster) -> None:
+    assert opened.texts(".plot .name") == cluster.nodes
+
+
+def test_foreground_jobs_are_drawn_with_their_names(opened: Page, cluster: SimulatedCluster) -> None:
+    drawn = opened.attributes(".plot .foreground", "data-job")
+    known = {interval.job for interval in cluster.timeline(200).foreground}
+    assert drawn
+    assert drawn <= known
+    assert {"md-protein", "qcd-lattice", "climate-lr"} & set(opened.texts(".plot .job-name"))
+
+
+def test_holes_and_both_parts_of_the_fragments_are_drawn(opened: Page) -> None:
+    assert opened.attributes(".plot .hole", "fill") == {"url(#hatch)"}
+    assert opened.attributes(".plot .training", "data-trainer") == {"digits", "charlm"}
+    assert opened.attributes(".plot .warming", "data-trainer") == {"digits", "charlm"}
+
+
+def test_a_trainer_has_one_colour_everywhere(opened: Page) -> None:
+    def tones(selector: str) -> set[str]:
+        classes = opened.attributes(selector, "class")
+        return {name for value in classes for name in value.split() if name.startswith("tone-")}
+
+    assert len(tones(".training[data-trainer=digits]")) == 1
+    assert tones(".training[data-trainer=digits]") == tones(".trainer[data-trainer=t-digits]")
+    assert tones(".training[data-trainer=digits]") != tones(".training[data-trainer=charlm]")
+
+
+def test_the_range_can_be_changed(opened: Page) -> None:
+    before = opened.attributes(".plot .foreground", "data-job")
+    opened.driver.find_element(By.CSS_SELECTOR, "#ranges label:nth-of-type(3)").click()
+    opened.wait(
+        lambda: len(opened.attributes(".plot .foreground", "data-job")) > 2 * len(before), "jobs of an hour"
+    )
+
+
+def test_every_trainer_has_a_card_with_its_figures_and_charts(opened: Page) -> None:
+    assert opened.texts(".trainer h3") == ["digits", "charlm"]
+    assert "97.3" in "".join(opened.texts("[data-trainer=t-digits] .facts dd"))
+    assert "gets every hole" in opened.texts("[data-trainer=t-digits] .reason")[0]
+    opened.driver.execute_script("document.querySelector('.charts').scrollIntoView()")
+    opened.wait(lambda: len(opened.texts(".trainer .main-svg .lines")) == 6, "three charts on each card")
+
+
+def test_the_nodes_can_be_read_as_a_table(opened: Page, cluster: SimulatedCluster) -> None:
+    opened.driver.find_element(By.CSS_SELECTOR, ".node-table summary").click()
+    opened.wait(lambda: opened.texts("#nodes tbody th") == cluster.nodes, "a row for every node")
+
+
+def test_progress_moves_without_any_event(opened: Page) -> None:
+    before = opened.texts(".trainer .done")
+    opened.wait(lambda: opened.texts(".trainer .done") != before, "more steps")
+
+
+def test_the_page_works_without_a_complaint_from_the_browser(opened: Page) -> None:
+    opened.driver.execute_script("document.querySelector('.charts').scrollIntoView()")
+    opened.wait(lambda: opened.texts(".main-svg .lines"), "charts")
+    assert opened.errors() == []
+
+
+def test_the_page_fits_a_narrow_screen(page: Page) -> None:
+    size = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)  # type: ignore[attr-defined]
+    try:
+        page.open()
+        page.wait(lambda: page.texts(".trainer h3"), "cards")
+        script = "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
+        needed, given = page.driver.execute_script(script)
+        assert needed == given <= 420
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]

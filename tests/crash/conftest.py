@@ -1,0 +1,18 @@
+"""Fixtures of the tests that run a real service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from running_service import EXAMPLES, TASKS, RunningService
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[RunningService]:
+    """A service with four virtual nodes, no foreground load of its own, and nothing left behind."""
+    running = RunningService(tmp_path, PYTHONPATH=f"{EXAMPLES}:{TASKS}")
+    yield running
+    running.end()

@@ -1,0 +1,136 @@
+"""Scheduler state in, plan, submitit launch, real training that rescales and resumes: one service, real processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from oakum_service.api.schemas import TrainerState
+from oakum_worker.spec import TrainerSpec, read_spec
+from running_service import EXAMPLES, RunningService, small_spec, state_of, wait_for_size, wait_until
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("whole way")]
+
+
+def train_alone(spec: TrainerSpec, folder: Path) -> dict[str, float]:
+    """The same trainer in one process, uninterrupted."""
+    file = folder / "alone.json"
+    file.write_text(spec.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "oakum_worker", "run", spec.entrypoint, "--spec", str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=200, text=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def test_the_classifier_on_holes_ends_as_an_uninterrupted_run_does(
+    service: RunningService, tmp_path: Path
+) -> None:
+    """Through three sizes, losing and regaining nodes: at least 95 % on held-out digits, and the same loss."""
+    spec = read_spec(EXAMPLES / "digits-classifier.yaml").model_copy(update={"epochs": 60})
+    client = service.start()
+    client.submit(spec)
+    wait_for_size(client, spec.name, 4)
+    service.take_nodes(2, run_s=4.0)
+    wait_for_size(client, spec.name, 2)
+    wait_for_size(client, spec.name, 4)
+    service.take_nodes(3, run_s=4.0)
+    wait_until("the classifier ends", lambda: state_of(client, spec.name).ended, timeout_s=120.0)
+    view = client.trainer(spec.name)
+    alone = train_alone(spec, tmp_path)
+    assert view.state is TrainerState.FINISHED, view.message
+    assert view.step == view.total_steps == alone["steps"]
+    assert len(view.steps_at_size) >= 3
+    assert view.nodes_lost >= 4
+    assert view.metrics["accuracy"] >= 0.95
+    assert view.loss == pytest.approx(alone["loss"], abs=1e-3)
+
+
+def test_a_foreground_job_has_its_nodes_within_two_seconds(service: RunningService) -> None:
+    client = service.start()
+    client.submit(small_spec("digits", epochs=100_000))
+    wait_for_size(client, "digits", 4)
+    service.take_nodes(3, run_s=2.0)
+    wait_for_size(client, "digits", 1)
+    cluster = wait_until("the job has started", lambda: (c := client.cluster()).foreground_jobs_started and c)
+    assert cluster.foreground_delay_max_s is not None
+    assert cluster.foreground_delay_max_s < 2.0
+
+
+def test_without_any_node_a_trainer_waits_and_resumes_where_it_was(service: RunningService) -> None:
+    client = service.start()
+    client.submit(small_spec("digits", epochs=100_000))
+    wait_for_size(client, "digits", 4)
+    service.take_nodes(4, run_s=3.0)
+    wait_until("it waits", lambda: state_of(client, "digits") is TrainerState.WAITING)
+    before = wait_until(
+        "its last replica has written a checkpoint",
+        lambda: (view := client.trainer("digits")).checkpoint_step == view.step and view,
+    )
+    after = wait_for_size(client, "digits", 4)
+    assert after.step > before.step > 0
+    resumed = [e for e in client.recent_events(500).events if "resumes from its checkpoint" in e.message]
+    assert [f"step {before.step} " in event.message for event in resumed] == [True]
+
+
+def test_interrupting_ends_everything_within_five_seconds_and_a_restart_resumes(service: RunningService) -> None:
+    client = service.start()
+    for name in ("first", "second"):
+        client.submit(small_spec(name, epochs=100_000, max_nodes=2))
+    for name in ("first", "second"):
+        wait_for_size(client, name, 2)
+    assert service.interrupt() < 5.0
+    assert service.processes() == []
+    assert service.process is not None
+    assert service.process.returncode == 0
+
+    client = service.start()
+    stopped_at = {name: client.trainer(name).step for name in ("first", "second")}
+    for name, step in stopped_at.items():
+        wait_until(f"{name} goes on", lambda name=name, step=step: client.trainer(name).step > step)
+        resumed = [
+            e for e in client.recent_events(500).events if e.subject == name and "resumes from its" in e.message
+        ]
+        assert f"at step {step} " in resumed[-1].message
+
+
+def test_a_cancelled_trainer_gives_its_nodes_to_the_others(service: RunningService) -> None:
+    client = service.start()
+    client.submit(small_spec("going", epochs=100_000, max_nodes=2))
+    client.submit(small_spec("staying", epochs=100_000))
+    wait_for_size(client, "going", 2)
+    wait_for_size(client, "staying", 2)
+    client.cancel("going")
+    wait_for_size(client, "staying", 4)
+    assert state_of(client, "going") is TrainerState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "expected"),
+    [
+        ("nowhere:task", "nowhere"),
+        ("slow_digits:tusk", "task"),
+        ("slow_digits:broken_task", "the data set is not where it was"),
+    ],
+)
+def test_a_trainer_that_cannot_be_built_fails_with_what_to_change(
+    service: RunningService, entrypoint: str, expected: str
+) -> None:
+    client = service.start()
+    client.submit(small_spec("broken", entrypoint=entrypoint, max_nodes=1))
+    wait_until("it fails", lambda: state_of(client, "broken") is TrainerState.FAILED)
+    assert expected in client.trainer("broken").message
+    client.submit(small_spec("healthy", max_nodes=1, epochs=2))
+    wait_until("the service still trains others", lambda: state_of(client, "healthy") is TrainerState.FINISHED)
+
+
+def test_a_trainer_whose_step_always_raises_fails_and_says_why(service: RunningService) -> None:
+    client = service.start()
+    client.submit(small_spec("crashing", entrypoint="slow_digits:crashing_task", max_nodes=1))
+    wait_until("it fails", lambda: state_of(client, "crashing") is TrainerState.FAILED, timeout_s=90.0)
+    message = client.trainer("crashing").message
+    assert "three times at step 2" in message
+    assert "labels and images disagree" in message

@@ -1,0 +1,162 @@
+"""A real `oakum serve` in a process of its own, for the integration and crash tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+import psutil
+
+from oakum_service.api.schemas import TrainerState, TrainerView
+from oakum_service.client import OakumClient
+from oakum_worker.spec import TrainerSpec
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+T = TypeVar("T")
+TASKS = Path(__file__).resolve().parent / "tasks"
+
+
+def wait_until(what: str, probe: Callable[[], T], timeout_s: float = 60.0) -> T:
+    """Poll until `probe` returns something true, and return that; fail with `what` when time is up."""
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if found := probe():
+            return found
+        time.sleep(0.05)
+    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+
+
+class RunningService:
+    """Starts and ends the service; outlives several of its lives in one data directory."""
+
+    def __init__(self, folder: Path, nodes: int = 4, **environment: str) -> None:
+        self.data_dir = folder / "data"
+        self.log_file = folder / "service.log"
+        self._nodes = nodes
+        self._environment = environment
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> OakumClient:
+        """Start a life of the service and wait until it answers."""
+        (self.data_dir / "client.json").unlink(missing_ok=True)
+        command = [sys.executable, "-m", "oakum_service", "serve", "--verbose"]
+        command += ["--data-dir", str(self.data_dir), "--port", "0", "--load", "0", *options]
+        environment = os.environ | {
+            "OAKUM_LOCAL_NODES": str(self._nodes),
+            "COLUMNS": "200",
+            **self._environment,
+        }
+        with self.log_file.open("ab") as log:
+            self.process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        return wait_until("the service answers", self._client, timeout_s=30.0)
+
+    def _client(self) -> OakumClient | None:
+        assert self.process is not None
+        assert self.process.poll() is None, self.log_file.read_text(encoding="utf-8")
+        try:
+            found = json.loads((self.data_dir / "client.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        client = OakumClient(url=found["url"], token=found["token"])
+        try:
+            client.cluster()
+        except Exception:
+            return None
+        return client
+
+    def take_nodes(self, nodes: int, run_s: float) -> None:
+        """Have a foreground job take nodes of the embedded cluster."""
+        address = json.loads((self.data_dir / "client.json").read_text(encoding="utf-8"))
+        response = httpx.post(
+            f"{address['url']}/v1/cluster/foreground-jobs",
+            json={"nodes": nodes, "run_s": run_s},
+            headers={"Authorization": f"Bearer {address['token']}"},
+        )
+        response.raise_for_status()
+
+    def interrupt(self) -> float:
+        """Ctrl-C; returns the seconds until the process had ended."""
+        assert self.process is not None
+        began_s = time.monotonic()
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(timeout=30.0)
+        return time.monotonic() - began_s
+
+    def kill(self) -> None:
+        """`kill -9`, as a crash would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(timeout=10.0)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process that has the data directory in its command line."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "status"]):
+            if process.info["status"] == psutil.STATUS_ZOMBIE:
+                continue
+            if any(str(self.data_dir) in argument for argument in process.info["cmdline"] or ()):
+                found.append(process)
+        return found
+
+    def ranks(self) -> dict[str, psutil.Process]:
+        """Fragment id -> its rank process."""
+        return {
+            Path(process.info["cmdline"][4]).parent.name: process
+            for process in self.processes()
+            if "oakum_worker.rank" in process.info["cmdline"]
+        }
+
+    def agents(self) -> dict[str, psutil.Process]:
+        """Fragment id -> its agent's process."""
+        return {
+            Path(process.info["cmdline"][-1]).name: process
+            for process in self.processes()
+            if "submitit.core._submit" in process.info["cmdline"]
+        }
+
+    def end(self) -> None:
+        """Leave nothing behind, whatever the test has done."""
+        if self.process is not None and self.process.poll() is None:
+            self.kill()
+        for process in self.processes():
+            process.kill()
+
+
+def state_of(client: OakumClient, name: str) -> TrainerState:
+    """The trainer's state now."""
+    return client.trainer(name).state
+
+
+def wait_for_size(client: OakumClient, name: str, nodes: int, timeout_s: float = 60.0) -> TrainerView:
+    """Wait until the trainer trains on so many nodes and has finished a step there."""
+
+    def probe() -> TrainerView | None:
+        view = client.trainer(name)
+        return view if len(view.nodes) == nodes and view.steps_at_size.get(nodes) else None
+
+    return wait_until(f"{name} trains on {nodes} nodes", probe, timeout_s)
+
+
+def small_spec(name: str, **fields: object) -> TrainerSpec:
+    """A trainer of short steps on handwritten digits."""
+    defaults = {
+        "name": name,
+        "entrypoint": "slow_digits:task",
+        "workdir": str(TASKS),
+        "seed": 3,
+        "global_batch": 96,
+        "epochs": 20,
+        "max_nodes": 4,
+        "checkpoint": {"every_s": 5.0},
+    }
+    return TrainerSpec.model_validate(defaults | fields)

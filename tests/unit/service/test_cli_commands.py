@@ -1,0 +1,353 @@
+"""The commands against a small service that answers from memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from oakum_service.cli import load_commands
+from oakum_service.cli.app import app, run
+from oakum_service.cli.logs import new_lines
+from oakum_service.cli.units import duration, parse_duration
+from oakum_service.client import OakumClient
+
+COMMANDS = ("submit", "ps", "show", "explain", "scale", "cancel", "logs", "plan", "nodes", "holes", "events")
+SPEC_YAML = "name: digits\nentrypoint: tasks.digits:task\nglobal_batch: 64\nepochs: 4\nmax_nodes: 8\n"
+
+load_commands()
+
+
+def trainer(name: str = "digits", **changes: Any) -> dict[str, Any]:
+    spec = {"name": name, "entrypoint": "tasks.digits:task", "global_batch": 64, "epochs": 4, "max_nodes": 8}
+    document = {
+        "id": f"id-{name}",
+        "name": name,
+        "state": "running",
+        "spec": spec,
+        "submitted_at": time.time() - 90,
+        "nodes": ["n1", "n2"],
+        "granted": ["n1", "n2", "n3"],
+        "generation": 5,
+        "step": 1200,
+        "total_steps": 4800,
+        "loss": 0.25,
+        "samples_per_s": 1280.0,
+        "metrics": {"accuracy": 0.97},
+        "rescales": 4,
+        "stall_s": 1.25,
+        "reason": "It gets every hole.",
+    }
+    return {**document, **changes}
+
+
+EVENT = {"id": 7, "at": time.time(), "kind": "plan.made", "subject": "plan", "message": "3 nodes to [digits]"}
+PLAN = {
+    "id": 42, "parent": 41, "snapshot": 9, "made_at": time.time(), "solver": "cbc", "value": 3840.0,
+    "bound": 3840.0, "gap": 0.0, "optimal": True, "solve_s": 0.012, "look_ahead_s": 120.0,
+    "objective": "throughput",
+    "allocations": [
+        {"trainer": "digits", "nodes": ["n1", "n2"], "why": "at_bound", "reason": "No more are idle."}
+    ],
+}  # fmt: skip
+NODES = {
+    "snapshot": 9,
+    "taken_at": time.time(),
+    "nodes": [
+        {"name": "n1", "state": "hole", "since": time.time() - 30, "trainer": "digits",
+         "fragment_phase": "training", "hole_ends_at": time.time() + 60},
+        {"name": "n4", "state": "foreground", "since": time.time() - 300, "foreground_job": "4711"},
+    ],
+}  # fmt: skip
+HOLES = {"holes": [{"node": "n1", "start_at": time.time() - 30, "end_at": None}]}
+EXPLANATION = {
+    "trainer": "digits", "nodes": 2, "granted": 3, "why": "at_bound", "reason": "No more are idle.", "plan": 42
+}  # fmt: skip
+
+
+class Service:
+    """Answers from `documents` and remembers the requests."""
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[str, str]] = []
+        self.bodies: list[Any] = []
+        self.documents: dict[tuple[str, str], Any] = {
+            ("GET", "/v1/trainers"): {"trainers": [trainer(), trainer("old", state="finished")]},
+            ("POST", "/v1/trainers"): trainer(state="waiting", nodes=[], granted=[], step=0),
+            ("GET", "/v1/trainers/digits"): trainer(),
+            ("PATCH", "/v1/trainers/digits"): trainer(),
+            ("POST", "/v1/trainers/digits/cancel"): trainer(state="cancelled"),
+            ("GET", "/v1/trainers/digits/logs"): {"lines": ["n1 | step 1", "n2 | [bold]ready[/bold]"]},
+            ("GET", "/v1/trainers/digits/explain"): EXPLANATION,
+            ("GET", "/v1/nodes"): NODES,
+            ("GET", "/v1/holes"): HOLES,
+            ("GET", "/v1/plans/current"): PLAN,
+            ("GET", "/v1/plans/42"): PLAN,
+            ("GET", "/v1/events/recent"): {"events": [EVENT]},
+        }
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        asked = (request.method, request.url.path)
+        self.requests.append((request.method, request.url.raw_path.decode()))
+        if request.content:
+            self.bodies.append(json.loads(request.content))
+        document = self.documents.get(asked)
+        if isinstance(document, list):
+            document = document.pop(0) if len(document) > 1 else document[0]
+        if isinstance(document, BaseException):
+            raise document
+        if document is None:
+            detail = f"There is no trainer {asked[1].rsplit('/', 1)[-1]!r}; `oakum ps --all` lists them."
+            return httpx.Response(404, json={"title": "Not found", "status": 404, "detail": detail})
+        return httpx.Response(200, json=document)
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> Service:
+    service = Service()
+    transport = httpx.MockTransport(service)
+
+    def connected() -> OakumClient:
+        return OakumClient("http://oakum.test", "secret", transport=transport)
+
+    monkeypatch.setattr("oakum_service.client.OakumClient", connected)
+    for module in ("watch", "logs"):
+        monkeypatch.setattr(f"oakum_service.cli.{module}._PERIOD_S", 0)
+    return service
+
+
+@pytest.fixture
+def spec_file(tmp_path: Path) -> Path:
+    path = tmp_path / "digits.yaml"
+    path.write_text(SPEC_YAML)
+    return path
+
+
+Output = Callable[[], str]
+
+
+@pytest.fixture
+def output(capsys: pytest.CaptureFixture[str]) -> Output:
+    return lambda: capsys.readouterr().out
+
+
+def test_ps_lists_live_trainers_and_all_on_request(service: Service, output: Output) -> None:
+    assert run(["ps"]) == 0
+    header, row = output().splitlines()
+    assert header.split()[:4] == ["NAME", "STATE", "NODES", "STEP"]
+    assert row.split()[:7] == ["digits", "running", "2", "1,200", "25%", "0.25", "1,280"]
+    assert run(["ps", "--all"]) == 0
+    assert "finished" in output()
+
+
+def test_ps_without_trainers_says_how_to_begin(service: Service, output: Output) -> None:
+    service.documents["GET", "/v1/trainers"] = {"trainers": []}
+    assert run(["ps"]) == 0
+    assert output() == "No trainers. Hand one in with `oakum submit SPEC.yaml`.\n"
+
+
+def test_submit_makes_the_folder_absolute_and_sends_the_spec(
+    service: Service, spec_file: Path, output: Output
+) -> None:
+    assert run(["submit", str(spec_file)]) == 0
+    assert output().startswith("Submitted digits (id-digits).")
+    assert service.bodies[0]["workdir"] == str(spec_file.parent)
+
+
+def test_submit_names_every_mistake_and_calls_nobody(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text("name: Digits\nentrypoint: tasks.digits:task\nglobal_batch: 64\nepoch: 4\n")
+    assert run(["submit", str(path)]) == 1
+    errors = capsys.readouterr().err
+    assert errors.startswith(f"oakum: {path}:\n")
+    assert "epochs: required" in errors
+    assert "epoch: unknown field" in errors
+    assert service.requests == []
+
+
+@pytest.mark.parametrize(("end", "code"), [("finished", 0), ("failed", 1), ("cancelled", 1)])
+def test_submit_follow_ends_with_the_trainer(
+    service: Service, spec_file: Path, output: Output, end: str, code: int
+) -> None:
+    service.documents["GET", "/v1/trainers/id-digits"] = [trainer(), trainer(state=end, message="over")]
+    assert run(["submit", str(spec_file), "--follow"]) == code
+    last = output().splitlines()[-1]
+    assert end in last
+    assert "over" in last
+
+
+def test_show_tells_progress_size_and_reason(service: Service, output: Output) -> None:
+    assert run(["show", "digits"]) == 0
+    shown = output()
+    assert "1,200 / 4,800 steps (25.0%), about 3 min 00 s left" in shown
+    assert "2 nodes (3 granted)" in shown
+    assert "It gets every hole." in shown
+    assert "accuracy 0.97" in shown
+
+
+def test_show_of_an_unknown_trainer_says_so_without_a_traceback(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["show", "nobody"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "oakum: There is no trainer 'nobody'; `oakum ps --all` lists them.\n"
+
+
+def test_watching_as_json_prints_a_line_for_each_change(service: Service, output: Output) -> None:
+    views = [trainer(), trainer(step=1300), trainer(step=4800, state="finished")]
+    for view in views:
+        view["submitted_at"] = 5.0
+    service.documents["GET", "/v1/trainers/digits"] = [views[0], *views]
+    assert run(["show", "digits", "--watch", "--json"]) == 0
+    assert [json.loads(line)["step"] for line in output().splitlines()] == [1200, 1300, 4800]
+
+
+def test_explain_says_size_plan_and_reason(service: Service, output: Output) -> None:
+    assert run(["explain", "digits"]) == 0
+    assert output() == "digits has 2 nodes and is granted 3 (plan 42).\nNo more are idle.\n"
+
+
+def test_scale_sends_what_was_given(service: Service, output: Output) -> None:
+    assert run(["scale", "digits", "--max-nodes", "8", "--weight", "2"]) == 0
+    assert service.bodies == [{"max_nodes": 8, "weight": 2.0}]
+    assert "1 to 8 nodes" in output()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["scale", "digits"],
+        ["scale", "digits", "--weight", "-1"],
+        ["scale", "digits", "--min-nodes", "0"],
+        ["holes", "--since", "yesterday"],
+        ["show"],
+        ["launch"],
+    ],
+)
+def test_wrong_usage_exits_with_2_and_calls_nobody(service: Service, arguments: list[str]) -> None:
+    assert run(arguments) == 2
+    assert service.requests == []
+
+
+def test_cancel_tells_where_it_ended(service: Service, output: Output) -> None:
+    assert run(["cancel", "digits"]) == 0
+    assert output() == "digits is cancelled at step 1,200.\n"
+
+
+def test_logs_are_printed_as_they_are(service: Service, output: Output) -> None:
+    assert run(["logs", "digits", "--tail", "5"]) == 0
+    assert output() == "n1 | step 1\nn2 | [bold]ready[/bold]\n"
+    assert service.requests == [("GET", "/v1/trainers/digits/logs?tail=5")]
+
+
+def test_followed_logs_print_each_line_once_until_the_end(service: Service, output: Output) -> None:
+    path = "/v1/trainers/digits/logs"
+    service.documents["GET", path] = [{"lines": ["n1 | a"]}, {"lines": ["n1 | a", "n1 | b"]}]
+    service.documents["GET", "/v1/trainers/digits"] = [trainer(), trainer(state="finished")]
+    assert run(["logs", "digits", "--follow"]) == 0
+    assert output() == "n1 | a\nn1 | b\n"
+
+
+def test_lines_of_several_nodes_move_on_their_own() -> None:
+    seen = ["n1 | a", "n1 | b", "n2 | x"]
+    assert new_lines(seen, ["n1 | b", "n1 | c", "n2 | x", "n2 | x"]) == ["n1 | c", "n2 | x"]
+    assert new_lines(seen, seen) == []
+    assert new_lines([], ["n3 | first"]) == ["n3 | first"]
+
+
+def test_plan_shows_quality_and_reasons(service: Service, output: Output) -> None:
+    assert run(["plan"]) == 0
+    shown = output()
+    assert "optimal, by cbc in 12 ms" in shown
+    assert "No more are idle." in shown
+    assert run(["plan", "42", "--json"]) == 0
+    assert json.loads(output())["id"] == 42
+
+
+def test_nodes_and_holes_are_listed(service: Service, output: Output) -> None:
+    assert run(["nodes"]) == 0
+    shown = output()
+    assert "digits (training)" in shown
+    assert "job 4711" in shown
+    assert run(["holes", "--since", "6h"]) == 0
+    assert "still idle" in output()
+    assert service.requests[-1] == ("GET", "/v1/holes?since_s=21600.0")
+
+
+def test_events_are_printed_as_text(service: Service, output: Output) -> None:
+    assert run(["events"]) == 0
+    assert output().endswith("3 nodes to [digits]\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["ps"], "trainers"),
+        (["show", "digits"], "spec"),
+        (["explain", "digits"], "reason"),
+        (["logs", "digits"], "lines"),
+        (["scale", "digits", "--weight", "2"], "spec"),
+        (["cancel", "digits"], "spec"),
+        (["plan"], "allocations"),
+        (["nodes"], "nodes"),
+        (["holes"], "holes"),
+        (["events"], "events"),
+    ],
+)
+def test_json_prints_the_document_alone(service: Service, output: Output, arguments: list[str], key: str) -> None:
+    assert run([*arguments, "--json"]) == 0
+    assert key in json.loads(output())
+
+
+def test_an_interrupt_ends_quietly_with_130(service: Service, capsys: pytest.CaptureFixture[str]) -> None:
+    service.documents["GET", "/v1/nodes"] = KeyboardInterrupt()
+    assert run(["nodes"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: str, output: Output) -> None:
+    assert run([command, "--help"]) == 0
+    assert f"$ oakum {command}" in output()
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from oakum_service.cli import load_commands; from oakum_service.cli.app import run\n"
+        "load_commands(); code = run(['--help'])\n"
+        "heavy = {'torch', 'sqlalchemy', 'fastapi', 'httpx', 'pulp'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert all(f" {command} " in done.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("2 d", 172800)]
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0121, "12 ms"), (0.312, "0.312 s"), (42, "42 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"),
+     (273600, "3 d 4 h")],
+)  # fmt: skip
+def test_durations_are_written(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_app_is_shared_by_all_command_modules() -> None:
+    assert {command.callback.__name__ for command in app.registered_commands if command.callback} >= set(COMMANDS)

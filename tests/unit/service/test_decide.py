@@ -1,0 +1,101 @@
+"""Membership decisions, one situation at a time."""
+
+from __future__ import annotations
+
+from oakum_service.control.decide import Decision, FragmentView, Membership, decide
+from oakum_worker.protocol import Phase
+
+
+def training(name: str, formed: int = 1, **changes: object) -> FragmentView:
+    return FragmentView(**{"id": name, "phase": Phase.TRAINING, "alive": True, "formed": formed, **changes})
+
+
+def ready(name: str, at: float = 0.0) -> FragmentView:
+    return FragmentView(id=name, phase=Phase.READY, alive=True, ready_at=at)
+
+
+def test_the_first_ready_fragment_begins_a_generation() -> None:
+    assert decide(Membership(0, (), 0), (ready("a"),), min_nodes=1) == Decision(("a",), 0, cause="1 joined")
+
+
+def test_a_trainer_does_not_begin_below_its_minimum() -> None:
+    assert decide(Membership(0, (), 0), (ready("a"),), min_nodes=2) is None
+
+
+def test_newcomers_follow_the_survivors_in_the_order_in_which_they_became_ready() -> None:
+    fragments = (ready("late", at=2.0), ready("early", at=1.0), training("old"))
+    assert decide(Membership(1, ("old",), 0), fragments, min_nodes=1) == Decision(
+        ("old", "early", "late"), 0, cause="2 joined"
+    )
+
+
+def test_nothing_changes_while_all_is_well() -> None:
+    assert decide(Membership(1, ("a", "b"), 0), (training("a"), training("b")), min_nodes=1) is None
+
+
+def test_newcomers_wait_until_the_generation_before_has_formed() -> None:
+    fragments = (training("a"), training("b", formed=0), ready("c"))
+    assert decide(Membership(1, ("a", "b"), 0), fragments, min_nodes=1) is None
+
+
+def test_a_fragment_that_was_told_to_leave_is_left_out_and_nobody_is_cut_off() -> None:
+    fragments = (training("a", phase=Phase.LEAVING), training("b"))
+    assert decide(Membership(1, ("a", "b"), 0), fragments, min_nodes=1) == Decision(("b",), 0, cause="1 left")
+
+
+def test_a_released_fragment_is_left_out() -> None:
+    fragments = (training("a"), training("b", released=True))
+    assert decide(Membership(1, ("a", "b"), 0), fragments, min_nodes=1) == Decision(("a",), 0, cause="1 left")
+
+
+def test_the_last_replica_writes_the_checkpoint() -> None:
+    fragments = (training("a", phase=Phase.LEAVING), training("b", phase=Phase.LEAVING))
+    assert decide(Membership(1, ("a", "b"), 0), fragments, min_nodes=1) == Decision(
+        (), 0, closer="a", cause="2 left"
+    )
+
+
+def test_too_few_survivors_close_the_trainer_for_now() -> None:
+    fragments = (training("a"), training("b", phase=Phase.LEAVING))
+    decision = decide(Membership(1, ("a", "b"), 0), fragments, min_nodes=2)
+    assert decision == Decision((), 0, closer="a", cause="2 left")
+
+
+def test_a_lost_member_ends_the_generation_and_the_survivors_form_the_next() -> None:
+    assert decide(Membership(3, ("a", "b"), 0), (training("b", formed=3),), min_nodes=1) == Decision(
+        ("b",), 3, lost=("a",), cause="1 lost"
+    )
+
+
+def test_a_broken_connection_first_frees_everyone() -> None:
+    fragments = (training("a", broken=1, phase=Phase.BROKEN), training("b"))
+    decision = decide(Membership(1, ("a", "b"), 0), fragments, min_nodes=1)
+    assert decision == Decision(None, 1, cause="a connection between members broke")
+
+
+def test_after_a_break_the_members_that_have_not_answered_are_waited_for() -> None:
+    fragments = (training("a", broken=1, phase=Phase.BROKEN), training("b"))
+    assert decide(Membership(1, ("a", "b"), 1), fragments, min_nodes=1) is None
+
+
+def test_after_a_break_with_nobody_lost_all_regroup() -> None:
+    fragments = tuple(training(name, broken=1, phase=Phase.BROKEN) for name in "ab")
+    decision = decide(Membership(1, ("a", "b"), 1), fragments, min_nodes=1)
+    assert decision == Decision(("a", "b"), 1, cause="regrouped")
+
+
+def test_a_member_that_does_not_answer_in_time_is_given_up() -> None:
+    fragments = (training("a", broken=1, phase=Phase.BROKEN), training("b", overdue=True))
+    decision = decide(Membership(1, ("a", "b"), 1), fragments, min_nodes=1)
+    assert decision == Decision(("a",), 1, lost=("b",), cause="1 lost")
+
+
+def test_a_break_of_the_generation_before_frees_the_members_that_are_still_in_it() -> None:
+    fragments = (training("a", formed=1, broken=1, phase=Phase.BROKEN), training("b", formed=1))
+    decision = decide(Membership(2, ("a", "b"), 0), fragments, min_nodes=1)
+    assert decision == Decision(None, 1, cause="a connection between members broke")
+
+
+def test_a_trainer_whose_members_are_all_gone_waits_for_newcomers() -> None:
+    assert decide(Membership(4, ("a",), 0), (), min_nodes=1) == Decision((), 4, lost=("a",), cause="1 lost")
+    assert decide(Membership(5, (), 4), (ready("n"),), min_nodes=1) == Decision(("n",), 4, cause="1 joined")

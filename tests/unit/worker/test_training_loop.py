@@ -1,0 +1,242 @@
+"""The step loop, alone and with ranks that are threads."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from oakum_worker.errors import CheckpointError, GroupError, TaskError
+from oakum_worker.parallel import sharing
+from oakum_worker.randomness import mix, seed_everything
+from oakum_worker.trainer import StepResult, TrainingLoop
+from training_ranks import NUM_SAMPLES, Points, build_loop, build_spec, build_task, digest, in_ranks, step_together
+
+
+def train(loop: TrainingLoop, num_steps: int) -> list[float]:
+    return [loop.step().loss for _ in range(num_steps)]
+
+
+def test_a_plain_pytorch_loop_ends_with_the_same_bits() -> None:
+    points = Points()
+    loop = build_loop(nn.Dropout(0.2), dataset=points)
+    plain = build_task(nn.Dropout(0.2))
+    for step in range(3):
+        loop.step()
+        indices = points.read[-8:]
+        seed_everything(mix(3, step, 8 * step))
+        plain.optimizer.zero_grad()
+        plain.loss(plain.model, plain.read(indices)).backward()
+        plain.optimizer.step()
+        assert plain.scheduler is not None
+        plain.scheduler.step()
+    for ours, theirs in zip(loop.task.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_steps_tell_where_training_stands() -> None:
+    loop = build_loop(global_batch=20)
+    results = []
+    while not loop.finished:
+        results.append(loop.step(signal=5))
+    expected = [(1, 0, 20), (2, 0, 20), (3, 0, 13), (4, 1, 20), (5, 1, 20), (6, 1, 13)]
+    assert [(result.step, result.epoch, result.samples) for result in results] == expected
+    assert {result.signal for result in results} == {5}
+    assert (loop.step_count, loop.total_steps, loop.epoch, loop.samples) == (6, 6, 2, 2 * NUM_SAMPLES)
+
+
+def test_a_batch_larger_than_the_data_set_is_the_whole_of_it() -> None:
+    loop = build_loop(global_batch=500)
+    assert loop.step() == StepResult(step=1, epoch=0, loss=pytest.approx(1.4, rel=1), samples=53, signal=0)
+    assert loop.epoch == 1
+
+
+def test_micro_batches_give_the_same_step_as_the_whole_batch() -> None:
+    whole, pieces = build_loop(), build_loop(micro_batch=3)
+    assert train(pieces, 9) == pytest.approx(train(whole, 9), rel=1e-12)
+    for ours, theirs in zip(whole.task.model.parameters(), pieces.task.model.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-11)
+
+
+def test_the_same_run_gives_the_same_bits_with_dropout_too() -> None:
+    runs = [build_loop(nn.Dropout(0.5)) for _ in range(2)]
+    for run in runs:
+        torch.rand(3)  # Whatever else drew random numbers before.
+        train(run, 9)
+    assert digest(runs[0]) == digest(runs[1])
+
+
+def test_a_run_that_goes_on_in_another_process_gives_the_same_bits() -> None:
+    uninterrupted, before, after = (build_loop(nn.Dropout(0.5), nn.BatchNorm1d(8)) for _ in range(3))
+    train(uninterrupted, 11)
+    train(before, 4)
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    train(after, 7)
+    assert digest(after) == digest(uninterrupted)
+
+
+def test_a_loaded_state_is_not_shared_with_its_giver() -> None:
+    giver, taker = build_loop(), build_loop(seed=1)
+    train(giver, 2)
+    kept = digest(giver)
+    taker.load_state_dict(giver.state_dict())
+    train(taker, 2)
+    assert digest(giver) == kept
+
+
+def test_capturing_a_fresh_trainers_state_does_not_change_it() -> None:
+    looked_at, left_alone = build_loop(), build_loop()
+    looked_at.state_dict()
+    assert looked_at.state_dict()["optimizer"]["state"] == {}
+    assert train(looked_at, 3) == train(left_alone, 3)
+
+
+def test_the_state_of_another_model_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="does not fit the task"):
+        build_loop(nn.Linear(8, 8)).load_state_dict(build_loop().state_dict())
+
+
+def test_a_state_that_cannot_be_carried_is_refused_before_training() -> None:
+    task = build_task()
+    task.scheduler = torch.optim.lr_scheduler.StepLR(task.optimizer, 1)
+    task.scheduler.lambdas = [print]  # type: ignore[attr-defined]
+    with pytest.raises(TaskError, match=r"scheduler\.lambdas\.0 is a builtin_function"):
+        TrainingLoop(task, build_spec())
+
+
+@pytest.mark.parametrize(
+    "loss", [lambda m, b: m(b[0]), lambda m, b: torch.tensor(1.0)], ids=["matrix", "constant"]
+)
+def test_a_loss_that_cannot_be_differentiated_is_explained(loss: Any) -> None:
+    task = build_task()
+    task.loss = loss
+    with pytest.raises(TaskError, match="return the mean over the batch's samples"):
+        TrainingLoop(task, build_spec()).step()
+
+
+def test_evaluation_comes_after_its_epochs_and_after_the_last() -> None:
+    task = build_task()
+    task.evaluate, task.evaluate_every_epochs = lambda model: {"one": 1}, 2
+    loop = TrainingLoop(task, build_spec(global_batch=53, epochs=5))
+    due = [(loop.step(), loop.evaluation_due)[1] for _ in range(5)]
+    assert due == [False, True, False, True, True]
+
+
+def test_evaluation_runs_in_eval_mode_without_gradients_and_leaves_modes_as_they_were() -> None:
+    seen = []
+    loop = build_loop(nn.Dropout(0.5))
+    frozen = loop.task.model[2].eval()
+    loop.task.evaluate = lambda model: seen.append((model.training, torch.is_grad_enabled())) or {"seen": 1}
+    assert loop.evaluate() == {"seen": 1.0}
+    assert seen == [(False, False)]
+    assert loop.task.model.training
+    assert not frozen.training
+
+
+def test_metrics_that_are_no_numbers_are_refused() -> None:
+    loop = build_loop()
+    loop.task.evaluate = lambda model: {"accuracy": "high"}
+    with pytest.raises(TaskError, match="evaluate returned"):
+        loop.evaluate()
+
+
+def test_a_newcomer_gets_every_bit_of_a_survivors_state() -> None:
+    survivor, newcomer = build_loop(nn.BatchNorm1d(8)), build_loop(nn.BatchNorm1d(8), seed=9)
+    train(survivor, 5)
+    kept = digest(survivor)
+    assert newcomer.state_dict()["optimizer"]["state"] == {}
+
+    def share(group: dist.ProcessGroup, rank: int) -> None:
+        loop = [newcomer, survivor][rank]
+        loop.join(group, rank, 2)
+        loop.share_state(source=1)
+
+    in_ranks(2, share)
+    assert digest(newcomer) == kept
+    assert digest(survivor) == kept
+    assert newcomer.step_count == 5
+
+
+def test_a_state_of_many_types_and_more_than_one_chunk_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharing, "_CHUNK_BYTES", 64)
+    state = {
+        "half": torch.randn(7).bfloat16(),
+        "flags": torch.tensor([True, False]),
+        "complex": torch.randn(20, dtype=torch.complex64),
+        "empty": torch.empty(0, 3),
+        "strided": torch.arange(12).reshape(3, 4).T,
+        "number": 0.1,
+    }
+
+    def share(group: dist.ProcessGroup, rank: int) -> Any:
+        given = state if rank == 0 else None
+        return sharing.share(given, group, rank, source=0, device=torch.device("cpu"))
+
+    received = in_ranks(3, share)[2]
+    assert received.pop("number") == 0.1
+    for name, tensor in received.items():
+        assert tensor.dtype == state[name].dtype  # type: ignore[attr-defined]
+        assert torch.equal(tensor, state[name])  # type: ignore[arg-type]
+
+
+def test_the_same_size_gives_the_same_bits() -> None:
+    digests = []
+    for _ in range(2):
+        loops = [build_loop(), build_loop()]
+        step_together(loops, 9)
+        digests += [digest(loop) for loop in loops]
+    assert len(set(digests)) == 1
+
+
+def test_a_lost_peer_leaves_the_state_of_the_last_finished_step() -> None:
+    loop = build_loop(nn.BatchNorm1d(8))
+    train(loop, 3)
+    kept = digest(loop)
+
+    class Broken(dist.Work):
+        def allreduce(self, *_: Any) -> dist.Work:
+            return self
+
+        def wait(self, *_: Any) -> bool:
+            raise RuntimeError("Connection closed by peer")
+
+    loop.join(Broken(), 0, 2)  # type: ignore[arg-type]
+    with pytest.raises(GroupError):
+        loop.step()
+    assert digest(loop) == kept
+    untouched = build_loop(nn.BatchNorm1d(8))
+    train(untouched, 3)
+    loop.join(None, 0, 1)
+    assert train(loop, 2) == train(untouched, 2)
+
+
+def test_buffers_that_the_model_replaces_are_brought_back_as_well() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(1))
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            self.seen = self.seen + len(inputs)
+            return inputs
+
+    task = build_task(Counting())
+    loop = TrainingLoop(task, build_spec())
+    train(loop, 1)
+
+    def fail(model: nn.Module, batch: Any) -> torch.Tensor:
+        model(batch[0])
+        raise ValueError("no")
+
+    def try_step(group: dist.ProcessGroup, rank: int) -> None:
+        loop.join(group, 0, 2)
+        loop.task.loss = fail
+        with pytest.raises(ValueError, match="no"):
+            loop.step()
+
+    in_ranks(1, try_step)
+    assert task.model[2].seen.item() == 8
