@@ -148,10 +148,10 @@ def wait_for_size(client: OakumClient, name: str, nodes: int, timeout_s: float =
 
 
 def small_spec(name: str, **fields: object) -> TrainerSpec:
-    """A trainer of short steps on handwritten digits."""
+    """A trainer of short steps."""
     defaults = {
         "name": name,
-        "entrypoint": "slow_digits:task",
+        "entrypoint": "small_task:task",
         "workdir": str(TASKS),
         "seed": 3,
         "global_batch": 96,

@@ -140,6 +140,8 @@ class Failure(_Message):
 
     stage: str
     """`load` (import, build, data) or `train`."""
+    step: int = 0
+    """Finished steps when it happened."""
     message: str
     """One or two sentences: what failed and what to change."""
     traceback: str = ""

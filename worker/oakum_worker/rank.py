@@ -35,12 +35,23 @@ _NO_STATE = -1
 class RankProcess:
     """The main thread of a rank."""
 
-    def __init__(self, config: FragmentConfig, local_rank: int, news: NewsWriter, mailbox: Mailbox) -> None:
+    def __init__(
+        self,
+        config: FragmentConfig,
+        local_rank: int,
+        news: NewsWriter,
+        mailbox: Mailbox,
+        group: GenerationGroup,
+        loop: TrainingLoop,
+    ) -> None:
         self._config = config
         self._local_rank = local_rank
         self._news = news
         self._mailbox = mailbox
-        self.group = GenerationGroup(config.node_address)
+        self._group = group
+        self._loop = loop
+        self._checkpoints = DurableCheckpoints(Path(config.checkpoint_dir), keep=config.spec.checkpoint.keep)
+        self._reporter = ProgressReporter(news, loop)
         self._formed = 0
         self._rank = -1
         self._has_state = False
@@ -48,9 +59,8 @@ class RankProcess:
         self._step_ended_s: float | None = None
 
     def run(self) -> None:
-        """Warm up, then train until there is nothing left to do here."""
-        self._warm_up()
-        self._news.send(phase=Phase.READY, endpoint=self.group.endpoint)
+        """Train in one generation after the other until there is nothing left to do here."""
+        self._news.send(phase=Phase.READY, endpoint=self._group.endpoint)
         while (generation := self._next_generation()) is not None:
             first = generation.first_rank(self._config.fragment)
             if first is None:
@@ -62,16 +72,8 @@ class RankProcess:
             except GroupError as error:
                 print(f"generation {generation.number} broke: {str(error).splitlines()[0]}", flush=True)
                 self._news.send(phase=Phase.BROKEN, broken=generation.number)
-            self.group.leave()
+            self._group.leave()
         self._news.send(phase=Phase.LEFT)
-
-    def _warm_up(self) -> None:
-        torch.set_num_threads(self._config.spec.threads_per_rank)
-        self._loop = TrainingLoop(load_task(self._config.spec), self._config.spec)
-        self._checkpoints = DurableCheckpoints(
-            Path(self._config.checkpoint_dir), keep=self._config.spec.checkpoint.keep
-        )
-        self._reporter = ProgressReporter(self._news, self._loop)
 
     def _next_generation(self) -> Generation | None:
         if self._mailbox.closing:
@@ -94,7 +96,7 @@ class RankProcess:
         Raises `GroupError` when the generation breaks; every finished step is then still in the loop.
         """
         self._formed, self._rank = generation.number, rank
-        group = self.group.form(generation, rank)
+        group = self._group.form(generation, rank)
         self._loop.join(group, rank, generation.world_size)
         source = self._synchronise(generation.world_size)
         self._news.send(phase=Phase.TRAINING, generation=generation.number)
@@ -211,37 +213,42 @@ class RankProcess:
             self._checkpoints.wait()
 
 
-def _obey(process: RankProcess, mailbox: Mailbox) -> None:
+def _obey(group: GenerationGroup, mailbox: Mailbox) -> None:
     """Read the agent's commands until it is gone, then end the process at once."""
     for line in sys.stdin:
         directive = mailbox.put(Command.model_validate_json(line))
-        process.group.cut(directive.over)
+        group.cut(directive.over)
         if directive.generation is not None:
-            process.group.cut_forming(below=directive.generation.number)
+            group.cut_forming(below=directive.generation.number)
     os._exit(3)
 
 
-def _describe(error: Exception) -> Failure:
-    stage = "load" if isinstance(error, TaskError) else "train"
+def _describe(error: Exception, loop: TrainingLoop | None) -> Failure:
     text = str(error) if isinstance(error, TaskError) else f"{type(error).__name__}: {error}"
-    return Failure(stage=stage, message=text, traceback="".join(traceback.format_exception(error))[-8000:])
+    return Failure(
+        stage="load" if loop is None else "train",
+        step=loop.step_count if loop is not None else 0,
+        message=text,
+        traceback="".join(traceback.format_exception(error))[-8000:],
+    )
 
 
-def main(arguments: list[str]) -> None:
-    """Entry point of the rank process."""
+def main(config_file: str, local_rank: str, news_descriptor: str) -> None:
+    """Entry point of the rank process: warm up, train, and end without ceremony."""
     # The scheduler signals every process of a job; leaving is the agent's decision.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    config = FragmentConfig.model_validate_json(Path(arguments[0]).read_text(encoding="utf-8"))
-    news = NewsWriter(int(arguments[2]))
-    mailbox = Mailbox()
-    process = RankProcess(config, int(arguments[1]), news, mailbox)
-    threading.Thread(target=_obey, args=(process, mailbox), daemon=True, name="commands").start()
+    config = FragmentConfig.model_validate_json(Path(config_file).read_text(encoding="utf-8"))
+    news, mailbox, group = NewsWriter(int(news_descriptor)), Mailbox(), GenerationGroup(config.node_address)
+    threading.Thread(target=_obey, args=(group, mailbox), daemon=True, name="commands").start()
+    torch.set_num_threads(config.spec.threads_per_rank)
+    loop = None
     try:
-        process.run()
+        loop = TrainingLoop(load_task(config.spec), config.spec)
+        RankProcess(config, int(local_rank), news, mailbox, group, loop).run()
     except Exception as error:
         traceback.print_exc()
-        news.send(phase=Phase.FAILED, failure=_describe(error))
+        news.send(phase=Phase.FAILED, failure=_describe(error, loop))
     sys.stdout.flush()
     sys.stderr.flush()
     # Interpreter and torch teardown take long and can hang on a broken group; nothing is left to tear down.
@@ -249,4 +256,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

@@ -13,8 +13,8 @@ is the gradient of the mean over the global batch, whatever the shares.
 
 A gradient is copied into a flat bucket when it is complete, and `p.grad` becomes a view of the bucket: that costs
 less memory traffic than to accumulate into a zeroed bucket. A bucket is summed over the ranks as soon as its last
-gradient is there, and buckets go out in one fixed order, so all ranks issue the same collectives. Three more numbers
-ride at the end of a bucket: the weighted loss, the number of samples and the caller's signal.
+gradient is there, and buckets go out in one fixed order, so all ranks issue the same collectives. Three more
+numbers ride at the end of a bucket: the weighted loss, the number of samples and the caller's signal.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class GradientReducer:
     """Sums a model's gradients over the ranks of a generation; alone, it leaves them to torch.
 
     A step is `begin`, `backward` for each micro-batch, `finish`. `begin` and `finish` are due on every rank, also
-    where the share is empty. Collectives that fail raise `GroupError`; the gradients are then worthless, and what is
-    in flight is never waited for, since a broken group's works may never end.
+    where the share is empty. Collectives that fail raise `GroupError`; the gradients are then worthless, and what
+    is in flight is never waited for, since a broken group's works may never end.
     """
 
     def __init__(

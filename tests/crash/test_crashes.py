@@ -1,0 +1,128 @@
+"""`kill -9` of everything that can be killed: no orphan, no double launch, no finished step lost."""
+
+from __future__ import annotations
+
+import signal
+
+import psutil
+import pytest
+
+from oakum_service.api.schemas import TrainerState
+from oakum_service.client import OakumClient
+from running_service import RunningService, small_spec, state_of, wait_for_size, wait_until
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("crash")]
+
+
+def endless(name: str = "elastic", **fields: object):  # type: ignore[no-untyped-def]
+    """A trainer that outlasts any test; durable checkpoints are too rare to help it."""
+    return small_spec(name, epochs=100_000, checkpoint={"every_s": 3600.0}, **fields)
+
+
+def formed_messages(client: OakumClient) -> list[str]:
+    """What the service says of the generations that have formed."""
+    return [event.message for event in client.recent_events(500).events if event.kind == "generation.formed"]
+
+
+def test_a_killed_service_leaves_training_running_and_its_successor_takes_it_over(
+    service: RunningService,
+) -> None:
+    client = service.start()
+    client.submit(endless())
+    wait_for_size(client, "elastic", 4)
+    before, ranks = client.trainer("elastic"), service.ranks()
+    service.kill()
+    assert service.ranks() == ranks
+
+    client = service.start()
+    wait_until("training is seen to go on", lambda: client.trainer("elastic").step > before.step + 50)
+    after = client.trainer("elastic")
+    assert service.ranks() == ranks
+    assert after.generation == before.generation
+    assert after.nodes == before.nodes
+
+
+def test_what_a_crash_left_behind_without_a_record_is_ended(service: RunningService) -> None:
+    """A fragment whose trainer was cancelled while nobody could tell it, and one that no database knows."""
+    client = service.start()
+    client.submit(endless())
+    wait_for_size(client, "elastic", 4)
+    service.kill()
+    for leftover in service.data_dir.glob("oakum.db*"):
+        leftover.unlink()
+    client = service.start()
+    wait_until("every orphan has ended", lambda: not service.ranks() and not service.agents())
+    assert client.trainers().trainers == []
+
+
+def test_no_node_ever_has_two_fragments_after_crashes_at_any_moment(service: RunningService) -> None:
+    """Killed while fragments are launched, while they warm up and while they train."""
+    client = service.start()
+    client.submit(endless())
+    for wanted in (1, 3, 4):
+        wait_until("fragments are being launched", lambda wanted=wanted: len(service.agents()) >= wanted)
+        service.kill()
+        client = service.start()
+    wait_for_size(client, "elastic", 4)
+    nodes = [node.name for node in client.nodes().nodes if node.trainer == "elastic"]
+    assert len(service.agents()) == len(service.ranks()) == len(nodes) == 4
+    running = [interval for interval in client.timeline(600).fragments if interval.end_at is None]
+    assert sorted(interval.node for interval in running) == sorted(nodes)
+
+
+@pytest.mark.parametrize("victim", ["first", "last"])
+def test_a_killed_rank_costs_no_finished_step(service: RunningService, victim: str) -> None:
+    """Also rank 0. Without a durable checkpoint only a survivor's state can carry training on."""
+    client = service.start()
+    client.submit(endless(max_nodes=3))
+    view = wait_for_size(client, "elastic", 3)
+    nodes = {i.fragment: i.node for i in client.timeline(600).fragments if i.end_at is None}
+    killed = view.nodes[0] if victim == "first" else view.nodes[-1]
+    fragment = next(fragment for fragment, node in nodes.items() if node == killed)
+    before = client.trainer("elastic").step
+    service.ranks()[fragment].kill()
+    wait_until("the survivors train on", lambda: client.trainer("elastic").step > before + 50)
+    wait_for_size(client, "elastic", 3)
+    assert not [message for message in formed_messages(client)[1:] if "goes on" not in message]
+    view = client.trainer("elastic")
+    assert sum(view.steps_at_size.values()) == view.step
+
+
+def test_several_killed_agents_at_once_cost_no_finished_step(service: RunningService) -> None:
+    client = service.start()
+    client.submit(endless())
+    view = wait_for_size(client, "elastic", 4)
+    agents = service.agents()
+    survivor = next(i.fragment for i in client.timeline(600).fragments if i.node == view.nodes[2])
+    for fragment, agent in agents.items():
+        if fragment != survivor:
+            agent.kill()
+    wait_until("the survivor trains on", lambda: client.trainer("elastic").step > view.step + 50)
+    wait_for_size(client, "elastic", 4)
+    assert not [message for message in formed_messages(client)[1:] if "goes on" not in message]
+
+
+def test_with_the_service_hung_a_foreground_job_still_gets_its_node(service: RunningService) -> None:
+    """The agent leaves within its deadline though nobody answers it."""
+    client = service.start()
+    client.submit(endless(max_nodes=2))
+    wait_for_size(client, "elastic", 2)
+    assert service.process is not None
+    service.process.send_signal(signal.SIGSTOP)
+    agent = next(iter(service.agents().values()))
+    agent.send_signal(signal.SIGTERM)
+    try:
+        gone, _ = psutil.wait_procs([agent], timeout=2.5)
+    finally:
+        service.process.send_signal(signal.SIGCONT)
+    assert gone == [agent]
+    wait_for_size(client, "elastic", 2)
+
+
+def test_a_trainer_whose_every_fragment_dies_is_failed_instead_of_launched_for_ever(
+    service: RunningService,
+) -> None:
+    client = service.start()
+    client.submit(endless("doomed", entrypoint="small_task:killed_task", max_nodes=1))
+    wait_until("it fails", lambda: state_of(client, "doomed") is TrainerState.FAILED, timeout_s=120.0)
+    assert "oakum logs doomed" in client.trainer("doomed").message

@@ -1,0 +1,65 @@
+"""Small tasks for the tests of the whole way: float64, no randomness inside, nothing slow to import."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+from oakum_worker.spec import TrainerSpec
+from oakum_worker.task import Task
+
+
+def _points() -> TensorDataset:
+    """960 points (64,) around ten centres, with their centres' numbers."""
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(960) % 10
+    centres = torch.randn(10, 64, generator=generator, dtype=torch.float64)
+    points = centres[labels] + torch.randn(960, 64, generator=generator, dtype=torch.float64)
+    return TensorDataset(points, labels)
+
+
+def task(spec: TrainerSpec, step_s: float = 0.0) -> Task:
+    """A two-layer network; `step_s` makes each rank's computation take at least so long."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)).double()
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        time.sleep(step_s)
+        return cross_entropy(model(batch[0]), batch[1])
+
+    return Task(
+        model=model,
+        dataset=_points(),
+        loss=loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+    )
+
+
+def crashing_task(spec: TrainerSpec) -> Task:
+    """Raises in its third step."""
+    built = task(spec)
+    calls = iter(range(10**9))
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        if next(calls) == 2:
+            raise ValueError("points and labels disagree")
+        return cross_entropy(model(batch[0]), batch[1])
+
+    built.loss = loss
+    return built
+
+
+def broken_task(spec: TrainerSpec) -> Task:
+    """Cannot be built."""
+    raise RuntimeError("the data set is not where it was")
+
+
+def killed_task(spec: TrainerSpec) -> Task:
+    """Its process is killed while it is built, as by a node that has run out of memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return task(spec)
