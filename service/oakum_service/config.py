@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     """Events closer together than this make one plan."""
     heartbeat_timeout_s: float = 10.0
     """An agent that has not reported for so long is lost."""
-    regroup_timeout_s: float = 10.0
+    regroup_timeout_s: float = 60.0
     """A member that has not formed its generation for so long after it was published is lost."""
     start_up_s: float = 6.0
     """Start-up seconds of a joining node until they have been measured."""

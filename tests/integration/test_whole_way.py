@@ -1,4 +1,4 @@
-"""The whole way with a real service: scheduler state in, plan, submitit launch, training that rescales and resumes."""
+"""The whole way with a real service: scheduler state in, plan, launch, training that rescales and resumes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from oakum_worker.protocol import Endpoint, Generation
 # Long on purpose: a lost peer is found by the service's word or by a broken connection, never by this timeout,
 # and a user's step may take minutes on one rank while the others wait in the collective.
 _COLLECTIVE_TIMEOUT = timedelta(hours=6)
-_CONNECT_TIMEOUT = timedelta(seconds=30)
+_CONNECT_TIMEOUT_S = 10.0
 
 
 class GenerationGroup:
@@ -51,15 +51,8 @@ class GenerationGroup:
             return None
         with self._lock:
             self._number, self._before, self._sockets = generation.number, _tcp_sockets(), None
-        rendezvous = generation.members[0].ranks[0]
         try:
-            client = dist.TCPStore(
-                rendezvous.host,
-                rendezvous.port,
-                is_master=False,
-                wait_for_workers=False,
-                timeout=_CONNECT_TIMEOUT,
-            )
+            client = _connect(generation.members[0].ranks[0])
             dist.init_process_group(
                 "gloo",
                 store=dist.PrefixStore(f"generation-{generation.number}", client),
@@ -67,7 +60,7 @@ class GenerationGroup:
                 world_size=size,
                 timeout=_COLLECTIVE_TIMEOUT,
             )
-        except (RuntimeError, ValueError) as error:
+        except (OSError, RuntimeError, ValueError) as error:
             self.leave()
             raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
         with self._lock:
@@ -83,17 +76,18 @@ class GenerationGroup:
                 with contextlib.suppress(RuntimeError):
                     dist.destroy_process_group()
 
-    def cut(self, up_to: int) -> None:
-        """Break the group if it belongs to a generation up to `up_to`. Called from another thread.
+    def cut(self, up_to: int) -> int | None:
+        """Break the group if it belongs to a generation up to `up_to`; returns the number of the one broken.
 
-        Whatever collective or rendezvous is in flight raises in the training thread.
+        Called from another thread. Whatever collective or rendezvous is in flight raises in the training thread.
         """
         with self._lock:
             if self._number is None or self._number > up_to:
-                return
+                return None
             sockets = self._sockets if self._sockets is not None else _tcp_sockets() - self._before
             for descriptor in sockets:
                 _shut_down(descriptor, own_port=self.endpoint.port)
+            return self._number
 
     def cut_forming(self, below: int) -> None:
         """Break off the rendezvous of a generation older than `below`; a group that stands is left alone."""
@@ -101,6 +95,24 @@ class GenerationGroup:
             forming = self._number is not None and self._sockets is None
         if forming:
             self.cut(below - 1)
+
+
+def _connect(rendezvous: Endpoint) -> dist.TCPStore:
+    """A client of rank 0's store. Raises `OSError` at once when nobody listens there: rank 0 is gone.
+
+    torch's own client would go on trying until its timeout, with no connection yet that could be cut.
+    """
+    socket.create_connection((rendezvous.host, rendezvous.port), timeout=_CONNECT_TIMEOUT_S).close()
+    client = dist.TCPStore(
+        rendezvous.host,
+        rendezvous.port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=_CONNECT_TIMEOUT_S),
+    )
+    # From here on a peer may be late for as long as its step takes.
+    client.set_timeout(_COLLECTIVE_TIMEOUT)
+    return client
 
 
 def _tcp_sockets() -> set[int]:

@@ -76,9 +76,7 @@ class RankProcess:
         self._news.send(phase=Phase.LEFT)
 
     def _next_generation(self) -> Generation | None:
-        if self._mailbox.closing:
-            self._save_last_words(lead=self._rank == 0)
-            return None
+        """The generation to train in next; None when the agent wants the rank to leave."""
         generation = next_generation(
             self._mailbox,
             self._config.fragment,
@@ -86,8 +84,9 @@ class RankProcess:
             at_least=self._agreed,
             member=self._formed > 0,
         )
-        if generation is None and self._mailbox.closing:
+        if self._mailbox.closing:
             self._save_last_words(lead=self._rank == 0)
+            return None
         return generation
 
     def _train_in(self, generation: Generation, rank: int) -> bool:
@@ -213,11 +212,13 @@ class RankProcess:
             self._checkpoints.wait()
 
 
-def _obey(group: GenerationGroup, mailbox: Mailbox) -> None:
+def _obey(group: GenerationGroup, mailbox: Mailbox, news: NewsWriter) -> None:
     """Read the agent's commands until it is gone, then end the process at once."""
     for line in sys.stdin:
         directive = mailbox.put(Command.model_validate_json(line))
-        group.cut(directive.over)
+        if (broken := group.cut(directive.over)) is not None:
+            # Said here and not by the training thread, which may be in the middle of a long step.
+            news.send(broken=broken)
         if directive.generation is not None:
             group.cut_forming(below=directive.generation.number)
     os._exit(3)
@@ -240,7 +241,7 @@ def main(config_file: str, local_rank: str, news_descriptor: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = FragmentConfig.model_validate_json(Path(config_file).read_text(encoding="utf-8"))
     news, mailbox, group = NewsWriter(int(news_descriptor)), Mailbox(), GenerationGroup(config.node_address)
-    threading.Thread(target=_obey, args=(group, mailbox), daemon=True, name="commands").start()
+    threading.Thread(target=_obey, args=(group, mailbox, news), daemon=True, name="commands").start()
     torch.set_num_threads(config.spec.threads_per_rank)
     loop = None
     try:

@@ -55,15 +55,28 @@ class _Bucket:
     """Views of `flat`, shaped like the parameters."""
     waiting: set[int] = field(default_factory=set)
     """Numbers of the parameters whose gradients are not there yet."""
+    spent: list[torch.Tensor] = field(default_factory=list)
+    """The step's gradients as backward made them."""
     work: dist.Work | None = None
+
+    def open(self) -> None:
+        """Expect a new step's gradients."""
+        self.work = None
+        self.waiting = set(range(len(self.parameters)))
+        self.spent.clear()
 
     def take(self, number: int) -> None:
         """Move a parameter's gradient into the bucket; one that took no part in the loss has zeros."""
         parameter, place = self.parameters[number], self.gradients[number]
-        if parameter.grad is None:
+        made = parameter.grad
+        if made is None:
             place.zero_()
-        elif parameter.grad is not place:
-            place.copy_(parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad)
+        elif made is not place:
+            place.copy_(made.to_dense() if made.is_sparse else made)
+            if not made.is_cuda:
+                # Freed one by one within backward, this memory would go back to the system, which takes longer to
+                # give it out again, page by page, than the copy took.
+                self.spent.append(made)
         parameter.grad = place
         self.waiting.discard(number)
 
@@ -110,8 +123,7 @@ class GradientReducer:
         for parameter in self._parameters:
             parameter.grad = None
         for bucket in self._buckets:
-            bucket.work = None
-            bucket.waiting = set(range(len(bucket.parameters)))
+            bucket.open()
         self._tail[0] = 0
         self._tail[1] = num_local
         self._tail[2] = signal
