@@ -23,8 +23,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.run
-	$(BIN)/python bench/solve.py
-	$(BIN)/python bench/rescale.py
+	$(BIN)/python bench/give_back.py
 
 ## Debian packages for the tests that need PostgreSQL and Chromium. Needs root.
 system-deps:

@@ -24,7 +24,8 @@ def serve_until_stopped(settings: Settings, specs: list[Path], *, verbose: bool)
     console = Console(stderr=True)
     logging.basicConfig(
         level=logging.INFO if verbose else logging.WARNING,
-        format="%(message)s", datefmt="[%X]",
+        format="%(message)s",
+        datefmt="[%X]",
         handlers=[RichHandler(console=console, show_path=False, omit_repeated_times=False)],
     )
     logging.getLogger("alembic").setLevel(logging.WARNING)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,10 +57,13 @@ def test_a_mistake_is_explained_without_a_traceback(arguments: list[str], expect
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(("name", "steps"), [("classifier", 2760), ("autoencoder", 24000)])
-def test_an_examples_spec_loads_and_has_the_steps_it_tells(name: str, steps: int) -> None:
-    spec = read_spec(EXAMPLES / f"digits-{name}.yaml")
-    assert TrainingLoop(load_task(spec), spec).total_steps == steps
+@pytest.mark.parametrize("name", ["classifier", "autoencoder"])
+def test_an_examples_spec_loads_and_has_the_steps_it_tells(name: str) -> None:
+    path = EXAMPLES / f"digits-{name}.yaml"
+    told = re.search(r": ([\d,]+) steps", path.read_text())
+    assert told is not None
+    spec = read_spec(path)
+    assert TrainingLoop(load_task(spec), spec).total_steps == int(told[1].replace(",", ""))
 
 
 def test_nodes_that_become_idle_are_worth_most_to_the_examples_in_the_order_their_specs_tell() -> None:

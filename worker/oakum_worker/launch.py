@@ -6,6 +6,8 @@ the JSON file under that path. Imports without torch.
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import sys
 from pathlib import Path
@@ -26,6 +28,9 @@ def run_fragment(folder: str) -> None:
     config_file = Path(folder) / CONFIG_NAME
     config = FragmentConfig.model_validate_json(config_file.read_text(encoding="utf-8"))
     Agent(config, config_file).run()
+    # The node is wanted back: submitit's pickling of a result that nobody reads would only keep it longer.
+    logging.shutdown()
+    os._exit(0)
 
 
 def write_config(folder: Path, config: FragmentConfig) -> Path:

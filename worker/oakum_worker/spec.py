@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import to_jsonable_python
 
 from oakum_worker.errors import SpecError
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_MOST_SAMPLES_PER_S = 1e12
+_DEEPEST = 50
+
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+"""How many of something: at least one, and no more than a database's integer holds."""
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class CheckpointSpec(_Strict):
@@ -45,15 +53,16 @@ class TrainerSpec(_Strict):
     """Folder put first on the import path. The CLI makes it absolute, relative to the spec's own folder."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Fixes initial weights, data order and every other random choice of the trainer."""
-    global_batch: Annotated[int, Field(ge=1)]
+    global_batch: Count
     """Samples of one optimizer step, whatever the number of nodes."""
-    micro_batch: Annotated[int, Field(ge=1)] | None = None
+    micro_batch: Count | None = None
     """Most samples one rank computes at once; larger shares are accumulated. Default: the whole share."""
-    epochs: Annotated[int, Field(ge=1)]
+    epochs: Count
     """Passes over the data set. Each visits every sample exactly once."""
-    min_nodes: Annotated[int, Field(ge=1)] = 1
-    max_nodes: Annotated[int, Field(ge=1)] = 64
-    curve: tuple[tuple[int, float], ...] = ()
+    min_nodes: Count = 1
+    max_nodes: Count = 64
+    """Where it is not given, it is lowered to what `global_batch` allows: one sample for each rank."""
+    curve: tuple[tuple[Count, float], ...] = ()
     """Scalability curve: (nodes, samples per second), rising in both. Default: linear until measured."""
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Value of this trainer's samples relative to other trainers'."""
@@ -80,13 +89,25 @@ class TrainerSpec(_Strict):
             raise ValueError(f"{entrypoint!r} is not of the form package.module:function")
         return entrypoint
 
+    @field_validator("arguments", "workdir")
+    @classmethod
+    def _is_json(cls, value: Any) -> Any:
+        if _too_deep(value):
+            raise ValueError(f"is nested more than {_DEEPEST} levels deep: pass a file's name instead")
+        try:
+            json.dumps(to_jsonable_python(value), allow_nan=False, ensure_ascii=False).encode()
+        except ValueError as error:
+            raise ValueError(f"cannot be sent as JSON: {error}: use finite numbers and Unicode text") from error
+        return value
+
     @field_validator("curve")
     @classmethod
     def _curve_rises(cls, curve: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
         for nodes, rate in curve:
-            if nodes < 1 or not 0 < rate < float("inf"):
+            if not 0 < rate <= _MOST_SAMPLES_PER_S:
                 raise ValueError(
-                    f"the point [{nodes}, {rate}] is not usable: give nodes >= 1 and samples per second > 0"
+                    f"the point [{nodes}, {rate}] is not usable: give samples per second above 0 and "
+                    f"up to {_MOST_SAMPLES_PER_S:g}"
                 )
         for (n0, r0), (n1, r1) in itertools.pairwise(curve):
             if n1 <= n0:
@@ -100,12 +121,15 @@ class TrainerSpec(_Strict):
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
+        most = max(1, self.global_batch // self.ranks_per_node)
+        if "max_nodes" not in self.model_fields_set and self.max_nodes > most:
+            object.__setattr__(self, "max_nodes", most)
         if self.min_nodes > self.max_nodes:
             raise ValueError(
                 f"min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}: "
                 "lower min_nodes or raise max_nodes"
             )
-        if self.global_batch < self.max_nodes * self.ranks_per_node and "max_nodes" in self.model_fields_set:
+        if self.global_batch < self.max_nodes * self.ranks_per_node:
             raise ValueError(
                 f"global_batch {self.global_batch} gives {self.max_nodes * self.ranks_per_node} ranks "
                 "less than one sample each: raise global_batch or lower max_nodes"
@@ -142,8 +166,34 @@ def explain(error: ValidationError) -> list[str]:
 def _explain_one(item: dict[str, Any]) -> str:
     where = ".".join(str(part) for part in item["loc"]) or "spec"
     if item["type"] == "extra_forbidden":
-        known = ", ".join(TrainerSpec.model_fields)
+        known = ", ".join(_fields_at(item["loc"][:-1]))
         return f"{where}: unknown field; remove it or use one of: {known}"
     if item["type"] == "missing":
         return f"{where}: required and not given"
     return f"{where}: {item['msg'].removeprefix('Value error, ')}"
+
+
+def _fields_at(location: Sequence[int | str]) -> list[str]:
+    """The fields of the spec, or of the part of it at that location."""
+    model: type[BaseModel] = TrainerSpec
+    for part in location:
+        annotation = model.model_fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        model = annotation
+    return list(model.model_fields)
+
+
+def _too_deep(value: object) -> bool:
+    """Whether lists and mappings are nested beyond what every JSON writer takes."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        # By identity: YAML's aliases can repeat a part without end.
+        level = list({id(part): part for whole in level for part in _parts(whole)}.values())
+    return bool(level)
+
+
+def _parts(value: object) -> list[object]:
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, (list, tuple)) else []

@@ -92,7 +92,7 @@ Admin = Annotated[Principal, Depends(_admin)]
 def check_fragment(context: Context, fragment: str, credentials: HTTPAuthorizationCredentials | None) -> None:
     """Raise `Unauthorized` unless the token is that fragment's own."""
     expected = context.configs.token(fragment)
-    if credentials is None or not hmac.compare_digest(credentials.credentials, expected):
+    if credentials is None or not hmac.compare_digest(credentials.credentials.encode(), expected.encode()):
         raise Unauthorized("this call is for the fragment's own agent")
 
 

@@ -174,7 +174,10 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         used_node_s = _total_s(
             session, Fragment.training_at, Fragment.ended_at, now, Fragment.training_at.is_not(None)
         )
-        delays = sorted(session.execute(select(ForegroundStart.delay_s)).scalars())
+        by_time = list(
+            session.execute(select(ForegroundStart.delay_s).order_by(ForegroundStart.started_at)).scalars()
+        )
+        delays = sorted(by_time)
     return ClusterView(
         scheduler=context.scheduler.name,
         num_nodes=sum(states.values()),
@@ -187,6 +190,7 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         foreground_delay_p50_s=_quantile(delays, 0.5),
         foreground_delay_p99_s=_quantile(delays, 0.99),
         foreground_delay_max_s=delays[-1] if delays else None,
+        foreground_delay_last_s=by_time[-1] if by_time else None,
     )
 
 
@@ -195,7 +199,9 @@ def submit_foreground_job(request: ForegroundJobRequest, context: InContext, _: 
     """Hand a foreground job to the embedded cluster, to watch it take its nodes."""
     cluster = context.scheduler
     if not isinstance(cluster, LocalCluster):
-        raise Conflict(f"foreground jobs are handed in to {cluster.name} itself; this call is for the embedded one")
+        raise Conflict(
+            f"foreground jobs are handed in to {cluster.name} itself; this call is for the embedded one"
+        )
     if request.nodes > context.settings.local.nodes:
         raise Conflict(f"{request.nodes} nodes: the embedded cluster has {context.settings.local.nodes}")
     return ForegroundJobView(job=cluster.submit_foreground(request.nodes, request.run_s))

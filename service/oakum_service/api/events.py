@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas import Event, EventList
-from oakum_service.db.models import EventRecord
+from oakum_service.db.models import LARGEST_ID, EventRecord
 
 router = APIRouter(prefix="/v1/events", tags=["events"])
 
@@ -25,8 +25,10 @@ _KEEP_ALIVE_S = 15.0
 async def stream_events(
     context: InContext,
     _: Viewer,
-    after: Annotated[int | None, Query(description="id of the last event already seen")] = None,
-    last_event_id: Annotated[int | None, Header(alias="Last-Event-ID")] = None,
+    after: Annotated[
+        int | None, Query(ge=0, le=LARGEST_ID, description="id of the last event already seen")
+    ] = None,
+    last_event_id: Annotated[int | None, Header(alias="Last-Event-ID", ge=0, le=LARGEST_ID)] = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """Events as they happen; without `after`, those from now on."""
     position = last_event_id if last_event_id is not None else after

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from sqlalchemy import select
 
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas import PlanList, PlanView
 from oakum_service.api.views import current_plan, plan_view
-from oakum_service.db.models import PlanRecord
+from oakum_service.db.models import LARGEST_ID, PlanRecord
 from oakum_service.errors import NotFound
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
@@ -36,7 +36,7 @@ def show_current(context: InContext, _: Viewer) -> PlanView:
 
 
 @router.get("/{plan_id}")
-def show_plan(plan_id: int, context: InContext, _: Viewer) -> PlanView:
+def show_plan(plan_id: Annotated[int, Path(ge=1, le=LARGEST_ID)], context: InContext, _: Viewer) -> PlanView:
     """One plan."""
     with context.readers.begin() as session:
         plan = session.get(PlanRecord, plan_id)

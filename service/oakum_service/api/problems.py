@@ -18,7 +18,12 @@ _log = logging.getLogger("oakum")
 
 def problem_response(status: int, detail: str, errors: list[str] | None = None) -> JSONResponse:
     """A problem document as a response."""
-    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
+    problem = Problem(
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=_encodable(detail),
+        errors=[_encodable(line) for line in errors or []],
+    )
     return JSONResponse(problem.model_dump(), status_code=status, media_type="application/problem+json")
 
 
@@ -41,7 +46,9 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def _http_error(_: Request, error: HTTPException) -> JSONResponse:
-        return problem_response(error.status_code, str(error.detail))
+        response = problem_response(error.status_code, str(error.detail))
+        response.headers.update(error.headers or {})
+        return response
 
     @app.exception_handler(ServiceError)
     def _service_error(_: Request, error: ServiceError) -> JSONResponse:
@@ -56,5 +63,16 @@ def install(app: FastAPI) -> None:
 def _line(item: dict[str, object]) -> str:
     location = item["loc"]
     assert isinstance(location, tuple)
+    if location[0] == "body" and item["type"] == "json_invalid":
+        context = item["ctx"]
+        assert isinstance(context, dict)
+        return f"body: not JSON, at character {location[1]}: {context['error']}"
+    if location == ("body",) and item["type"] != "missing":
+        return "body: expected a JSON object, sent with Content-Type: application/json"
     where = ".".join(str(part) for part in location if part != "body") or "body"
     return f"{where}: {str(item['msg']).removeprefix('Value error, ')}"
+
+
+def _encodable(text: str) -> str:
+    """The text with lone surrogates, which a JSON body can bring in, spelled out."""
+    return text.encode("utf-8", errors="backslashreplace").decode()

@@ -241,7 +241,8 @@ class ClusterView(BaseModel):
     foreground_delay_p50_s: float | None
     foreground_delay_p99_s: float | None
     foreground_delay_max_s: float | None
-    """Delay of a foreground job's start by the exit of our fragments."""
+    foreground_delay_last_s: float | None = None
+    """Delays of foreground jobs' starts by the exit of our fragments."""
 
 
 class ForegroundJobRequest(BaseModel):

@@ -22,6 +22,7 @@ from oakum_service.control.lease import TERM_S, LeaseHolder
 from oakum_service.control.membership import MembershipKeeper, cancel_requested
 from oakum_service.control.observe import Observed, end_fragments, write_snapshot
 from oakum_service.control.plan import pose, write_plan
+from oakum_service.control.retention import EVERY_S, forget, remove_folders
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models import Fragment, FragmentState, Trainer
 from oakum_service.errors import LeaseLost, SchedulerError
@@ -57,6 +58,7 @@ class Controller:
         self._inbox = inbox
         self._outbox = outbox
         self._replan = Hub()
+        self._closing = Hub()
         self._observed: Observed | None = None
         self._draining = False
         self._stopping = False
@@ -73,6 +75,7 @@ class Controller:
                 async with asyncio.TaskGroup() as loops:
                     loops.create_task(self._repeat(self._inbox, self._membership_turn))
                     loops.create_task(self._repeat(self._replan, self._planning_turn))
+                    loops.create_task(self._tidy())
             except* LeaseLost:
                 _log.warning("another controller has taken over; this process only answers requests")
 
@@ -81,6 +84,7 @@ class Controller:
         self._stopping = True
         self._inbox.close()
         self._replan.close()
+        self._closing.close()
 
     async def drain(self, timeout_s: float) -> None:
         """Send every fragment away with its last checkpoint, and launch none; returns when they have gone."""
@@ -102,6 +106,17 @@ class Controller:
             except SchedulerError as error:
                 _log.warning("the scheduler: %s", error)
             await hub.wait(seen, self._settings.poll_s)
+
+    async def _tidy(self) -> None:
+        seen = self._closing.version
+        while not self._stopping:
+            await asyncio.to_thread(self._forget)
+            await self._closing.wait(seen, EVERY_S)
+
+    def _forget(self) -> None:
+        with self._lease.writing() as session:
+            ended = forget(session)
+        remove_folders(self._settings.fragments_dir, ended)
 
     async def _membership_turn(self) -> None:
         if await asyncio.to_thread(self._observe_and_decide):

@@ -14,6 +14,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 # SQLite counts ids up only in columns of type INTEGER.
 _Id = BigInteger().with_variant(Integer(), "sqlite")
+LARGEST_ID = 2**63 - 1
+"""A larger one cannot even be asked for."""
 
 
 class Base(DeclarativeBase):

@@ -1,0 +1,64 @@
+"""What the service forgets, so that a year of holes does not fill the disk."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
+
+from oakum_service.db.models import (
+    EventRecord,
+    Fragment,
+    FragmentState,
+    NodeInterval,
+    PlanRecord,
+    ProgressSample,
+    Report,
+    SnapshotRecord,
+    Trainer,
+)
+
+EVERY_S = 300.0
+_KEPT_ROWS = {EventRecord.id: 20_000, PlanRecord.id: 5_000, SnapshotRecord.number: 500}
+_KEPT_SAMPLES = 5_000
+_INTERVALS_S = 7 * 24 * 3600.0
+_FRAGMENTS_S = 24 * 3600.0
+
+
+def forget(session: Session) -> list[str]:
+    """Delete the oldest rows; returns the ended fragments whose folders may go, too."""
+    for column, kept in _KEPT_ROWS.items():
+        newest = session.execute(select(func.max(column))).scalar_one_or_none()
+        if newest is not None and newest > kept:
+            session.execute(delete(column.class_).where(column <= newest - kept))
+    for trainer in session.execute(select(Trainer.id)).scalars():
+        _forget_samples(session, trainer)
+    session.execute(delete(NodeInterval).where(NodeInterval.end_at < time.time() - _INTERVALS_S))
+    old = (Fragment.state == FragmentState.ENDED) & (Fragment.ended_at < time.time() - _FRAGMENTS_S)
+    # A fragment whose report is gone has been forgotten already; its row stays for the sums over all time.
+    ended = list(session.execute(select(Fragment.id).join(Report).where(old)).scalars())
+    session.execute(delete(Report).where(Report.fragment_id.in_(ended)))
+    return ended
+
+
+def _forget_samples(session: Session, trainer: str) -> None:
+    oldest_kept = session.execute(
+        select(ProgressSample.id)
+        .where(ProgressSample.trainer_id == trainer)
+        .order_by(ProgressSample.id.desc())
+        .offset(_KEPT_SAMPLES)
+        .limit(1)
+    ).scalar_one_or_none()
+    if oldest_kept is not None:
+        session.execute(
+            delete(ProgressSample).where(ProgressSample.trainer_id == trainer, ProgressSample.id <= oldest_kept)
+        )
+
+
+def remove_folders(fragments_dir: Path, fragments: list[str]) -> None:
+    """Remove ended fragments' configs and logs; what is gone already is not an error."""
+    for fragment in fragments:
+        shutil.rmtree(fragments_dir / fragment, ignore_errors=True)

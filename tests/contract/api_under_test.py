@@ -1,0 +1,164 @@
+"""The REST API over a database of its own and a scheduler that exists in memory alone."""
+
+from __future__ import annotations
+
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from oakum_service.api.auth import Role, create_token
+from oakum_service.api.context import Context
+from oakum_service.api.schemas import NodeState, TrainerState
+from oakum_service.app import create_app
+from oakum_service.config import Settings
+from oakum_service.control.hub import Hub
+from oakum_service.db.engine import open_engine, open_readers, open_sessions
+from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
+from oakum_service.errors import SchedulerError
+from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.schedulers.port import Node, OwnJob, Scheduler, Snapshot
+from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
+from oakum_worker.spec import TrainerSpec
+
+with warnings.catch_warnings():
+    # Starlette asks for httpx2, which nothing else here needs.
+    warnings.simplefilter("ignore")
+    from fastapi.testclient import TestClient
+
+SPEC: dict[str, Any] = {"name": "digits", "entrypoint": "tasks.digits:task", "global_batch": 96, "epochs": 2}
+"""A spec with nothing in it that need not be."""
+
+
+@dataclass
+class FakeScheduler:
+    """The scheduler port over lists: nodes are what the test says, jobs run until they are cancelled."""
+
+    nodes: tuple[Node, ...] = (
+        Node("n1", NodeState.HOLE, "10.0.0.1"),
+        Node("n2", NodeState.HOLE, "10.0.0.2"),
+    )
+    own_jobs: list[OwnJob] = field(default_factory=list)
+    submitted: list[FragmentConfig] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    name: str = "fake"
+    ends_with_service: bool = False
+
+    def start(self, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(time.time(), self.nodes, tuple(self.own_jobs))
+
+    def submit(self, config: FragmentConfig) -> str:
+        if config.node in {job.node for job in self.own_jobs}:
+            raise SchedulerError(f"{config.node} is no longer idle")
+        self.submitted.append(config)
+        self.own_jobs.append(OwnJob(str(len(self.submitted)), config.fragment, config.node))
+        return self.own_jobs[-1].job_id
+
+    def cancel(self, fragment: str) -> None:
+        self.cancelled.append(fragment)
+        self.own_jobs = [job for job in self.own_jobs if job.fragment != fragment]
+
+    def stop(self) -> None:
+        self.own_jobs.clear()
+
+
+class ApiUnderTest:
+    """The app, a client for each role, and what a test needs to put into the database."""
+
+    def __init__(self, data_dir: Path, scheduler: Scheduler | None = None, url: str | None = None) -> None:
+        """The database is at `url`, or in the data directory; its schema has to be there."""
+        self.settings = Settings(data_dir=data_dir, database_url=url)
+        self.engine = open_engine(self.settings.database)
+        self.sessions = open_sessions(self.engine)
+        self.scheduler = scheduler or FakeScheduler()
+        self.inbox, self.outbox = Hub(), Hub()
+        self.context = Context(
+            settings=self.settings,
+            sessions=self.sessions,
+            readers=open_readers(self.engine),
+            configs=FragmentConfigs(self.settings, b"k" * 32, "http://service.test"),
+            scheduler=self.scheduler,
+            inbox=self.inbox,
+            outbox=self.outbox,
+        )
+        self.app = create_app(self.context)
+        self.anonymous = self.client(None)
+        self.viewer = self.client(self.new_token("vera", Role.VIEWER))
+        self.user = self.client(self.new_token("ulla", Role.USER))
+        self.admin = self.client(self.new_token("anna", Role.ADMIN))
+
+    def new_token(self, name: str, role: Role) -> str:
+        with self.sessions.begin() as session:
+            return create_token(session, name, role)
+
+    def client(self, token: str | None) -> TestClient:
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        return TestClient(self.app, headers=headers, raise_server_exceptions=False)
+
+    def fragment_client(self, fragment: str) -> TestClient:
+        """What the fragment's own agent would use."""
+        return self.client(self.context.configs.token(fragment))
+
+    def submit(self, **fields: object) -> dict[str, Any]:
+        """Submit a spec and return its document."""
+        response = self.user.post("/v1/trainers", json=SPEC | fields)
+        assert response.status_code == 201, response.text
+        document: dict[str, Any] = response.json()
+        return document
+
+    def change_row(self, trainer: str, **columns: object) -> None:
+        """What the controller would write about a trainer."""
+        with self.sessions.begin() as session:
+            row = session.get_one(Trainer, trainer)
+            for name, value in columns.items():
+                setattr(row, name, value)
+        self.outbox.notify()
+
+    def end(self, trainer: str, state: TrainerState = TrainerState.FINISHED) -> None:
+        """End a trainer as the controller would."""
+        self.change_row(trainer, state=state, ended_at=time.time())
+
+    def add_fragment(self, trainer: str, node: str = "n1", **columns: object) -> str:
+        """Launch a fragment as the controller would; returns its id."""
+        fragment = str(uuid.uuid4())
+        fields = {"state": FragmentState.LIVE, "launched_at": time.time(), **columns}
+        with self.sessions.begin() as session:
+            session.add(Fragment(id=fragment, trainer_id=trainer, node=node, **fields))
+        return fragment
+
+    def stored_report(self, fragment: str) -> FragmentReport | None:
+        with self.sessions.begin() as session:
+            row = session.get(Report, fragment)
+            return None if row is None else FragmentReport.model_validate(row.body)
+
+
+def report(sequence: int = 1, phase: Phase = Phase.WARMING, **fields: object) -> dict[str, Any]:
+    """An agent's report as it is sent."""
+    document = {"phase": phase, "sequence": sequence, "pid": 1, "host": "n1", **fields}
+    return FragmentReport.model_validate(document).model_dump(mode="json")
+
+
+def full_spec(**fields: object) -> dict[str, Any]:
+    """The spec as the service shows it, with every default filled in."""
+    return TrainerSpec.model_validate(SPEC | fields).model_dump(mode="json")
+
+
+def problem_of(response: httpx.Response, status: int) -> Mapping[str, Any]:
+    """The problem document of a refused request, its form checked (RFC 9457)."""
+    assert response.status_code == status, response.text
+    assert response.headers["Content-Type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
+    assert problem.keys() == {"type", "title", "status", "detail", "errors"}
+    assert problem["type"] == "about:blank"
+    assert problem["status"] == status
+    assert problem["title"]
+    assert problem["detail"]
+    return problem

@@ -1,0 +1,177 @@
+"""Who may do what: every route of the API by the lowest role that may use it."""
+
+from __future__ import annotations
+
+import pytest
+
+from contract.api_under_test import SPEC, ApiUnderTest, problem_of, report
+from oakum_service.api.auth import Role
+from oakum_service.db.models import ApiToken
+from oakum_service.schedulers.local import LocalCluster
+
+ROLES = {
+    ("GET", "/healthz"): None,
+    ("GET", "/v1/trainers"): Role.VIEWER,
+    ("POST", "/v1/trainers"): Role.USER,
+    ("GET", "/v1/trainers/{ref}"): Role.VIEWER,
+    ("PATCH", "/v1/trainers/{ref}"): Role.USER,
+    ("POST", "/v1/trainers/{ref}/cancel"): Role.USER,
+    ("GET", "/v1/trainers/{ref}/series"): Role.VIEWER,
+    ("GET", "/v1/trainers/{ref}/logs"): Role.VIEWER,
+    ("GET", "/v1/trainers/{ref}/explain"): Role.VIEWER,
+    ("GET", "/v1/nodes"): Role.VIEWER,
+    ("GET", "/v1/holes"): Role.VIEWER,
+    ("GET", "/v1/timeline"): Role.VIEWER,
+    ("GET", "/v1/cluster"): Role.VIEWER,
+    ("POST", "/v1/cluster/foreground-jobs"): Role.ADMIN,
+    ("GET", "/v1/plans"): Role.VIEWER,
+    ("GET", "/v1/plans/current"): Role.VIEWER,
+    ("GET", "/v1/plans/{plan_id}"): Role.VIEWER,
+    ("GET", "/v1/events"): Role.VIEWER,
+    ("GET", "/v1/events/recent"): Role.VIEWER,
+    ("POST", "/v1/fragments/{fragment_id}/report"): "fragment",
+    ("GET", "/v1/fragments/{fragment_id}/directive"): "fragment",
+}
+GUARDED = [route for route, role in ROLES.items() if role is not None]
+BY_ROLE = [route for route, role in ROLES.items() if isinstance(role, Role)]
+BODIES = {"/v1/trainers": SPEC, "/v1/cluster/foreground-jobs": {"nodes": 1, "run_s": 1.0}}
+
+
+def address(path: str) -> str:
+    return path.format(ref="digits", plan_id=1, fragment_id="f1")
+
+
+def body_of(method: str, path: str) -> dict[str, object] | None:
+    return None if method == "GET" else BODIES.get(path, {})
+
+
+def test_every_route_is_listed_here_with_its_role(api: ApiUnderTest) -> None:
+    documented = {
+        (method.upper(), path) for path, operations in api.app.openapi()["paths"].items() for method in operations
+    }
+    assert documented == ROLES.keys()
+
+
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+def test_without_a_token_nothing_is_answered(api: ApiUnderTest, method: str, path: str) -> None:
+    response = api.anonymous.request(method, address(path), json=body_of(method, path))
+    problem_of(response, 401)
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("token", ["oakum-guessed", "fragment-", "oäkum", "x" * 5000])
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+def test_an_unknown_token_opens_nothing(api: ApiUnderTest, method: str, path: str, token: str) -> None:
+    headers = {"Authorization": f"Bearer {token}".encode()}
+    response = api.anonymous.request(method, address(path), json=body_of(method, path), headers=headers)
+    problem_of(response, 401)
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize(("method", "path"), BY_ROLE)
+def test_a_role_may_do_what_the_list_says_and_no_more(
+    api: ApiUnderTest, method: str, path: str, role: Role
+) -> None:
+    api.outbox.close()  # the event stream ends at once
+    client = api.client(api.new_token("somebody", role))
+    response = client.request(method, address(path), json=body_of(method, path))
+    needed = ROLES[method, path]
+    if role >= needed:
+        assert response.status_code not in (401, 403)
+        return
+    detail = problem_of(response, 403)["detail"]
+    assert detail == (
+        f"{method} {address(path)} needs the role {needed.name.lower()}; this token has {role.name.lower()}"
+    )
+
+
+def test_a_refused_write_changes_nothing(api: ApiUnderTest) -> None:
+    api.submit()
+    before = api.viewer.get("/v1/trainers").json()
+    problem_of(api.viewer.post("/v1/trainers", json=SPEC | {"name": "another"}), 403)
+    problem_of(api.viewer.patch("/v1/trainers/digits", json={"weight": 9.0}), 403)
+    problem_of(api.viewer.post("/v1/trainers/digits/cancel"), 403)
+    assert api.viewer.get("/v1/trainers").json() == before
+
+
+def test_another_scheme_than_bearer_is_no_token(api: ApiUnderTest) -> None:
+    problem_of(api.anonymous.get("/v1/trainers", headers={"Authorization": "Basic YTpi"}), 401)
+
+
+def test_a_revoked_token_opens_nothing_any_more(api: ApiUnderTest) -> None:
+    client = api.client(api.new_token("leaver", Role.ADMIN))
+    assert client.get("/v1/trainers").status_code == 200
+    with api.sessions.begin() as session:
+        for row in session.query(ApiToken).where(ApiToken.name == "leaver"):
+            session.delete(row)
+    problem_of(client.get("/v1/trainers"), 401)
+
+
+def test_no_token_is_stored_as_it_is(api: ApiUnderTest) -> None:
+    token = api.new_token("alice", Role.USER)
+    api.engine.dispose()
+    stored = b"".join(file.read_bytes() for file in api.settings.data_dir.glob("oakum.db*"))
+    assert token.encode() not in stored
+
+
+def test_a_fragments_agent_speaks_for_its_own_fragment_alone(api: ApiUnderTest) -> None:
+    trainer = api.submit()["id"]
+    own, other = api.add_fragment(trainer, "n1"), api.add_fragment(trainer, "n2")
+    strangers = (api.anonymous, api.viewer, api.user, api.admin, api.fragment_client(other))
+    for client in strangers:
+        problem_of(client.post(f"/v1/fragments/{own}/report", json=report()), 401)
+        problem_of(client.get(f"/v1/fragments/{own}/directive"), 401)
+    assert api.stored_report(own) is None
+    assert api.fragment_client(own).post(f"/v1/fragments/{own}/report", json=report()).status_code == 204
+
+
+def test_a_fragments_token_opens_no_other_route(api: ApiUnderTest) -> None:
+    fragment = api.add_fragment(api.submit()["id"])
+    client = api.fragment_client(fragment)
+    for method, path in BY_ROLE:
+        problem_of(client.request(method, address(path), json=body_of(method, path)), 401)
+
+
+class TestForegroundJobs:
+    """The embedded cluster takes foreground jobs from an admin; any other scheduler takes none from here."""
+
+    @pytest.fixture
+    def local_api(self, data_dir) -> ApiUnderTest:  # type: ignore[no-untyped-def]
+        from oakum_service.config import LocalClusterSettings
+
+        return ApiUnderTest(data_dir, scheduler=LocalCluster(LocalClusterSettings(nodes=3, load=0), data_dir))
+
+    def test_an_admin_hands_one_in(self, local_api: ApiUnderTest) -> None:
+        response = local_api.admin.post("/v1/cluster/foreground-jobs", json={"nodes": 2, "run_s": 5.0})
+        assert response.status_code == 201
+        assert response.json()["job"].startswith("user-")
+
+    def test_nobody_else_does(self, local_api: ApiUnderTest) -> None:
+        for client in (local_api.viewer, local_api.user):
+            problem_of(client.post("/v1/cluster/foreground-jobs", json={"nodes": 1, "run_s": 5.0}), 403)
+
+    @pytest.mark.parametrize(
+        ("request_", "line"),
+        [
+            ({"nodes": 0, "run_s": 5.0}, "nodes: Input should be greater than or equal to 1"),
+            ({"nodes": 1, "run_s": 0}, "run_s: Input should be greater than 0"),
+            ({"nodes": 1, "run_s": 1e9}, "run_s: Input should be less than or equal to 3600"),
+            ({"nodes": 1}, "run_s: Field required"),
+            ({"nodes": 1, "run_s": 5.0, "name": "x"}, "name: Extra inputs are not permitted"),
+        ],
+    )
+    def test_one_that_makes_no_sense_is_refused(
+        self, local_api: ApiUnderTest, request_: dict[str, object], line: str
+    ) -> None:
+        problem = problem_of(local_api.admin.post("/v1/cluster/foreground-jobs", json=request_), 422)
+        assert problem["errors"] == [line]
+
+    def test_one_that_could_never_start_is_refused(self, local_api: ApiUnderTest) -> None:
+        response = local_api.admin.post(
+            "/v1/cluster/foreground-jobs", json={"nodes": local_api.settings.local.nodes + 1, "run_s": 5.0}
+        )
+        assert "the embedded cluster has" in problem_of(response, 409)["detail"]
+
+    def test_another_scheduler_takes_none_from_here(self, api: ApiUnderTest) -> None:
+        response = api.admin.post("/v1/cluster/foreground-jobs", json={"nodes": 1, "run_s": 5.0})
+        assert problem_of(response, 409)["detail"].startswith("foreground jobs are handed in to fake itself")

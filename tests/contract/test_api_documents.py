@@ -1,0 +1,484 @@
+"""What each route answers, whole documents, over a cluster that a test can take in at a glance."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from contract.api_under_test import ApiUnderTest, full_spec, problem_of, report
+from oakum_service.api.schemas import NodeState, TrainerState
+from oakum_service.control import journal
+from oakum_service.control.observe import write_snapshot
+from oakum_service.db.models import EventRecord, FragmentState, PlanRecord, ProgressSample, Report
+from oakum_service.schedulers.port import JobStart, Node, Snapshot
+from oakum_worker.protocol import Phase
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A trainer on two of three nodes; the third has a foreground job, and so had the second 60 s ago."""
+
+    api: ApiUnderTest
+    now: float
+    trainer: str
+    fragments: tuple[str, str, str]
+    """Two members, and one that has been preempted."""
+
+    def get(self, path: str) -> Any:
+        response = self.api.viewer.get(path)
+        assert response.status_code == 200, response.text
+        return response.json()
+
+
+@pytest.fixture
+def scene(api: ApiUnderTest) -> Scene:
+    now = time.time()
+    trainer = api.submit(max_nodes=4)["id"]
+    nodes = {name: Node(name, NodeState.HOLE, f"10.0.0.{name[1:]}") for name in ("n1", "n2", "n3")}
+    busy = {
+        name: Node(name, NodeState.FOREGROUND, node.address, job="j7", job_name="cfd")
+        for name, node in nodes.items()
+    }
+    start = JobStart("j7", now - 100.0, 2, 0.25)
+    earlier = Snapshot(now - 100.0, (nodes["n1"], busy["n2"], busy["n3"]), (), (start,))
+    later = Snapshot(now - 40.0, (nodes["n1"], nodes["n2"], busy["n3"]), (), (start,))
+    with api.sessions.begin() as session:
+        write_snapshot(session, later, write_snapshot(session, earlier, None))
+    lost = api.add_fragment(
+        trainer,
+        "n3",
+        state=FragmentState.ENDED,
+        launched_at=now - 130.0,
+        training_at=now - 120.0,
+        ended_at=now - 100.0,
+        cause="preempted",
+    )
+    first = api.add_fragment(trainer, "n1", launched_at=now - 90.0, training_at=now - 80.0)
+    second = api.add_fragment(trainer, "n2", launched_at=now - 30.0, training_at=now - 20.0)
+    with api.sessions.begin() as session:
+        session.add(Report(fragment_id=first, sequence=1, received_at=now, body=report(phase=Phase.TRAINING)))
+        session.add(
+            PlanRecord(
+                snapshot=2,
+                made_at=now - 35.0,
+                objective="throughput",
+                look_ahead_s=30.0,
+                value=75.0,
+                bound=100.0,
+                solver="cbc",
+                solve_s=0.01,
+                optimal=False,
+                allocations={trainer: {"nodes": ["n1", "n2"], "why": "all_idle", "reason": "No more are idle."}},
+            )
+        )
+        for step, loss in ((10, 0.5), (20, 0.25), (30, None)):
+            session.add(
+                ProgressSample(trainer_id=trainer, at=now + step, step=step, nodes=2, loss=loss, samples_per_s=9.5)
+            )
+    api.change_row(
+        trainer,
+        state=TrainerState.RUNNING,
+        started_at=now - 120.0,
+        generation=3,
+        members=[second, first],
+        progress={
+            "generation": 3,
+            "nodes": 2,
+            "step": 30,
+            "total_steps": 40,
+            "epoch": 1,
+            "samples": 2880,
+            "loss": 0.25,
+            "samples_per_s": 9.5,
+            "checkpoint_step": 20,
+            "metrics": {"accuracy": 0.9},
+        },
+        steps_at_size={"1": 10, "2": 20},
+        nodes_lost=1,
+        nodes_gained=2,
+        rescales=2,
+        stall_s=0.75,
+        last_stall_s=0.25,
+    )
+    return Scene(api, now, trainer, (first, second, lost))
+
+
+def about(seconds: float) -> object:
+    """Equal but for the time that the test itself takes."""
+    return pytest.approx(seconds, abs=30.0)
+
+
+def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
+    submitted = api.submit(workdir="/home/ulla")
+    expected = {
+        "id": submitted["id"],
+        "name": "digits",
+        "state": "waiting",
+        "message": "",
+        "spec": full_spec(workdir="/home/ulla"),
+        "submitted_at": about(time.time()),
+        "started_at": None,
+        "ended_at": None,
+        "generation": 0,
+        "nodes": [],
+        "granted": [],
+        "step": 0,
+        "total_steps": None,
+        "epoch": 0,
+        "samples": 0,
+        "loss": None,
+        "samples_per_s": None,
+        "checkpoint_step": None,
+        "metrics": {},
+        "steps_at_size": {},
+        "nodes_lost": 0,
+        "nodes_gained": 0,
+        "rescales": 0,
+        "stall_s": 0.0,
+        "last_stall_s": None,
+        "reason": "",
+    }
+    assert submitted == expected
+    assert api.viewer.get("/v1/trainers/digits").json() == submitted
+    assert api.viewer.get(f"/v1/trainers/{submitted['id']}").json() == submitted
+
+
+def test_submitting_wakes_the_controller_and_is_written_down(api: ApiUnderTest) -> None:
+    before = api.inbox.version
+    api.submit()
+    assert api.inbox.version > before
+    (event,) = api.viewer.get("/v1/events/recent").json()["events"]
+    assert (event["kind"], event["subject"]) == ("trainer.submitted", "digits")
+
+
+def test_a_running_trainer(scene: Scene) -> None:
+    document = scene.get("/v1/trainers/digits")
+    assert document == {
+        "id": scene.trainer,
+        "name": "digits",
+        "state": "running",
+        "message": "",
+        "spec": full_spec(max_nodes=4),
+        "submitted_at": about(scene.now),
+        "started_at": scene.now - 120.0,
+        "ended_at": None,
+        "generation": 3,
+        "nodes": ["n2", "n1"],
+        "granted": ["n1", "n2"],
+        "step": 30,
+        "total_steps": 40,
+        "epoch": 1,
+        "samples": 2880,
+        "loss": 0.25,
+        "samples_per_s": 9.5,
+        "checkpoint_step": 20,
+        "metrics": {"accuracy": 0.9},
+        "steps_at_size": {"1": 10, "2": 20},
+        "nodes_lost": 1,
+        "nodes_gained": 2,
+        "rescales": 2,
+        "stall_s": 0.75,
+        "last_stall_s": 0.25,
+        "reason": "No more are idle.",
+    }
+    assert scene.get("/v1/trainers") == {"trainers": [document]}
+
+
+def test_trainers_are_listed_the_newest_last_and_by_state(api: ApiUnderTest) -> None:
+    for name in ("first", "second", "third"):
+        api.submit(name=name)
+    api.end(api.viewer.get("/v1/trainers/second").json()["id"])
+    names = [trainer["name"] for trainer in api.viewer.get("/v1/trainers").json()["trainers"]]
+    assert names == ["first", "second", "third"]
+    for state, expected in {"waiting": ["first", "third"], "finished": ["second"], "failed": []}.items():
+        found = api.viewer.get("/v1/trainers", params={"state": state}).json()["trainers"]
+        assert [trainer["name"] for trainer in found] == expected
+    problem_of(api.viewer.get("/v1/trainers", params={"state": "asleep"}), 422)
+
+
+def test_a_name_means_the_newest_trainer_of_that_name(api: ApiUnderTest) -> None:
+    old = api.submit()["id"]
+    api.end(old)
+    new = api.submit()["id"]
+    assert api.viewer.get("/v1/trainers/digits").json()["id"] == new
+    assert api.viewer.get(f"/v1/trainers/{old}").json()["id"] == old
+
+
+def test_the_series_of_a_trainer(scene: Scene) -> None:
+    points = [
+        {"at": scene.now + step, "step": step, "nodes": 2, "loss": loss, "samples_per_s": 9.5}
+        for step, loss in ((10, 0.5), (20, 0.25), (30, None))
+    ]
+    assert scene.get("/v1/trainers/digits/series") == {"points": points}
+    assert scene.get("/v1/trainers/digits/series?limit=2") == {"points": points[1:]}
+
+
+def test_the_logs_of_a_trainer(scene: Scene) -> None:
+    first, second, lost = scene.fragments
+    for fragment, text in ((first, "one\ntwo\n"), (second, "three\n\xff\n"), (lost, "zero\n")):
+        folder = scene.api.settings.fragments_dir / fragment
+        folder.mkdir(parents=True)
+        (folder / "77_0_log.out").write_bytes(text.encode("latin-1"))
+    lines = ["n3 | zero", "n1 | one", "n1 | two", "n2 | three", "n2 | �"]
+    assert scene.get("/v1/trainers/digits/logs") == {"lines": lines}
+    assert scene.get("/v1/trainers/digits/logs?tail=2") == {"lines": lines[-2:]}
+
+
+def test_a_trainer_without_a_log_has_no_lines(api: ApiUnderTest) -> None:
+    api.submit()
+    assert api.viewer.get("/v1/trainers/digits/logs").json() == {"lines": []}
+
+
+def test_the_explanation_of_a_size(scene: Scene) -> None:
+    assert scene.get("/v1/trainers/digits/explain") == {
+        "trainer": "digits",
+        "nodes": 2,
+        "granted": 2,
+        "why": "all_idle",
+        "reason": "No more are idle.",
+        "plan": 1,
+    }
+
+
+def test_the_explanation_where_no_plan_has_one(api: ApiUnderTest) -> None:
+    trainer = api.submit()["id"]
+    document = api.viewer.get("/v1/trainers/digits/explain").json()
+    assert document == {
+        "trainer": "digits",
+        "nodes": 0,
+        "granted": 0,
+        "why": "no_plan",
+        "reason": "no plan has considered the trainer yet",
+        "plan": None,
+    }
+    api.change_row(trainer, state=TrainerState.FAILED, message="out of memory")
+    reason = api.viewer.get("/v1/trainers/digits/explain").json()["reason"]
+    assert reason == "the trainer is failed: out of memory"
+
+
+def test_the_nodes(scene: Scene) -> None:
+    def node(name: str, since: float, **fields: object) -> dict[str, object]:
+        return {
+            "name": name,
+            "state": "hole",
+            "since": since,
+            "foreground_job": None,
+            "trainer": None,
+            "fragment_phase": None,
+            "hole_ends_at": None,
+        } | fields
+
+    assert scene.get("/v1/nodes") == {
+        "snapshot": 2,
+        "taken_at": scene.now - 40.0,
+        "nodes": [
+            node("n1", scene.now - 100.0, trainer="digits", fragment_phase="training"),
+            node("n2", scene.now - 40.0, trainer="digits", fragment_phase="starting"),
+            node("n3", scene.now - 100.0, state="foreground", foreground_job="j7"),
+        ],
+    }
+
+
+def test_the_holes(scene: Scene) -> None:
+    holes = [
+        {"node": "n1", "start_at": scene.now - 100.0, "end_at": None},
+        {"node": "n2", "start_at": scene.now - 40.0, "end_at": None},
+    ]
+    assert scene.get("/v1/holes") == {"holes": holes}
+
+
+def test_the_timeline(scene: Scene) -> None:
+    first, second, lost = scene.fragments
+    now = scene.now
+
+    def fragment(node: str, id_: str, start: float, training: float, **fields: object) -> dict[str, object]:
+        return {
+            "node": node,
+            "start_at": now + start,
+            "end_at": None,
+            "fragment": id_,
+            "trainer": "digits",
+            "training_at": now + training,
+        } | fields
+
+    def job(node: str, end_at: float | None) -> dict[str, object]:
+        return {"node": node, "start_at": now - 100.0, "end_at": end_at, "job": "j7", "name": "cfd"}
+
+    document = scene.get("/v1/timeline?since_s=600")
+    assert document.pop("from_at") == about(now - 600.0)
+    assert document.pop("to_at") == about(now)
+    assert document == {
+        "nodes": ["n1", "n2", "n3"],
+        "foreground": [job("n2", now - 40.0), job("n3", None)],
+        "holes": scene.get("/v1/holes")["holes"],
+        "fragments": [
+            fragment("n3", lost, -130.0, -120.0, end_at=now - 100.0, phase="preempted"),
+            fragment("n1", first, -90.0, -80.0, phase="training"),
+            fragment("n2", second, -30.0, -20.0, phase="starting"),
+        ],
+    }
+
+
+def test_the_timeline_shows_no_more_than_was_asked_for(scene: Scene) -> None:
+    document = scene.get("/v1/timeline?since_s=30")
+    assert [(job["node"], job["end_at"]) for job in document["foreground"]] == [("n3", None)]
+    assert [fragment["node"] for fragment in document["fragments"]] == ["n1", "n2"]
+
+
+def test_the_cluster_at_a_glance(scene: Scene) -> None:
+    assert scene.get("/v1/cluster") == {
+        "scheduler": "fake",
+        "num_nodes": 3,
+        "num_foreground": 1,
+        "num_holes": 2,
+        "num_training": 2,
+        "idle_node_s": about(140.0),
+        "used_node_s": about(120.0),
+        "foreground_jobs_started": 1,
+        "foreground_delay_p50_s": 0.25,
+        "foreground_delay_p99_s": 0.25,
+        "foreground_delay_max_s": 0.25,
+    }
+
+
+def test_the_plans(scene: Scene) -> None:
+    plan = {
+        "id": 1,
+        "parent": None,
+        "snapshot": 2,
+        "made_at": scene.now - 35.0,
+        "solver": "cbc",
+        "value": 75.0,
+        "bound": 100.0,
+        "gap": 0.25,
+        "optimal": False,
+        "solve_s": 0.01,
+        "look_ahead_s": 30.0,
+        "objective": "throughput",
+        "allocations": [
+            {"trainer": "digits", "nodes": ["n1", "n2"], "why": "all_idle", "reason": "No more are idle."}
+        ],
+    }
+    assert scene.get("/v1/plans/current") == plan
+    assert scene.get("/v1/plans/1") == plan
+    assert scene.get("/v1/plans") == {"plans": [plan]}
+
+
+def test_before_the_first_snapshot_and_plan_there_is_nothing_to_show(api: ApiUnderTest) -> None:
+    assert api.viewer.get("/v1/nodes").json() == {"snapshot": 0, "taken_at": 0.0, "nodes": []}
+    assert api.viewer.get("/v1/holes").json() == {"holes": []}
+    assert api.viewer.get("/v1/plans").json() == {"plans": []}
+    assert api.viewer.get("/v1/cluster").json()["foreground_delay_max_s"] is None
+    detail = problem_of(api.viewer.get("/v1/plans/current"), 404)["detail"]
+    assert detail == "no plan has been made yet: one is made as soon as a trainer is submitted"
+
+
+def test_the_newest_events_in_order_of_time(api: ApiUnderTest) -> None:
+    with api.sessions.begin() as session:
+        for number in range(3):
+            journal.record(session, "node.hole", f"n{number}", f"n{number} is idle", number=number)
+    events = api.viewer.get("/v1/events/recent?limit=2").json()["events"]
+    assert events == [
+        {
+            "id": number + 1,
+            "at": about(time.time()),
+            "kind": "node.hole",
+            "subject": f"n{number}",
+            "message": f"n{number} is idle",
+            "data": {"number": number},
+        }
+        for number in (1, 2)
+    ]
+
+
+def test_a_change_of_sizes_and_weight(api: ApiUnderTest) -> None:
+    before = api.submit()
+    response = api.user.patch("/v1/trainers/digits", json={"max_nodes": 3, "weight": 2.5})
+    assert response.status_code == 200
+    assert response.json() == before | {"spec": full_spec(max_nodes=3, weight=2.5)}
+    assert api.viewer.get("/v1/trainers/digits").json() == response.json()
+
+
+def test_cancelling_is_a_wish_until_the_controller_has_seen_it(api: ApiUnderTest) -> None:
+    before, version = api.submit(), api.inbox.version
+    response = api.user.post("/v1/trainers/digits/cancel")
+    assert (response.status_code, response.json()) == (200, before)
+    assert api.inbox.version > version
+
+
+BOUNDS = {
+    "/v1/trainers/digits/series": ("limit", 1, 5000),
+    "/v1/trainers/digits/logs": ("tail", 1, 10_000),
+    "/v1/events/recent": ("limit", 1, 1000),
+    "/v1/plans": ("limit", 1, 500),
+    "/v1/holes": ("since_s", 0.001, 7 * 24 * 3600),
+    "/v1/timeline": ("since_s", 0.001, 7 * 24 * 3600),
+}
+
+
+@pytest.mark.parametrize("path", BOUNDS)
+def test_no_listing_can_be_made_to_return_more_than_its_bound(api: ApiUnderTest, path: str) -> None:
+    name, least, most = BOUNDS[path]
+    api.submit()
+    for good in (least, most):
+        assert api.viewer.get(path, params={name: good}).status_code == 200
+    for bad in (least - 1, most + 1, "many", "nan", "inf", 10**400):
+        (line,) = problem_of(api.viewer.get(path, params={name: bad}), 422)["errors"]
+        assert line.startswith(f"query.{name}: ")
+
+
+def test_a_listing_returns_no_more_than_its_default_bound(api: ApiUnderTest) -> None:
+    with api.sessions.begin() as session:
+        session.add_all(
+            EventRecord(at=0.0, kind="node.hole", subject="n1", message="", data={}) for _ in range(60)
+        )
+    assert len(api.viewer.get("/v1/events/recent").json()["events"]) == 50
+
+
+def test_anybody_may_ask_whether_the_service_answers(api: ApiUnderTest) -> None:
+    response = api.anonymous.get("/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+class TestDashboard:
+    """The page is for everybody; what it shows, it asks the API for with the token that it was given."""
+
+    @pytest.fixture
+    def client(self, api: ApiUnderTest) -> TestClient:
+        return api.anonymous
+
+    def test_the_page_lets_nothing_in_from_elsewhere(self, client: TestClient) -> None:
+        response = client.get("/")
+        assert response.status_code == 200
+        assert response.headers["Content-Type"].startswith("text/html")
+        directives = dict(
+            directive.split(" ", 1) for directive in response.headers["Content-Security-Policy"].split("; ")
+        )
+        assert directives == {
+            "default-src": "'none'",
+            "script-src": "'self'",
+            "style-src": "'self'",
+            "img-src": "'self'",
+            "connect-src": "'self'",
+            "form-action": "'none'",
+            "base-uri": "'none'",
+            "frame-ancestors": "'none'",
+        }
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+        assert response.headers["Referrer-Policy"] == "no-referrer"
+
+    @pytest.mark.parametrize("path", ["/static/style.css", "/static/js/main.js", "/static/plotly.min.js"])
+    def test_its_files_are_served_under_the_same_policy(self, client: TestClient, path: str) -> None:
+        response = client.get(path)
+        assert response.status_code == 200
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+
+    @pytest.mark.parametrize(
+        "path", ["/static/..%2froutes.py", "/static/%2e%2e/routes.py", "/static/js", "/static/%00", "/static/none"]
+    )
+    def test_nothing_else_is(self, client: TestClient, path: str) -> None:
+        problem_of(client.get(path), 404)
