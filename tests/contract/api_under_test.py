@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,18 @@ class FakeScheduler:
         self.own_jobs.clear()
 
 
+class WatchedHub(Hub):
+    """A hub that tells when somebody is about to wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited = threading.Event()
+
+    async def wait(self, seen: int, timeout_s: float) -> None:
+        self.waited.set()
+        await super().wait(seen, timeout_s)
+
+
 class ApiUnderTest:
     """The app, a client for each role, and what a test needs to put into the database."""
 
@@ -79,7 +93,7 @@ class ApiUnderTest:
         self.engine = open_engine(self.settings.database)
         self.sessions = open_sessions(self.engine)
         self.scheduler = scheduler or FakeScheduler()
-        self.inbox, self.outbox = Hub(), Hub()
+        self.inbox, self.outbox = Hub(), WatchedHub()
         self.context = Context(
             settings=self.settings,
             sessions=self.sessions,
@@ -113,6 +127,21 @@ class ApiUnderTest:
         assert response.status_code == 201, response.text
         document: dict[str, Any] = response.json()
         return document
+
+    def submit_at_once(self, times: int, key: str | None, **fields: object) -> list[httpx.Response]:
+        """The same submission from several threads in the same moment."""
+        together = threading.Barrier(times)
+        headers = {} if key is None else {"Idempotency-Key": key}
+
+        def submit(_: int) -> httpx.Response:
+            together.wait(10.0)
+            return self.user.post("/v1/trainers", json=SPEC | fields, headers=headers)
+
+        with ThreadPoolExecutor(times) as threads:
+            return list(threads.map(submit, range(times)))
+
+    def trainer_names(self) -> list[str]:
+        return [trainer["name"] for trainer in self.viewer.get("/v1/trainers").json()["trainers"]]
 
     def change_row(self, trainer: str, **columns: object) -> None:
         """What the controller would write about a trainer."""

@@ -62,6 +62,7 @@ class GenerationGroup:
             )
         except (OSError, RuntimeError, ValueError) as error:
             self.leave()
+            _forget_failed_attempt()
             raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
         with self._lock:
             self._sockets = _tcp_sockets() - self._before
@@ -95,6 +96,17 @@ class GenerationGroup:
             forming = self._number is not None and self._sockets is None
         if forming:
             self.cut(below - 1)
+
+
+def _forget_failed_attempt() -> None:
+    """Bring torch's count of this process's groups back to zero.
+
+    The count is part of the names under which ranks look for each other in the store. A failed attempt leaves it
+    raised in this process alone, which would then wait for its peers under another name, for ever; destroying a
+    group that stands, here one of this rank alone, resets it.
+    """
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
 
 
 def _connect(rendezvous: Endpoint) -> dist.TCPStore:

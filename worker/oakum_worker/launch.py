@@ -23,6 +23,8 @@ _NO_TIMEOUT_MIN = 60 * 24 * 365
 
 def run_fragment(folder: str) -> None:
     """The payload: be the agent of the fragment whose config lies in `folder`."""
+    # submitit has just made this process ignore SIGTERM. Until the agent stands there is nothing to take leave of.
+    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
     from oakum_worker.agent import Agent  # kept out of the service's imports
 
     config_file = Path(folder) / CONFIG_NAME

@@ -12,11 +12,18 @@ A 410 Gone on either call means that the service no longer wants the fragment: i
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from oakum_worker.spec import TrainerSpec
+
+# What a report says ends up in the database and in the next plan: nothing that either would choke on is let in.
+Number = Annotated[int, Field(ge=0, lt=2**31)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class _Message(BaseModel):
@@ -105,12 +112,12 @@ class Directive(_Message):
 class Progress(_Message):
     """Where training stands, as rank 0 sees it."""
 
-    generation: int
-    nodes: int
-    step: int
+    generation: Number
+    nodes: Number
+    step: Number
     """Finished optimizer steps since the trainer began."""
     total_steps: int
-    epoch: int
+    epoch: Number
     samples: int
     """Samples consumed since the trainer began."""
     loss: float | None = None
@@ -120,16 +127,27 @@ class Progress(_Message):
     checkpoint_step: int | None = None
     """Step of the newest durable checkpoint."""
     metrics: dict[str, float] = {}
-    """What the task's `evaluate` last returned."""
+    """What the task's `evaluate` last returned, as far as it is finite: JSON knows no other numbers."""
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _finite_only(cls, metrics: Any) -> Any:
+        if not isinstance(metrics, Mapping):
+            return metrics
+        return {
+            name: value
+            for name, value in metrics.items()
+            if value is not None and (not isinstance(value, float) or math.isfinite(value))
+        }
 
 
 class Switch(_Message):
     """How a generation began, as its rank 0 saw it."""
 
-    generation: int
-    step: int
+    generation: Number
+    step: Number
     """Finished steps of the state it began with."""
-    stall_s: float | None = None
+    stall_s: Seconds | None = None
     """From the end of the last step before it to the end of its first own step; None after a cold start."""
     source: str
     """`survivor`, `checkpoint` or `scratch`: where the state came from."""
@@ -151,16 +169,16 @@ class FragmentReport(_Message):
     """All that an agent knows of its fragment."""
 
     phase: Phase
-    sequence: int
+    sequence: Number
     """Rises with every report; the service ignores a report older than one it has seen."""
     pid: int
     host: str
     ranks: tuple[Endpoint, ...] = ()
-    generation: int = 0
+    generation: Number = 0
     """Newest generation that the ranks have formed."""
-    broken: int = 0
+    broken: Number = 0
     """Newest generation that is unusable for these ranks."""
-    startup_s: float | None = None
+    startup_s: Seconds | None = None
     """From the agent's start to READY."""
     progress: Progress | None = None
     switch: Switch | None = None

@@ -67,6 +67,8 @@ class RankHandle:
     def _environment(self) -> dict[str, str]:
         environment = dict(os.environ)
         environment["OMP_NUM_THREADS"] = str(self._spec.threads_per_rank)
+        # A rendezvous that is broken off is everyday business here, not worth a C++ stack trace.
+        environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         return environment
 
     def _listen(self, reading: int) -> None:

@@ -18,12 +18,7 @@ _log = logging.getLogger("oakum")
 
 def problem_response(status: int, detail: str, errors: list[str] | None = None) -> JSONResponse:
     """A problem document as a response."""
-    problem = Problem(
-        title=HTTPStatus(status).phrase,
-        status=status,
-        detail=_encodable(detail),
-        errors=[_encodable(line) for line in errors or []],
-    )
+    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
     return JSONResponse(problem.model_dump(), status_code=status, media_type="application/problem+json")
 
 
@@ -71,8 +66,3 @@ def _line(item: dict[str, object]) -> str:
         return "body: expected a JSON object, sent with Content-Type: application/json"
     where = ".".join(str(part) for part in location if part != "body") or "body"
     return f"{where}: {str(item['msg']).removeprefix('Value error, ')}"
-
-
-def _encodable(text: str) -> str:
-    """The text with lone surrogates, which a JSON body can bring in, spelled out."""
-    return text.encode("utf-8", errors="backslashreplace").decode()

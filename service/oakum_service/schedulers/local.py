@@ -35,6 +35,7 @@ from oakum_worker.protocol import FragmentConfig
 
 _log = logging.getLogger("oakum.local")
 
+_SIGNAL_EVERY_S = 0.5
 # A foreground job's process on a node: sleeps for its run time, or until the cluster that started it is gone.
 _SLEEP = "import select, sys; select.select([sys.stdin], [], [], float(sys.argv[1]))"
 
@@ -47,7 +48,9 @@ class _Fragment:
     node: str
     process: psutil.Process
     kill_at_s: float | None = None
-    """When SIGKILL follows the SIGTERM it has had."""
+    """When SIGKILL follows its first SIGTERM."""
+    signal_at_s: float = 0.0
+    """When SIGTERM is due again: processes that were just being started may have missed it."""
 
 
 @dataclass
@@ -193,20 +196,25 @@ class LocalCluster:
     def _evict(self, fragment: _Fragment) -> None:
         if fragment.kill_at_s is None:
             fragment.kill_at_s = time.time() + self._settings.grace_s
-            fragment_processes.send([fragment.process], signal.SIGTERM)
+            self._signal(fragment)
+
+    def _signal(self, fragment: _Fragment) -> None:
+        fragment.signal_at_s = time.time() + _SIGNAL_EVERY_S
+        fragment_processes.send(self._processes(fragment.id), signal.SIGTERM)
 
     def _run(self) -> None:
         """The cluster's own life: arrivals, starts, ends, kills, each at its event."""
         with self._changed:
             while not self._stopping:
                 changed = self._take_arrivals() | self._take_ends() | self._allocate() | self._start_allocated()
-                self._kill_overdue()
+                self._press_evicted()
                 if changed:
                     self._on_change()
                 self._changed.wait(timeout=max(0.0, self._wake_at_s() - time.time()))
 
     def _wake_at_s(self) -> float:
-        kills = [f.kill_at_s for f in self._fragments.values() if f.kill_at_s is not None]
+        evicted = [f for f in self._fragments.values() if f.kill_at_s is not None]
+        kills = [min(f.signal_at_s, f.kill_at_s or f.signal_at_s) for f in evicted]
         arrivals = [self._next_at_s] if self._next is not None else []
         return min(itertools.chain(kills, arrivals), default=time.time() + 60.0)
 
@@ -283,9 +291,13 @@ class LocalCluster:
         with self._changed:
             self._changed.notify_all()
 
-    def _kill_overdue(self) -> None:
+    def _press_evicted(self) -> None:
         for fragment in self._fragments.values():
-            if fragment.kill_at_s is not None and fragment.kill_at_s <= time.time():
+            if fragment.kill_at_s is None:
+                continue
+            if fragment.signal_at_s <= time.time():
+                self._signal(fragment)
+            if fragment.kill_at_s <= time.time():
                 _log.warning("fragment %s outstayed its grace on %s: killed", fragment.id, fragment.node)
                 fragment_processes.send(self._processes(fragment.id), signal.SIGKILL)
                 fragment.kill_at_s = time.time() + self._settings.grace_s

@@ -1,0 +1,296 @@
+"""The agents' side of the API: reports go in, directives come out as soon as there is a new one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from contract.api_under_test import ApiUnderTest, problem_of, report
+from oakum_service.api import fragments
+from oakum_service.api.schemas import TrainerState
+from oakum_service.db.models import Fragment, FragmentState, Report
+from oakum_worker.protocol import Directive, FragmentReport, Phase, Progress
+
+ENDPOINTS = [{"host": "10.0.0.1", "port": 4000}, {"host": "10.0.0.1", "port": 4001}]
+
+
+@pytest.fixture
+def trainer(api: ApiUnderTest) -> str:
+    return str(api.submit()["id"])
+
+
+@pytest.fixture
+def fragment(api: ApiUnderTest, trainer: str) -> str:
+    return api.add_fragment(trainer)
+
+
+@pytest.fixture
+def agent(api: ApiUnderTest, fragment: str) -> TestClient:
+    return api.fragment_client(fragment)
+
+
+def send(agent: TestClient, fragment: str, document: dict[str, object]) -> httpx.Response:
+    return agent.post(f"/v1/fragments/{fragment}/report", json=document)
+
+
+def poll(agent: TestClient, fragment: str, after: int = -1, wait_s: float = 0.0) -> httpx.Response:
+    return agent.get(f"/v1/fragments/{fragment}/directive", params={"after": after, "wait_s": wait_s})
+
+
+class TestReports:
+    def test_a_report_is_kept_whole(self, api: ApiUnderTest, agent: TestClient, fragment: str) -> None:
+        document = report(
+            7,
+            Phase.TRAINING,
+            ranks=ENDPOINTS,
+            generation=2,
+            broken=1,
+            startup_s=3.5,
+            progress={"generation": 2, "nodes": 1, "step": 5, "total_steps": 9, "epoch": 0, "samples": 480},
+            switch={"generation": 2, "step": 4, "stall_s": 0.2, "source": "survivor"},
+            warnings=["a corrupt checkpoint was skipped"],
+        )
+        assert send(agent, fragment, document).status_code == 204
+        assert api.stored_report(fragment) == FragmentReport.model_validate(document)
+
+    def test_an_older_report_is_ignored(self, api: ApiUnderTest, agent: TestClient, fragment: str) -> None:
+        for sequence, phase in ((5, Phase.TRAINING), (4, Phase.READY), (5, Phase.WARMING)):
+            assert send(agent, fragment, report(sequence, phase)).status_code == 204
+        assert api.stored_report(fragment) == FragmentReport.model_validate(report(5, Phase.TRAINING))
+
+    def test_an_older_report_still_shows_that_the_agent_lives(
+        self, api: ApiUnderTest, agent: TestClient, fragment: str
+    ) -> None:
+        send(agent, fragment, report(5))
+        with api.sessions.begin() as session:
+            session.get_one(Report, fragment).received_at = 0.0
+        send(agent, fragment, report(4))
+        with api.sessions.begin() as session:
+            assert session.get_one(Report, fragment).received_at == pytest.approx(time.time(), abs=30.0)
+
+    def test_what_concerns_the_membership_wakes_the_controller_and_progress_does_not(
+        self, api: ApiUnderTest, agent: TestClient, fragment: str
+    ) -> None:
+        def wakes(document: dict[str, object]) -> bool:
+            before = api.inbox.version
+            assert send(agent, fragment, document).status_code == 204
+            return api.inbox.version > before
+
+        progress = {"generation": 1, "nodes": 1, "step": 5, "total_steps": 9, "epoch": 0, "samples": 480}
+        failure = {"stage": "train", "message": "out of memory"}
+        assert wakes(report(1))
+        assert not wakes(report(2))
+        assert wakes(report(3, Phase.READY))
+        assert wakes(report(4, Phase.READY, ranks=ENDPOINTS))
+        assert wakes(report(5, Phase.TRAINING, ranks=ENDPOINTS, generation=1))
+        assert not wakes(report(6, Phase.TRAINING, ranks=ENDPOINTS, generation=1, progress=progress))
+        assert wakes(report(7, Phase.TRAINING, ranks=ENDPOINTS, generation=1, broken=1))
+        assert wakes(report(8, Phase.TRAINING, ranks=ENDPOINTS, generation=1, broken=1, signalled=True))
+        assert wakes(report(9, Phase.FAILED, ranks=ENDPOINTS, generation=1, broken=1, failure=failure))
+
+    def test_a_newer_agent_may_say_more_than_this_service_knows(
+        self, api: ApiUnderTest, agent: TestClient, fragment: str
+    ) -> None:
+        assert send(agent, fragment, report(1) | {"temperature_c": 71.0}).status_code == 204
+        assert api.stored_report(fragment) == FragmentReport.model_validate(report(1))
+
+    @pytest.mark.parametrize(
+        ("fields", "where"),
+        [
+            ({"phase": "dreaming"}, "phase"),
+            ({"sequence": "first"}, "sequence"),
+            ({"sequence": 2**63}, "sequence"),
+            ({"generation": -1}, "generation"),
+            ({"broken": 2**31}, "broken"),
+            ({"startup_s": -1.0}, "startup_s"),
+            ({"switch": {"generation": 1, "step": 1, "stall_s": -1.0, "source": "survivor"}}, "switch.stall_s"),
+            ({"progress": {"generation": 1}}, "progress.nodes"),
+        ],
+    )
+    def test_a_report_that_makes_no_sense_is_refused(
+        self, api: ApiUnderTest, agent: TestClient, fragment: str, fields: dict[str, object], where: str
+    ) -> None:
+        lines = problem_of(send(agent, fragment, report(1) | fields), 422)["errors"]
+        assert lines[0].startswith(f"{where}: ")
+        assert api.stored_report(fragment) is None
+
+    def test_a_task_whose_numbers_have_left_the_reals_still_reports(
+        self, api: ApiUnderTest, agent: TestClient, fragment: str
+    ) -> None:
+        """Training that diverges is the user's affair and no reason to lose the fragment."""
+        progress = Progress(
+            generation=1,
+            nodes=1,
+            step=5,
+            total_steps=9,
+            epoch=0,
+            samples=480,
+            loss=math.nan,
+            samples_per_s=math.inf,
+            metrics={"perplexity": math.inf, "accuracy": 0.5, "recall": math.nan},
+        )
+        sent = FragmentReport(phase=Phase.TRAINING, sequence=1, pid=1, host="n1", progress=progress)
+        response = agent.post(
+            f"/v1/fragments/{fragment}/report",
+            content=sent.model_dump_json(),
+            headers={"Content-Type": "application/json"},
+        )
+        assert response.status_code == 204, response.text
+        kept = api.stored_report(fragment)
+        assert kept is not None
+        assert kept.progress is not None
+        assert (kept.progress.loss, kept.progress.samples_per_s) == (None, None)
+        assert kept.progress.metrics == {"accuracy": 0.5}
+
+
+class TestGone:
+    def test_an_ended_fragment_is_not_wanted_any_more(
+        self, api: ApiUnderTest, agent: TestClient, fragment: str
+    ) -> None:
+        send(agent, fragment, report(1))
+        with api.sessions.begin() as session:
+            session.get_one(Fragment, fragment).state = FragmentState.ENDED
+        detail = problem_of(send(agent, fragment, report(2)), 410)["detail"]
+        assert detail == f"fragment {fragment} has ended"
+        problem_of(poll(agent, fragment, wait_s=20.0), 410)
+        kept = api.stored_report(fragment)
+        assert kept is not None
+        assert kept.sequence == 1
+
+    def test_a_fragment_that_no_database_knows_is_not_wanted(self, api: ApiUnderTest) -> None:
+        agent = api.fragment_client("lost")
+        problem_of(send(agent, "lost", report(1)), 410)
+        problem_of(poll(agent, "lost"), 410)
+
+
+class TestDirectives:
+    @pytest.fixture
+    def waiting(self, api: ApiUnderTest, agent: TestClient, fragment: str) -> Iterator[Future[httpx.Response]]:
+        """A long poll for what follows revision 0, which has begun to wait."""
+        with ThreadPoolExecutor(1) as thread:
+            polled = thread.submit(poll, agent, fragment, 0, 25.0)
+            assert api.outbox.waited.wait(20.0)
+            yield polled
+            api.outbox.close()
+
+    def test_the_first_word_comes_at_once(self, agent: TestClient, fragment: str) -> None:
+        response = poll(agent, fragment, wait_s=20.0)
+        assert response.status_code == 200
+        assert Directive.model_validate(response.json()) == Directive(revision=0)
+
+    def test_only_a_newer_revision_than_the_one_known_is_told(
+        self, api: ApiUnderTest, agent: TestClient, trainer: str, fragment: str
+    ) -> None:
+        api.change_row(trainer, revision=7)
+        assert poll(agent, fragment, after=6).json()["revision"] == 7
+        assert [poll(agent, fragment, after=after).status_code for after in (7, 8)] == [204, 204]
+        assert poll(agent, fragment, after=7).content == b""
+
+    def test_nothing_new_is_told_when_time_is_up_and_not_before(self, agent: TestClient, fragment: str) -> None:
+        began_s = time.monotonic()
+        assert poll(agent, fragment, after=0, wait_s=0.4).status_code == 204
+        assert 0.4 <= time.monotonic() - began_s < 10.0
+
+    def test_a_change_ends_the_wait(
+        self, api: ApiUnderTest, trainer: str, waiting: Future[httpx.Response]
+    ) -> None:
+        api.change_row(trainer, revision=1, over=3)
+        response = waiting.result(15.0)
+        assert response.status_code == 200
+        assert Directive.model_validate(response.json()) == Directive(revision=1, over=3)
+
+    def test_a_change_between_the_look_and_the_wait_is_not_missed(
+        self,
+        api: ApiUnderTest,
+        agent: TestClient,
+        trainer: str,
+        fragment: str,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        look, looks = fragments._read, itertools.count(1)
+
+        def look_and_see_it_change(*arguments: Any) -> Directive:
+            found = look(*arguments)
+            if next(looks) == 1:
+                api.change_row(trainer, revision=1)
+            return found
+
+        monkeypatch.setattr(fragments, "_read", look_and_see_it_change)
+        began_s = time.monotonic()
+        assert poll(agent, fragment, after=0, wait_s=25.0).json()["revision"] == 1
+        assert time.monotonic() - began_s < 15.0
+
+    def test_news_that_are_not_its_own_do_not_end_the_wait(
+        self, api: ApiUnderTest, trainer: str, waiting: Future[httpx.Response]
+    ) -> None:
+        api.outbox.waited.clear()
+        api.outbox.notify()
+        assert api.outbox.waited.wait(15.0)
+        assert not waiting.done()
+
+    def test_a_fragment_that_ends_while_its_agent_waits_is_told_so(
+        self, api: ApiUnderTest, fragment: str, waiting: Future[httpx.Response]
+    ) -> None:
+        with api.sessions.begin() as session:
+            session.get_one(Fragment, fragment).state = FragmentState.ENDED
+        api.outbox.notify()
+        problem_of(waiting.result(15.0), 410)
+
+    def test_a_service_that_stops_lets_nobody_wait(
+        self, api: ApiUnderTest, waiting: Future[httpx.Response]
+    ) -> None:
+        api.outbox.close()
+        assert waiting.result(15.0).status_code == 204
+
+    @pytest.mark.parametrize("wait_s", [-1, 31, "nan", "inf"])
+    def test_nobody_waits_for_ever(self, agent: TestClient, fragment: str, wait_s: object) -> None:
+        params = {"wait_s": str(wait_s)}
+        (line,) = problem_of(agent.get(f"/v1/fragments/{fragment}/directive", params=params), 422)["errors"]
+        assert line.startswith("query.wait_s: ")
+
+    def test_a_generation_lists_its_members_in_order_with_their_ranks(
+        self, api: ApiUnderTest, trainer: str, fragment: str
+    ) -> None:
+        other = api.add_fragment(trainer, "n2")
+        send(api.fragment_client(fragment), fragment, report(1, Phase.READY, ranks=ENDPOINTS[:1]))
+        send(api.fragment_client(other), other, report(1, Phase.READY, ranks=ENDPOINTS))
+        api.change_row(trainer, revision=4, generation=3, over=2, members=[other, fragment])
+        told = [poll(api.fragment_client(each), each).json() for each in (fragment, other)]
+        assert told[0] == told[1]
+        assert told[0] == {
+            "revision": 4,
+            "generation": {
+                "number": 3,
+                "members": [
+                    {"fragment": other, "node": "n2", "ranks": ENDPOINTS},
+                    {"fragment": fragment, "node": "n1", "ranks": ENDPOINTS[:1]},
+                ],
+                "closer": None,
+            },
+            "over": 2,
+            "leave": False,
+        }
+
+    def test_the_word_to_leave_is_for_the_released_fragment_alone(
+        self, api: ApiUnderTest, trainer: str, fragment: str
+    ) -> None:
+        released = api.add_fragment(trainer, "n2", released=True)
+        assert poll(api.fragment_client(released), released).json()["leave"] is True
+        assert poll(api.fragment_client(fragment), fragment).json()["leave"] is False
+
+    @pytest.mark.parametrize("state", TrainerState)
+    def test_every_fragment_of_a_trainer_that_has_ended_is_to_leave(
+        self, api: ApiUnderTest, agent: TestClient, trainer: str, fragment: str, state: TrainerState
+    ) -> None:
+        api.change_row(trainer, state=state, revision=1, generation=2, members=[], closer=fragment)
+        directive = poll(agent, fragment).json()
+        assert directive["leave"] is state.ended
+        assert directive["generation"] == {"number": 2, "members": [], "closer": fragment}

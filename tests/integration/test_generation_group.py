@@ -1,0 +1,146 @@
+"""Process groups of generations, formed and broken off between real processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from oakum_worker.errors import GroupError
+from oakum_worker.group import GenerationGroup
+from oakum_worker.protocol import Endpoint, Generation, Member
+
+
+def _generation(number: int, *endpoints: Endpoint) -> Generation:
+    return Generation(
+        number=number,
+        members=tuple(Member(fragment=f"f{e.port}", node="n", ranks=(e,)) for e in endpoints),
+    )
+
+
+def _rank(line: Connection) -> None:
+    """Obeys (method, arguments) pairs; answers with what came of each."""
+    torch.set_num_threads(1)
+    group = GenerationGroup("127.0.0.1")
+    line.send(group.endpoint)
+    formed: dist.ProcessGroup | None = None
+    cutter: threading.Timer | None = None
+    while True:
+        method, *arguments = line.recv()
+        began_s = time.monotonic()
+        try:
+            if method == "form":
+                formed = group.form(*arguments)
+                line.send("formed")
+            elif method == "cut later":
+                delay_s, up_to = arguments
+                cutter = threading.Timer(delay_s, group.cut, (up_to,))
+                cutter.start()
+                line.send("ok")
+            elif method == "cut forming later":
+                delay_s, below = arguments
+                threading.Timer(delay_s, group.cut_forming, (below,)).start()
+                line.send("ok")
+            elif method == "sum":
+                value = torch.ones(1)
+                dist.all_reduce(value, group=formed)
+                line.send(value.item())
+            elif method == "leave":
+                group.leave()
+                line.send("left")
+        except (GroupError, RuntimeError) as error:
+            line.send((type(error).__name__, time.monotonic() - began_s))
+
+
+class Rank:
+    """A rank in a process of its own."""
+
+    def __init__(self) -> None:
+        context = mp.get_context("spawn")
+        self._line, theirs = context.Pipe()
+        self.process: SpawnProcess = context.Process(target=_rank, args=(theirs,), daemon=True)
+        self.process.start()
+        self.endpoint: Endpoint = self.answer()
+
+    def tell(self, *command: object) -> None:
+        self._line.send(command)
+
+    def answer(self) -> object:
+        assert self._line.poll(30.0), "no answer within 30 s"
+        return self._line.recv()
+
+    def ask(self, *command: object) -> object:
+        self.tell(*command)
+        return self.answer()
+
+
+@pytest.fixture
+def ranks() -> list[Rank]:
+    """Three ranks."""
+    started = [Rank() for _ in range(3)]
+    yield started
+    for rank in started:
+        rank.process.kill()
+        rank.process.join()
+
+
+def _form_all(ranks: list[Rank], number: int) -> list[object]:
+    generation = _generation(number, *(rank.endpoint for rank in ranks))
+    for index, rank in enumerate(ranks):
+        rank.tell("form", generation, index)
+    return [rank.answer() for rank in ranks]
+
+
+def test_a_generation_follows_another_in_the_same_processes(ranks: list[Rank]) -> None:
+    assert _form_all(ranks, 1) == ["formed"] * 3
+    for rank in ranks:
+        rank.tell("sum")
+    assert [rank.answer() for rank in ranks] == [3.0] * 3
+    assert [rank.ask("leave") for rank in ranks] == ["left"] * 3
+    assert _form_all(ranks[1:], 2) == ["formed"] * 2
+
+
+def test_a_rendezvous_that_was_broken_off_does_not_spoil_the_next(ranks: list[Rank]) -> None:
+    """One rank waited in vain for a peer; the next generation has that rank and a fresh one."""
+    first, absent, fresh = ranks
+    first.ask("cut forming later", 0.3, 2)
+    kind, _ = first.ask("form", _generation(1, first.endpoint, absent.endpoint), 0)
+    assert kind == "GroupError"
+    assert _form_all([first, fresh], 2) == ["formed"] * 2
+
+
+def test_a_rendezvous_with_a_dead_rank_fails_at_once(ranks: list[Rank]) -> None:
+    dead, other = ranks[0], ranks[1]
+    generation = _generation(1, dead.endpoint, other.endpoint)
+    dead.process.kill()
+    dead.process.join()
+    kind, waited_s = other.ask("form", generation, 1)
+    assert kind == "GroupError"
+    assert waited_s < 2.0
+
+
+def test_cutting_frees_a_rank_from_a_peer_that_hangs(ranks: list[Rank]) -> None:
+    """Two ranks are in the collective, the third never comes; a cut ends their wait."""
+    _form_all(ranks, 1)
+    for rank in ranks[:2]:
+        rank.ask("cut later", 0.3, 1)
+        rank.tell("sum")
+    answers = [rank.answer() for rank in ranks[:2]]
+    assert [kind for kind, _ in answers] == ["RuntimeError"] * 2
+    assert max(waited_s for _, waited_s in answers) < 2.0
+    assert [rank.ask("leave") for rank in ranks[:2]] == ["left"] * 2
+    assert _form_all(ranks[:2], 2) == ["formed"] * 2
+
+
+def test_a_cut_of_older_generations_leaves_the_present_one_alone(ranks: list[Rank]) -> None:
+    _form_all(ranks, 5)
+    for rank in ranks:
+        rank.ask("cut later", 0.0, 4)
+        rank.tell("sum")
+    assert [rank.answer() for rank in ranks] == [3.0] * 3
