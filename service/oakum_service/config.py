@@ -4,15 +4,30 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from oakum_service.errors import ConfigurationError
 from oakum_solver.problem import Objective
 
 
-class LocalClusterSettings(BaseSettings):
+class _FromEnvironment(BaseSettings):
+    """Raises `ConfigurationError` with the variable's name for each setting that cannot be so."""
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise ConfigurationError("; ".join(self._explain(dict(item)) for item in error.errors())) from error
+
+    def _explain(self, item: dict[str, Any]) -> str:
+        variable = (self.model_config["env_prefix"] + "_".join(str(part) for part in item["loc"])).upper()
+        return f"{variable} is {item['input']!r}: {item['msg']}"
+
+
+class LocalClusterSettings(_FromEnvironment):
     """The embedded cluster: virtual nodes of this machine under a small foreground load."""
 
     model_config = SettingsConfigDict(env_prefix="OAKUM_LOCAL_")
@@ -33,7 +48,7 @@ class LocalClusterSettings(BaseSettings):
     """Seconds from SIGTERM to SIGKILL when a foreground job takes a node."""
 
 
-class Settings(BaseSettings):
+class Settings(_FromEnvironment):
     """The service's settings."""
 
     model_config = SettingsConfigDict(env_prefix="OAKUM_")

@@ -10,8 +10,8 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -55,8 +55,8 @@ class OakumServer:
         self.token = _admin_token(self.sessions.begin, settings.client_file)
         self._socket = _bind(settings.host, settings.port)
         self.url = settings.public_url or _url(settings.host, self._socket.getsockname()[1])
-        _write_private(settings.service_file, {"url": self.url})
-        _write_private(settings.client_file, {"url": self.url, "token": self.token})
+        _write_private(settings.service_file, json.dumps({"url": self.url}).encode())
+        _write_private(settings.client_file, json.dumps({"url": self.url, "token": self.token}).encode())
 
         self.scheduler = open_scheduler(settings)
         self.inbox, self.outbox = Hub(), Hub()
@@ -77,6 +77,7 @@ class OakumServer:
             create_app(self.context),
             log_level="warning",
             access_log=False,
+            lifespan="off",
             timeout_graceful_shutdown=1,
             timeout_keep_alive=30,
         )
@@ -164,8 +165,7 @@ def _url(host: str, port: int) -> str:
 def _secret(file: Path) -> bytes:
     """The key from which fragments' tokens are derived; made at the first start."""
     if not file.exists():
-        with _private(file) as descriptor:
-            os.write(descriptor, secrets.token_bytes(32))
+        _write_private(file, secrets.token_bytes(32))
     return file.read_bytes()
 
 
@@ -182,18 +182,11 @@ def _admin_token(begin: Any, client_file: Path) -> str:
         return create_token(session, "local-admin", Role.ADMIN)
 
 
-def _write_private(file: Path, document: dict[str, str]) -> None:
-    """Replace a file at once, readable by its owner alone."""
-    temporary = file.with_suffix(".tmp")
-    with _private(temporary) as descriptor:
-        os.write(descriptor, json.dumps(document).encode())
-    temporary.replace(file)
-
-
-@contextmanager
-def _private(file: Path) -> Iterator[int]:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
+def _write_private(file: Path, content: bytes) -> None:
+    """Replace a file at once, readable by its owner alone: a crash leaves the old one or the new one whole."""
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    Path(temporary).replace(file)

@@ -1,4 +1,4 @@
-"""The event stream over a real connection: nothing is missed, nothing comes twice, and it ends with the service."""
+"""The event stream over a real connection: nothing is missed, nothing comes twice, it ends with the service."""
 
 from __future__ import annotations
 

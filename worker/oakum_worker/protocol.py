@@ -149,7 +149,7 @@ class Switch(_Message):
     """Finished steps of the state it began with."""
     stall_s: Seconds | None = None
     """From the end of the last step before it to the end of its first own step; None after a cold start."""
-    source: str
+    source: Annotated[str, Field(max_length=16)]
     """`survivor`, `checkpoint` or `scratch`: where the state came from."""
 
 

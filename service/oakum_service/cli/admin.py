@@ -70,8 +70,12 @@ def revoke(name: Annotated[str, typer.Argument(help="Whose tokens.")]) -> None:
 def upgrade() -> None:
     """Bring the schema to the newest revision. SQLite is upgraded by `oakum serve` itself."""
     from oakum_service.db import engine
+    from oakum_service.errors import ServiceError
 
-    engine.upgrade(_engine(check=False))
+    try:
+        engine.upgrade(_engine(check=False))
+    except ServiceError as error:
+        raise CommandError(str(error)) from error
     typer.echo("the schema is up to date")
 
 
@@ -80,9 +84,8 @@ def _engine(*, check: bool = True):  # type: ignore[no-untyped-def]
     from oakum_service.db.engine import check_schema, open_engine
     from oakum_service.errors import ServiceError
 
-    settings = Settings()
     try:
-        engine = open_engine(settings.database)
+        engine = open_engine(Settings().database)
         if check:
             check_schema(engine)
     except ServiceError as error:

@@ -202,9 +202,8 @@ def _take_switch(session: Session, trainer: Trainer, switch: Switch) -> None:
     if switch.stall_s is not None:
         trainer.stall_s += switch.stall_s
         trainer.last_stall_s = switch.stall_s
-    where = {"survivor": "goes on", "checkpoint": "resumes from its checkpoint", "scratch": "begins"}[
-        switch.source
-    ]
+    known = {"survivor": "goes on", "checkpoint": "resumes from its checkpoint", "scratch": "begins"}
+    where = known.get(switch.source, f"goes on from {switch.source}")
     stall = "" if switch.stall_s is None else f", stall {switch.stall_s:.2f} s"
     journal.record(
         session,

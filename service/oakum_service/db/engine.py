@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -10,18 +12,32 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from oakum_service.errors import ConfigurationError
 
 Sessions = sessionmaker[Session]
 
+_WRITERS = 0x6F616B756D
+"""Key of the advisory lock of everyone who writes; "oakum" in ASCII."""
+
 
 def open_engine(url: str) -> Engine:
-    """An engine for SQLite or PostgreSQL. SQLite runs in WAL mode and takes its write lock at BEGIN."""
-    parsed = make_url(url)
+    """An engine for SQLite, in WAL mode, or PostgreSQL. On both, transactions that write take turns from BEGIN on.
+
+    So what a transaction has looked up (a free name, an unused key) still holds when it commits, and events become
+    visible in the order of their ids. Raises `ConfigurationError` for another database.
+    """
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise ConfigurationError("the database's URL is none: expected sqlite:/// or postgresql://") from error
     if parsed.get_backend_name() == "postgresql":
-        return create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, pool_size=10)
+        engine = create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, pool_size=10)
+        event.listen(engine, "connect", _prepare_postgresql)
+        event.listen(engine, "begin", _take_turns)
+        return engine
     if parsed.get_backend_name() != "sqlite":
         raise ConfigurationError(f"database {parsed.render_as_string()}: expected sqlite:/// or postgresql://")
     engine = create_engine(parsed, connect_args={"timeout": 10.0})
@@ -45,6 +61,22 @@ def _begin_immediate(connection) -> None:  # type: ignore[no-untyped-def]
     # no busy timeout helps; a reader says so and takes no lock.
     mode = "DEFERRED" if connection.get_execution_options().get("read_only") else "IMMEDIATE"
     connection.exec_driver_sql(f"BEGIN {mode}")
+
+
+def _prepare_postgresql(connection, _record) -> None:  # type: ignore[no-untyped-def]
+    from psycopg.types.string import StrDumperUnknown
+
+    class NulFree(StrDumperUnknown):
+        # PostgreSQL has no NUL in its texts, and an error of the user's code may well have one.
+        def dump(self, obj: str):  # type: ignore[no-untyped-def]
+            return super().dump(obj.replace("\0", "\ufffd"))
+
+    connection.adapters.register_dumper(str, NulFree)
+
+
+def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]
+    if not connection.get_execution_options().get("read_only"):
+        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
 
 
 def open_sessions(engine: Engine) -> Sessions:
@@ -75,9 +107,21 @@ def _alembic(engine: Engine) -> Config:
     return config
 
 
+@contextmanager
+def _reachable(engine: Engine) -> Iterator[None]:
+    try:
+        yield
+    except OperationalError as error:
+        raise ConfigurationError(
+            f"database {engine.url.render_as_string()}: {str(error.orig).strip()}: "
+            "check OAKUM_DATABASE_URL and that the server runs"
+        ) from error
+
+
 def upgrade(engine: Engine) -> None:
-    """Bring the schema to the newest revision."""
-    command.upgrade(_alembic(engine), "head")
+    """Bring the schema to the newest revision. Raises `ConfigurationError` when the database does not answer."""
+    with _reachable(engine):
+        command.upgrade(_alembic(engine), "head")
 
 
 def downgrade(engine: Engine, revision: str) -> None:
@@ -86,9 +130,9 @@ def downgrade(engine: Engine, revision: str) -> None:
 
 
 def check_schema(engine: Engine) -> None:
-    """Raise `ConfigurationError` when the schema is not the newest."""
+    """Raise `ConfigurationError` when the schema is not the newest, or the database does not answer."""
     newest = ScriptDirectory.from_config(_alembic(engine)).get_current_head()
-    with engine.connect() as connection:
+    with _reachable(engine), engine.connect() as connection:
         present = MigrationContext.configure(connection).get_current_revision()
     if present != newest:
         raise ConfigurationError(

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 
 from oakum_worker.checkpoint import manifest
 from oakum_worker.errors import CheckpointError, CorruptCheckpointError
@@ -113,12 +112,14 @@ class DurableCheckpoints:
 
         Raises `CheckpointError` when it cannot be read; `state` is then what it was.
         """
+        from oakum_worker.checkpoint import dcp_files  # late: see there
+
         try:
             with _being_read(checkpoint.path):
                 document = json.loads((checkpoint.path / _DOCUMENT).read_text(encoding="utf-8"))
                 tensors: dict[str, Any] = dict(empty_tensors(document))
-                dcp.load(tensors, storage_reader=dcp.FileSystemReader(checkpoint.path), no_dist=True)
-        except (Exception, dcp.CheckpointException) as error:
+                dcp_files.read_tensors(checkpoint.path, tensors)
+        except Exception as error:
             raise CheckpointError(
                 f"{checkpoint.path} cannot be read: {_reason(error)}; look for the newest checkpoint again"
             ) from error
@@ -142,7 +143,7 @@ class DurableCheckpoints:
                 _write_files(temporary, document, tensors)
                 manifest.seal(temporary, step)
                 self._publish(temporary, final)
-        except (Exception, dcp.CheckpointException) as error:
+        except Exception as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
                 f"the checkpoint of step {step} cannot be written to {self._directory}: {_reason(error)}; "
@@ -192,8 +193,9 @@ class DurableCheckpoints:
 
 
 def _write_files(folder: Path, document: Any, tensors: dict[str, torch.Tensor]) -> None:
-    writer = dcp.FileSystemWriter(folder, sync_files=False)
-    dcp.save(dict(tensors), storage_writer=writer, no_dist=True)
+    from oakum_worker.checkpoint import dcp_files  # late: see there
+
+    dcp_files.write_tensors(folder, tensors)
     (folder / _DOCUMENT).write_text(json.dumps(document), encoding="utf-8")
 
 
@@ -238,9 +240,7 @@ def _is_being_read(folder: Path) -> bool:
 
 
 def _reason(error: BaseException) -> str:
-    """The error in one line; DCP wraps the one that matters into its own."""
-    if isinstance(error, dcp.CheckpointException) and error.failures:
-        return _reason(next(iter(error.failures.values()))[0])
+    """The error in one line."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,151 @@
+"""The lease: one controller writes, and one that has been replaced writes nothing, whatever it believes."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import select
+
+from oakum_service.control import journal, lease
+from oakum_service.control.lease import TERM_S, LeaseHolder
+from oakum_service.db.engine import Sessions
+from oakum_service.db.models import EventRecord, Lease
+from oakum_service.errors import LeaseLost
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(lease, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def first(sessions: Sessions, clock: Clock) -> LeaseHolder:
+    return LeaseHolder(sessions, alone=False)
+
+
+@pytest.fixture
+def second(sessions: Sessions, clock: Clock) -> LeaseHolder:
+    return LeaseHolder(sessions, alone=False)
+
+
+def write(holder: LeaseHolder, subject: str) -> None:
+    with holder.writing() as session:
+        journal.record(session, "node.hole", subject, "")
+
+
+def written(sessions: Sessions) -> list[str]:
+    with sessions.begin() as session:
+        return list(session.execute(select(EventRecord.subject).order_by(EventRecord.id)).scalars())
+
+
+def test_the_holder_writes_and_nobody_else(sessions: Sessions, first: LeaseHolder, second: LeaseHolder) -> None:
+    assert first.acquire()
+    assert not second.acquire()
+    write(first, "first")
+    with pytest.raises(LeaseLost, match="no longer holds the controller's lease"):
+        write(second, "second")
+    assert written(sessions) == ["first"]
+
+
+def test_nobody_writes_before_the_lease_was_ever_taken(sessions: Sessions, first: LeaseHolder) -> None:
+    with pytest.raises(LeaseLost):
+        write(first, "first")
+    assert written(sessions) == []
+
+
+def test_a_second_holder_takes_over_after_the_term_and_the_first_writes_nothing_more(
+    sessions: Sessions, clock: Clock, first: LeaseHolder, second: LeaseHolder
+) -> None:
+    assert first.acquire()
+    clock.now += TERM_S + 1.0
+    assert second.acquire()
+    with pytest.raises(LeaseLost):
+        write(first, "first, which does not know it yet")
+    write(second, "second")
+    assert written(sessions) == ["second"]
+
+
+def test_a_renewed_lease_is_not_taken(clock: Clock, first: LeaseHolder, second: LeaseHolder) -> None:
+    for _ in range(5):
+        assert first.acquire()
+        clock.now += TERM_S - 1.0
+        assert not second.acquire()
+
+
+def test_a_holder_that_was_late_goes_on_if_nobody_took_its_place(
+    sessions: Sessions, clock: Clock, first: LeaseHolder
+) -> None:
+    assert first.acquire()
+    clock.now += 10 * TERM_S
+    write(first, "late")
+    assert first.acquire()
+    assert written(sessions) == ["late"]
+
+
+def test_one_that_was_replaced_waits_for_its_turn_and_comes_back_with_a_new_token(
+    sessions: Sessions, clock: Clock, first: LeaseHolder, second: LeaseHolder
+) -> None:
+    assert first.acquire()
+    clock.now += TERM_S + 1.0
+    assert second.acquire()
+    assert not first.acquire()
+    write(second, "second")
+    clock.now += TERM_S + 1.0
+    assert first.acquire()
+    with pytest.raises(LeaseLost):
+        write(second, "second again")
+    write(first, "first")
+    assert written(sessions) == ["second", "first"]
+    with sessions.begin() as session:
+        assert session.get_one(Lease, 1).token == 3
+
+
+def test_one_that_is_alone_does_not_wait_for_the_dead(
+    sessions: Sessions, clock: Clock, first: LeaseHolder
+) -> None:
+    assert first.acquire()
+    successor = LeaseHolder(sessions, alone=True)
+    assert successor.acquire()
+    with pytest.raises(LeaseLost):
+        write(first, "the dead")
+    write(successor, "successor")
+    assert written(sessions) == ["successor"]
+
+
+def test_a_lease_that_was_given_up_is_free_at_once(first: LeaseHolder, second: LeaseHolder) -> None:
+    assert first.acquire()
+    first.give_up()
+    with pytest.raises(LeaseLost):
+        write(first, "first")
+    assert second.acquire()
+
+
+def test_one_that_was_replaced_cannot_give_the_lease_up(
+    clock: Clock, first: LeaseHolder, second: LeaseHolder
+) -> None:
+    assert first.acquire()
+    clock.now += TERM_S + 1.0
+    assert second.acquire()
+    first.give_up()
+    assert not first.acquire()
+    write(second, "second")
+
+
+def test_a_transaction_that_fails_writes_nothing(sessions: Sessions, first: LeaseHolder) -> None:
+    assert first.acquire()
+    with pytest.raises(ZeroDivisionError), first.writing() as session:
+        journal.record(session, "node.hole", "half", "")
+        session.flush()
+        raise ZeroDivisionError
+    assert written(sessions) == []

@@ -1,0 +1,202 @@
+"""What the service keeps in its data directory, who may read it, and that only one service uses it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oakum_service.api.auth import Role, digest
+from oakum_service.config import LocalClusterSettings, Settings
+from oakum_service.db.models import ApiToken, Trainer
+from oakum_service.errors import ConfigurationError
+from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.server import OakumServer
+from oakum_worker.spec import TrainerSpec
+
+Open = Callable[[], OakumServer]
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(data_dir=tmp_path / "data", port=0, local=LocalClusterSettings(nodes=1, load=0))
+
+
+def close(server: OakumServer) -> None:
+    """What the end of its process does for a server that never ran."""
+    server._lock.close()
+    server._socket.close()
+
+
+@pytest.fixture
+def open_server(settings: Settings) -> Iterator[Open]:
+    """Opens the service of the data directory; each is closed at the test's end."""
+    opened: list[OakumServer] = []
+
+    def open_() -> OakumServer:
+        opened.append(OakumServer(settings))
+        return opened[-1]
+
+    yield open_
+    for server in opened:
+        close(server)
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+def test_what_lets_someone_in_is_readable_by_its_owner_alone(open_server: Open, settings: Settings) -> None:
+    before = os.umask(0)
+    try:
+        open_server()
+    finally:
+        os.umask(before)
+    assert mode(settings.data_dir) == 0o700
+    private = [settings.client_file, settings.service_file, settings.data_dir / "secret"]
+    assert {file.name: mode(file) for file in private} == {file.name: 0o600 for file in private}
+
+
+def test_the_file_for_the_command_line_opens_the_service_as_its_admin(
+    open_server: Open, settings: Settings
+) -> None:
+    server = open_server()
+    client = json.loads(settings.client_file.read_text())
+    assert client == {"url": server.url, "token": server.token}
+    assert json.loads(settings.service_file.read_text()) == {"url": server.url}
+    with server.sessions.begin() as session:
+        row = session.get_one(ApiToken, digest(server.token))
+    assert (row.name, row.role) == ("local-admin", Role.ADMIN.name.lower())
+
+
+def test_the_token_and_the_secret_outlive_the_service(open_server: Open, settings: Settings) -> None:
+    """Agents and shells go on with what they have."""
+    first = open_server()
+    token, fragment = first.token, first.context.configs.token("f1")
+    close(first)
+    second = open_server()
+    assert (second.token, second.context.configs.token("f1")) == (token, fragment)
+
+
+def test_a_token_that_was_revoked_is_replaced(open_server: Open, settings: Settings) -> None:
+    first = open_server()
+    with first.sessions.begin() as session:
+        session.delete(session.get_one(ApiToken, digest(first.token)))
+    close(first)
+    second = open_server()
+    assert second.token != first.token
+    with second.sessions.begin() as session:
+        assert session.get(ApiToken, digest(second.token)) is not None
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"url": "x"}', b"\xff"])
+def test_a_damaged_client_file_is_replaced(open_server: Open, settings: Settings, content: bytes) -> None:
+    settings.data_dir.mkdir()
+    settings.client_file.write_bytes(content)
+    server = open_server()
+    assert json.loads(settings.client_file.read_text())["token"] == server.token
+
+
+def test_a_crash_while_the_secret_is_made_leaves_no_secret_that_can_be_guessed(
+    open_server: Open, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a crash does, the failing write leaves what is on disk by then."""
+    settings.data_dir.mkdir()
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        for name in ("write", "fdopen", "fsync"):
+            broken.setattr(os, name, crash)
+        with pytest.raises((KeyboardInterrupt, ConfigurationError)):
+            open_server()
+    server = open_server()
+    assert len((settings.data_dir / "secret").read_bytes()) == 32
+    guessed = FragmentConfigs(settings, b"", server.url).token("f1")
+    assert server.context.configs.token("f1") != guessed
+
+
+def test_a_second_service_is_kept_away_and_told_by_whom(open_server: Open, settings: Settings) -> None:
+    server = open_server()
+    files = {file: file.read_bytes() for file in (settings.client_file, settings.service_file)}
+    with pytest.raises(ConfigurationError) as caught:
+        open_server()
+    assert str(caught.value) == (
+        f"another service (pid {os.getpid()}) already uses {settings.data_dir}: "
+        "stop it, or choose another OAKUM_DATA_DIR"
+    )
+    assert {file: file.read_bytes() for file in files} == files
+    close(server)
+    open_server()
+
+
+def test_a_killed_service_keeps_nobody_away(open_server: Open, settings: Settings) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from oakum_service.server import _lock_data_dir;"
+        "lock = _lock_data_dir(Path(sys.argv[1])); print('locked', flush=True); time.sleep(60)"
+    )
+    settings.data_dir.mkdir()
+    command = [sys.executable, "-c", code, str(settings.data_dir)]
+    holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(ConfigurationError, match=f"pid {holder.pid}"):
+            open_server()
+    finally:
+        holder.kill()
+        holder.wait(10.0)
+    open_server()
+
+
+def test_a_port_that_is_taken_is_named(settings: Settings) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}: .*set OAKUM_PORT"):
+            OakumServer(settings.model_copy(update={"port": port}))
+
+
+def test_a_scheduler_that_does_not_exist_is_refused(settings: Settings) -> None:
+    with pytest.raises(ConfigurationError, match=r"scheduler 'pbs': expected "):
+        OakumServer(settings.model_copy(update={"scheduler": "pbs"}))
+
+
+class TestFragmentTokens:
+    """Derived from the service's secret: nothing is stored, and none can be made from another."""
+
+    @pytest.fixture
+    def configs(self, settings: Settings) -> FragmentConfigs:
+        return FragmentConfigs(settings, b"s" * 32, "http://service.test")
+
+    def test_each_fragment_has_its_own_and_always_the_same(self, configs: FragmentConfigs) -> None:
+        tokens = {configs.token(f"f{number}") for number in range(100)}
+        assert len(tokens) == 100
+        assert configs.token("f1") in tokens
+
+    def test_another_secret_makes_others(self, configs: FragmentConfigs, settings: Settings) -> None:
+        other = FragmentConfigs(settings, b"t" * 32, "http://service.test")
+        assert other.token("f1") != configs.token("f1")
+
+    def test_a_fragment_is_told_its_own(self, configs: FragmentConfigs, settings: Settings) -> None:
+        spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
+        trainer = Trainer(id="t1", name="digits", spec=spec.model_dump(mode="json"))
+        config = configs.make("f1", trainer, "n1", "10.0.0.1")
+        assert config.model_dump(exclude={"leave_deadline_s", "grace_s", "orphan_timeout_s"}) == {
+            "fragment": "f1",
+            "trainer": "digits",
+            "node": "n1",
+            "node_address": "10.0.0.1",
+            "service_url": "http://service.test",
+            "service_file": str(settings.service_file),
+            "token": configs.token("f1"),
+            "spec": spec.model_dump(),
+            "checkpoint_dir": str(settings.checkpoints_dir / "t1"),
+        }

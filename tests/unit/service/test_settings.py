@@ -1,0 +1,100 @@
+"""Settings: from the environment, with the variable's name where one cannot be so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oakum_service.cli import load_commands
+from oakum_service.cli.app import run
+from oakum_service.config import LocalClusterSettings, Settings
+from oakum_service.db.engine import open_engine
+from oakum_service.errors import ConfigurationError
+from oakum_solver.problem import Objective
+
+
+@pytest.fixture(autouse=True)
+def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import os
+
+    for name in os.environ:
+        if name.startswith("OAKUM_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "OAKUM_PORT": "0",
+        "OAKUM_OBJECTIVE": "speedup",
+        "OAKUM_LOOK_AHEAD_S": "12.5",
+        "OAKUM_LOCAL_NODES": "9",
+        "OAKUM_LOCAL_LOAD": "0.7",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert (settings.port, settings.objective, settings.look_ahead_s) == (0, Objective.SPEEDUP, 12.5)
+    assert (settings.local.nodes, settings.local.load) == (9, 0.7)
+
+
+def test_what_is_given_counts_more_than_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OAKUM_PORT", "1")
+    monkeypatch.setenv("OAKUM_LOCAL_NODES", "1")
+    settings = Settings(port=2, local=LocalClusterSettings(nodes=3))
+    assert (settings.port, settings.local.nodes) == (2, 3)
+
+
+def test_everything_lives_in_the_data_directory(tmp_path: Path) -> None:
+    settings = Settings(data_dir=Path("data"))
+    assert settings.database == f"sqlite:///{tmp_path / 'data' / 'oakum.db'}"
+    folder = tmp_path / "data"
+    assert (settings.fragments_dir, settings.checkpoints_dir) == (folder / "fragments", folder / "checkpoints")
+    assert (settings.client_file, settings.service_file) == (folder / "client.json", folder / "service.json")
+
+
+def test_an_empty_database_url_is_none() -> None:
+    assert Settings(database_url="").database.startswith("sqlite:///")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("OAKUM_PORT", "eighty", "Input should be a valid integer"),
+        ("OAKUM_PORT", "65536", "Input should be less than or equal to 65535"),
+        ("OAKUM_POLL_S", "0", "Input should be greater than 0"),
+        ("OAKUM_OBJECTIVE", "fun", "Input should be 'throughput' or 'speedup'"),
+        ("OAKUM_LOCAL_NODES", "0", "Input should be greater than or equal to 1"),
+        ("OAKUM_LOCAL_LOAD", "1", "Input should be less than 1"),
+    ],
+)
+def test_a_setting_that_cannot_be_so_is_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigurationError) as caught:
+        Settings()
+    assert str(caught.value).startswith(f"{name} is '{value}': {why}")
+
+
+@pytest.mark.parametrize("command", [["serve"], ["token", "list"], ["db", "upgrade"]])
+def test_a_command_tells_it_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    load_commands()
+    monkeypatch.setenv("OAKUM_PORT", "eighty")
+    assert run(command) == 1
+    assert capsys.readouterr().err.startswith("oakum: OAKUM_PORT is 'eighty': ")
+
+
+@pytest.mark.parametrize(
+    ("url", "why"),
+    [
+        ("mysql://root:geheim@host/db", "expected sqlite:/// or postgresql://"),
+        ("not a url", "expected sqlite:/// or postgresql://"),
+    ],
+)
+def test_another_database_is_refused_without_its_password(url: str, why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why) as caught:
+        open_engine(url)
+    assert "geheim" not in str(caught.value)

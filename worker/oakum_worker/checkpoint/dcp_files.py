@@ -1,0 +1,36 @@
+"""Tensors in a folder, as torch's distributed checkpoint (DCP) stores them.
+
+Apart from the rest because importing DCP takes half a second that a joining node would be late by: it is imported
+when a checkpoint is first read or written, which is later and off the training thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+
+
+def write_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Store the tensors under their names. Raises whatever went wrong, such as `OSError`."""
+    with _own_errors():
+        dcp.save(dict(tensors), storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=True)
+
+
+def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Fill the tensors by their names. Raises whatever went wrong, such as `OSError`."""
+    with _own_errors():
+        dcp.load(dict(tensors), storage_reader=dcp.FileSystemReader(folder), no_dist=True)
+
+
+@contextlib.contextmanager
+def _own_errors() -> Iterator[None]:
+    """DCP wraps the error that matters into one of its own, which is not even an `Exception`."""
+    try:
+        yield
+    except dcp.CheckpointException as error:
+        cause = next((failure for failure, _ in error.failures.values()), error)
+        raise cause if isinstance(cause, Exception) else RuntimeError(str(error)) from error
