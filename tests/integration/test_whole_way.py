@@ -131,5 +131,5 @@ def test_a_trainer_whose_step_always_raises_fails_and_says_why(service: RunningS
     client.submit(small_spec("crashing", entrypoint="small_task:crashing_task", max_nodes=1))
     wait_until("it fails", lambda: state_of(client, "crashing") is TrainerState.FAILED, timeout_s=90.0)
     message = client.trainer("crashing").message
-    assert "three times at step 2" in message
+    assert "3 times at step 2" in message
     assert "points and labels disagree" in message

@@ -22,6 +22,7 @@ from oakum_worker.protocol import Failure, FragmentReport, Phase, Progress, Swit
 from oakum_worker.spec import TrainerSpec
 
 _MOST_CRASHES = 5
+_MOST_FAILURES = 3
 _GONE = (Phase.LEFT, Phase.FINISHED, Phase.FAILED)
 _LIVE_STATES = (TrainerState.WAITING, TrainerState.STARTING, TrainerState.RUNNING)
 
@@ -80,7 +81,8 @@ class MembershipKeeper:
             _take_progress(session, trainer, report.progress)
         if report.switch is not None:
             _take_switch(session, trainer, report.switch)
-        if report.failure is not None:
+        if report.failure is not None and not fragment.cause:
+            fragment.cause = "failed"
             _take_failure(session, trainer, report.failure)
         elif report.phase is Phase.FINISHED and trainer.state != TrainerState.FINISHED:
             _end(session, trainer, TrainerState.FINISHED, _finish_message(trainer))
@@ -223,13 +225,11 @@ def _take_failure(session: Session, trainer: Trainer, failure: Failure) -> None:
     if failure.stage == "load":
         _end(session, trainer, TrainerState.FAILED, failure.message)
         return
-    step = int(trainer.progress.get("step", 0))
-    trainer.crashes = trainer.crashes + 1 if trainer.crashed_step == step else 1
-    trainer.crashed_step = step
-    if trainer.crashes > 2:
-        _end(
-            session, trainer, TrainerState.FAILED, f"training failed three times at step {step}: {failure.message}"
-        )
+    trainer.crashes = trainer.crashes + 1 if trainer.crashed_step == failure.step else 1
+    trainer.crashed_step = failure.step
+    if trainer.crashes >= _MOST_FAILURES:
+        text = f"training failed {trainer.crashes} times at step {failure.step}: {failure.message}"
+        _end(session, trainer, TrainerState.FAILED, text)
 
 
 def _finish_message(trainer: Trainer) -> str:

@@ -10,6 +10,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, OperationalError
@@ -119,9 +120,17 @@ def _reachable(engine: Engine) -> Iterator[None]:
 
 
 def upgrade(engine: Engine) -> None:
-    """Bring the schema to the newest revision. Raises `ConfigurationError` when the database does not answer."""
-    with _reachable(engine):
-        command.upgrade(_alembic(engine), "head")
+    """Bring the schema to the newest revision.
+
+    Raises `ConfigurationError` when the database does not answer, or has a schema that is not known here.
+    """
+    try:
+        with _reachable(engine):
+            command.upgrade(_alembic(engine), "head")
+    except CommandError as error:
+        raise ConfigurationError(
+            f"the database's schema cannot be upgraded: {error}: a newer version of Oakum has made it, install that"
+        ) from error
 
 
 def downgrade(engine: Engine, revision: str) -> None:

@@ -51,23 +51,25 @@ def _from_model(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
                 f"fg-{job.id}", gap_s, job.nodes, run_s, requested_s=run_s * job.requested_s / max(job.run_s, 1e-9)
             )
 
-    stretch = _stretch(list(itertools.islice(compressed(), _SAMPLE)), settings)
+    stretch, longest_gap_s = _stretch(list(itertools.islice(compressed(), _SAMPLE)), settings)
     for job in compressed():
         yield ForegroundRequest(
-            job.id, min(job.gap_s * stretch, _LONGEST_GAP_S), job.nodes, job.run_s, job.requested_s
+            job.id, min(job.gap_s * stretch, longest_gap_s), job.nodes, job.run_s, job.requested_s
         )
 
 
-def _stretch(sample: list[ForegroundRequest], settings: LocalClusterSettings) -> float:
-    """Factor on the gaps at which the sample asks for the wanted load, long gaps cut short."""
+def _stretch(sample: list[ForegroundRequest], settings: LocalClusterSettings) -> tuple[float, float]:
+    """Factor on the gaps at which the sample asks for the wanted load, and where long gaps are cut short."""
     work_node_s = sum(job.nodes * job.run_s for job in sample)
     wanted_s = work_node_s / (settings.load * settings.nodes)
+    # A light load on a few nodes has gaps that are long on average.
+    longest_gap_s = max(_LONGEST_GAP_S, 1.5 * wanted_s / len(sample))
     low, high = 1e-6, 1e6
     for _ in range(60):
         middle = math.sqrt(low * high)
-        total_s = sum(min(job.gap_s * middle, _LONGEST_GAP_S) for job in sample)
+        total_s = sum(min(job.gap_s * middle, longest_gap_s) for job in sample)
         low, high = (middle, high) if total_s < wanted_s else (low, middle)
-    return math.sqrt(low * high)
+    return math.sqrt(low * high), longest_gap_s
 
 
 def _from_log(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:

@@ -72,17 +72,17 @@ def test_one_change_wakes_everyone_in_every_loop() -> None:
 
 def test_a_reader_that_looks_before_it_waits_sees_every_change() -> None:
     """The pattern of every user of the hub, against a writer that never pauses."""
-    hub, last, state = Hub(), 3000, 0
+    hub, last, written = Hub(), 3000, [0]
 
     def write() -> None:
-        nonlocal state
-        for state in range(1, last + 1):
+        for number in range(1, last + 1):
+            written.append(number)
             hub.notify()
 
     async def read() -> None:
         while True:
             seen = hub.version
-            if state == last:
+            if written[-1] == last:
                 return
             await hub.wait(seen, LONG_S)
 

@@ -144,8 +144,13 @@ def test_one_that_was_replaced_cannot_give_the_lease_up(
 
 def test_a_transaction_that_fails_writes_nothing(sessions: Sessions, first: LeaseHolder) -> None:
     assert first.acquire()
-    with pytest.raises(ZeroDivisionError), first.writing() as session:
-        journal.record(session, "node.hole", "half", "")
-        session.flush()
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with first.writing() as session:
+            journal.record(session, "node.hole", "half", "")
+            session.flush()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert written(sessions) == []

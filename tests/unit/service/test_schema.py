@@ -1,0 +1,104 @@
+"""The migrations on SQLite: they build what the models say, and take all of it away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, inspect, text
+
+from oakum_service.db.engine import check_schema, downgrade, migrations_dir, open_engine, upgrade
+from oakum_service.db.models import Base
+from oakum_service.errors import ConfigurationError
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = open_engine(f"sqlite:///{tmp_path / 'oakum.db'}")
+    yield engine
+    engine.dispose()
+
+
+def differences(engine: Engine) -> list[object]:
+    """What a new migration would have to change, as `alembic check` finds it."""
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, Base.metadata))
+
+
+def test_an_upgraded_database_is_what_the_models_say(engine: Engine) -> None:
+    upgrade(engine)
+    assert differences(engine) == []
+    check_schema(engine)
+
+
+def test_every_revision_is_on_the_one_way_to_the_newest() -> None:
+    scripts = ScriptDirectory(str(migrations_dir()))
+    assert len(scripts.get_heads()) == 1
+    on_the_way = [script.revision for script in scripts.walk_revisions("base", "head")]
+    files = list((migrations_dir() / "versions").glob("*.py"))
+    assert len(on_the_way) == len(files)
+
+
+def test_a_downgrade_to_the_base_leaves_nothing(engine: Engine) -> None:
+    upgrade(engine)
+    downgrade(engine, "base")
+    assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
+    upgrade(engine)
+    assert differences(engine) == []
+
+
+def test_an_upgrade_of_the_newest_changes_nothing(engine: Engine) -> None:
+    upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("INSERT INTO tokens VALUES ('d', 'alice', 'user', 0.0)"))
+    upgrade(engine)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT name FROM tokens")).scalars().all() == ["alice"]
+
+
+def test_an_empty_database_is_not_served(engine: Engine) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        check_schema(engine)
+    newest = ScriptDirectory(str(migrations_dir())).get_current_head()
+    assert str(caught.value) == (
+        f"the database's schema is at revision None, expected {newest}: run `oakum db upgrade`"
+    )
+
+
+def test_a_database_of_a_newer_oakum_is_left_alone(engine: Engine) -> None:
+    upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(ConfigurationError, match=r"'9999': a newer version of Oakum has made it"):
+        upgrade(engine)
+    with pytest.raises(ConfigurationError, match="9999"):
+        check_schema(engine)
+
+
+def test_a_column_that_no_migration_makes_is_noticed(engine: Engine) -> None:
+    """The comparison these tests rely on can fail."""
+    upgrade(engine)
+    with engine.begin() as connection:
+        connection.execute(text("ALTER TABLE tokens DROP COLUMN role"))
+        connection.execute(text("DROP TABLE lease"))
+    assert len(differences(engine)) == 2
+
+
+def test_readers_do_not_wait_for_a_writer(engine: Engine) -> None:
+    """On SQLite a reader takes no lock: an API that answers must not depend on the controller's pace."""
+    from oakum_service.db.engine import open_readers, open_sessions
+    from oakum_service.db.models import ApiToken
+
+    upgrade(engine)
+    with open_sessions(engine).begin() as writer:
+        writer.add(ApiToken(digest="d", name="alice", role="user", created_at=0.0))
+        writer.flush()
+        with open_readers(engine).begin() as reader:
+            assert reader.query(ApiToken).count() == 0
+    with open_readers(engine).begin() as reader:
+        assert reader.query(ApiToken).count() == 1
