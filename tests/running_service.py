@@ -15,8 +15,9 @@ from typing import TypeVar
 import httpx
 import psutil
 
-from oakum_service.api.schemas import TrainerState, TrainerView
+from oakum_service.api.schemas import TrainerView
 from oakum_service.client import OakumClient
+from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

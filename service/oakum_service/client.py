@@ -40,9 +40,9 @@ from oakum_service.api.schemas import (
     Timeline,
     TrainerChange,
     TrainerList,
-    TrainerState,
     TrainerView,
 )
+from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 
 Document = TypeVar("Document", bound=BaseModel)

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.logging import RichHandler
 from sqlalchemy import select
 
-from oakum_service.api.schemas import TrainerState
 from oakum_service.config import Settings
 from oakum_service.control import journal
 from oakum_service.db.models import Trainer
 from oakum_service.server import OakumServer
+from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, read_spec
 
 

@@ -25,7 +25,6 @@ from oakum_service.api.schemas import (
     FragmentInterval,
     Interval,
     NodeList,
-    NodeState,
     NodeView,
     PlanList,
     PlanView,
@@ -33,10 +32,10 @@ from oakum_service.api.schemas import (
     SeriesPoint,
     Timeline,
     TrainerList,
-    TrainerState,
     TrainerView,
 )
 from oakum_service.dashboard.routes import router
+from oakum_service.states import NodeState, TrainerState
 from oakum_worker.spec import TrainerSpec
 
 TOKEN = "a-token-for-tests"

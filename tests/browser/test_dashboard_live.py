@@ -7,7 +7,8 @@ from selenium.webdriver.common.by import By
 
 from browser.conftest import Page, Server
 from browser.simulated_cluster import TOKEN, SimulatedCluster
-from oakum_service.api.schemas import TrainerState, TrainerView
+from oakum_service.api.schemas import TrainerView
+from oakum_service.states import TrainerState
 
 pytestmark = pytest.mark.needs("browser")
 

@@ -16,7 +16,6 @@ import httpx
 
 from oakum_service.api.auth import Role, create_token
 from oakum_service.api.context import Context
-from oakum_service.api.schemas import NodeState, TrainerState
 from oakum_service.app import create_app
 from oakum_service.config import Settings
 from oakum_service.control.hub import Hub
@@ -25,6 +24,7 @@ from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.schedulers.port import Node, OwnJob, Scheduler, Snapshot
+from oakum_service.states import NodeState, TrainerState
 from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
 from oakum_worker.spec import TrainerSpec
 

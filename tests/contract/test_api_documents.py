@@ -10,11 +10,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from contract.api_under_test import ApiUnderTest, full_spec, problem_of, report
-from oakum_service.api.schemas import NodeState, TrainerState
 from oakum_service.control import journal
 from oakum_service.control.observe import write_snapshot
 from oakum_service.db.models import EventRecord, FragmentState, PlanRecord, ProgressSample, Report
 from oakum_service.schedulers.port import JobStart, Node, Snapshot
+from oakum_service.states import NodeState, TrainerState
 from oakum_worker.protocol import Phase
 
 

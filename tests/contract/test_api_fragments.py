@@ -15,8 +15,8 @@ from fastapi.testclient import TestClient
 
 from contract.api_under_test import ApiUnderTest, problem_of, report
 from oakum_service.api import fragments
-from oakum_service.api.schemas import TrainerState
 from oakum_service.db.models import Fragment, FragmentState, Report
+from oakum_service.states import TrainerState
 from oakum_worker.protocol import Directive, FragmentReport, Phase, Progress
 
 ENDPOINTS = [{"host": "10.0.0.1", "port": 4000}, {"host": "10.0.0.1", "port": 4001}]

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.api_under_test import SPEC, ApiUnderTest, problem_of, report
-from oakum_service.api.schemas import TrainerState
 from oakum_service.control.membership import MembershipKeeper
 from oakum_service.control.observe import Observed
 from oakum_service.control.plan import pose, write_plan
 from oakum_service.db.models import Trainer
+from oakum_service.states import TrainerState
 from oakum_solver.solve import solve
 from oakum_worker.protocol import Phase
 

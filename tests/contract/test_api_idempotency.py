@@ -8,8 +8,8 @@ import pytest
 
 from contract.api_under_test import SPEC, ApiUnderTest, problem_of
 from oakum_service.api.auth import Role
-from oakum_service.api.schemas import TrainerState
 from oakum_service.db.models import IdempotencyRecord
+from oakum_service.states import TrainerState
 
 KEY = {"Idempotency-Key": "a1"}
 DAY_S = 24 * 3600.0

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from contract.api_under_test import SPEC, ApiUnderTest, full_spec, problem_of
-from oakum_service.api.schemas import TrainerState
+from oakum_service.states import TrainerState
 
 
 def submit_text(api: ApiUnderTest, text: str | bytes, content_type: str = "application/json") -> httpx.Response:

@@ -7,8 +7,8 @@ import signal
 import psutil
 import pytest
 
-from oakum_service.api.schemas import TrainerState
 from oakum_service.client import OakumClient
+from oakum_service.states import TrainerState
 from running_service import RunningService, small_spec, state_of, wait_for_size, wait_until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("crash")]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service.api.schemas import TrainerState
+from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, read_spec
 from running_service import EXAMPLES, RunningService, small_spec, state_of, wait_for_size, wait_until
 

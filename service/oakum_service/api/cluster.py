@@ -21,7 +21,6 @@ from oakum_service.api.schemas import (
     HoleList,
     Interval,
     NodeList,
-    NodeState,
     NodeView,
     Timeline,
 )
@@ -36,6 +35,7 @@ from oakum_service.db.models import (
 )
 from oakum_service.errors import Conflict
 from oakum_service.schedulers.local import LocalCluster
+from oakum_service.states import NodeState
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 
@@ -52,9 +52,9 @@ def list_nodes(context: InContext, _: Viewer) -> NodeList:
         if newest is None:
             return NodeList(snapshot=0, taken_at=0.0, nodes=[])
         since = dict(
-            session.execute(select(NodeInterval.node, NodeInterval.start_at).where(NodeInterval.end_at.is_(None)))
-            .tuples()
-            .all()
+            session.execute(
+                select(NodeInterval.node, NodeInterval.start_at).where(NodeInterval.end_at.is_(None))
+            ).all()
         )
         rows = session.execute(
             select(Fragment, Trainer.name, Report)
@@ -162,9 +162,7 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
                 select(NodeInterval.state, func.count())
                 .where(NodeInterval.end_at.is_(None))
                 .group_by(NodeInterval.state)
-            )
-            .tuples()
-            .all()
+            ).all()
         )
         members = session.execute(select(Trainer.members).where(Trainer.generation > 0)).scalars()
         num_training = sum(len(member) for member in members)

@@ -2,31 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from oakum_service.states import NodeState, TrainerState
 from oakum_worker.spec import TrainerSpec
-
-
-class TrainerState(StrEnum):
-    """Where a trainer stands."""
-
-    WAITING = "waiting"
-    """It has no node; it starts or resumes as soon as a plan grants one."""
-    STARTING = "starting"
-    """Its first fragments warm up."""
-    RUNNING = "running"
-    FINISHED = "finished"
-    FAILED = "failed"
-    """`message` says what to change."""
-    CANCELLED = "cancelled"
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more will happen to the trainer."""
-        return self in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
 
 
 class TrainerView(BaseModel):
@@ -99,15 +80,6 @@ class LogText(BaseModel):
     """The last lines of a trainer's newest fragments, each line prefixed with its node."""
 
     lines: list[str]
-
-
-class NodeState(StrEnum):
-    """What a node is doing, from the main scheduler's side."""
-
-    FOREGROUND = "foreground"
-    HOLE = "hole"
-    UNAVAILABLE = "unavailable"
-    """Down, drained, reserved, or otherwise not ours to use."""
 
 
 class NodeView(BaseModel):

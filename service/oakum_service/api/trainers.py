@@ -25,13 +25,13 @@ from oakum_service.api.schemas import (
     SeriesPoint,
     TrainerChange,
     TrainerList,
-    TrainerState,
     TrainerView,
 )
 from oakum_service.api.views import explanation, find_trainer, trainer_view, trainer_views
 from oakum_service.control import journal
 from oakum_service.db.models import ProgressSample, Trainer
 from oakum_service.errors import Conflict
+from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, explain
 
 router = APIRouter(prefix="/v1/trainers", tags=["trainers"])

@@ -8,9 +8,10 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import AllocationView, Explanation, PlanView, TrainerState, TrainerView
+from oakum_service.api.schemas import AllocationView, Explanation, PlanView, TrainerView
 from oakum_service.db.models import Fragment, PlanRecord, Trainer
 from oakum_service.errors import NotFound
+from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 
 
@@ -39,7 +40,7 @@ def trainer_views(session: Session, trainers: list[Trainer]) -> list[TrainerView
     """Several trainers' documents, with few queries."""
     members = [fragment for trainer in trainers for fragment in trainer.members]
     rows = session.execute(select(Fragment.id, Fragment.node).where(Fragment.id.in_(members)))
-    nodes = dict(rows.tuples().all())
+    nodes = dict(rows.all())
     plan = current_plan(session)
     allocations = plan.allocations if plan is not None else {}
     return [_view(trainer, nodes, allocations.get(trainer.id, {})) for trainer in trainers]
@@ -82,7 +83,7 @@ def _view(trainer: Trainer, nodes: Mapping[str, str], allocation: Mapping[str, A
 def plan_view(session: Session, plan: PlanRecord) -> PlanView:
     """A plan's document, with the trainers' names."""
     rows = session.execute(select(Trainer.id, Trainer.name).where(Trainer.id.in_(plan.allocations)))
-    names = dict(rows.tuples().all())
+    names = dict(rows.all())
     return PlanView(
         id=plan.id,
         parent=plan.parent_id,

@@ -13,9 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from oakum_service.api.schemas import TrainerState, TrainerView
+from oakum_service.api.schemas import TrainerView
 from oakum_service.cli.output import STATE_STYLES, console, print_json
 from oakum_service.cli.units import count, decimal, duration, rate
+from oakum_service.states import TrainerState
 
 if TYPE_CHECKING:
     from oakum_service.client import OakumClient

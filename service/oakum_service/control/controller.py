@@ -162,7 +162,7 @@ class Controller:
 
     def _fingerprint(self, session) -> tuple[object, ...]:  # type: ignore[no-untyped-def]
         """What a plan depends on beside the nodes."""
-        trainers = session.execute(select(Trainer.id, Trainer.state).order_by(Trainer.id)).tuples().all()
+        trainers = session.execute(select(Trainer.id, Trainer.state).order_by(Trainer.id)).all()
         live = session.execute(
             select(Fragment.id).where(Fragment.state != FragmentState.ENDED).order_by(Fragment.id)
         ).scalars()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import TrainerState
 from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
 from oakum_service.errors import Gone
+from oakum_service.states import TrainerState
 from oakum_worker.protocol import Directive, FragmentReport, Generation, Member
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import NodeState
 from oakum_service.control import journal
 from oakum_service.control.lease import LeaseHolder
 from oakum_service.control.observe import Observed
@@ -18,6 +17,7 @@ from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.schedulers.port import Scheduler, Snapshot
+from oakum_service.states import NodeState
 
 _log = logging.getLogger("oakum")
 

@@ -7,9 +7,9 @@ import time
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import NodeState
 from oakum_service.db.models import Fragment, FragmentState, NodeInterval, Report
 from oakum_service.schedulers.port import Snapshot
+from oakum_service.states import NodeState
 from oakum_solver.forecast import HoleForecast, IdleNode
 from oakum_worker.protocol import Phase
 
@@ -66,4 +66,4 @@ def _hole_starts(session: Session) -> dict[str, float]:
             NodeInterval.state == NodeState.HOLE, NodeInterval.end_at.is_(None)
         )
     )
-    return dict(rows.tuples().all())
+    return dict(rows.all())

@@ -7,7 +7,6 @@ import time
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import TrainerState
 from oakum_service.control import journal
 from oakum_service.control.decide import Decision, FragmentView, Membership, decide
 from oakum_service.db.models import (
@@ -18,6 +17,7 @@ from oakum_service.db.models import (
     Report,
     Trainer,
 )
+from oakum_service.states import TrainerState
 from oakum_worker.protocol import Failure, FragmentReport, Phase, Progress, Switch
 from oakum_worker.spec import TrainerSpec
 

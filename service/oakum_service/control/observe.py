@@ -10,7 +10,6 @@ from typing import Any
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import NodeState
 from oakum_service.control import journal
 from oakum_service.db.models import (
     ForegroundStart,
@@ -22,6 +21,7 @@ from oakum_service.db.models import (
     Trainer,
 )
 from oakum_service.schedulers.port import Node, Snapshot
+from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentReport, Phase
 
 _KEPT_SNAPSHOTS = 500

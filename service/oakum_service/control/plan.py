@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import TrainerState
 from oakum_service.config import Settings
 from oakum_service.control import journal
 from oakum_service.control.forecast import idle_nodes
 from oakum_service.control.observe import Observed
 from oakum_service.db.models import PlanRecord, Trainer
+from oakum_service.states import TrainerState
 from oakum_solver import problem as solver
 from oakum_solver.curves import curve_from_points
 from oakum_solver.forecast import group_nodes
@@ -92,9 +92,7 @@ def write_plan(session: Session, plan: Plan, problem: solver.Problem, observed: 
     )
     session.add(row)
     session.flush()
-    names = dict(
-        session.execute(select(Trainer.id, Trainer.name).where(Trainer.id.in_(allocations))).tuples().all()
-    )
+    names = dict(session.execute(select(Trainer.id, Trainer.name).where(Trainer.id.in_(allocations))).all())
     sizes = ", ".join(f"{names[trainer]} {len(given['nodes'])}" for trainer, given in allocations.items())
     journal.record(session, "plan.made", f"plan {row.id}", sizes or "no trainer", plan=row.id)
     return row
@@ -105,7 +103,7 @@ def _ids(session: Session, names: list[str]) -> dict[str, str]:
     rows = session.execute(
         select(Trainer.name, Trainer.id).where(Trainer.name.in_(names), Trainer.state.in_(_LIVE_STATES))
     )
-    found = dict(rows.tuples().all())
+    found = dict(rows.all())
     return {name: found[name] for name in names if name in found}
 
 

@@ -129,7 +129,7 @@ def upgrade(engine: Engine) -> None:
             command.upgrade(_alembic(engine), "head")
     except CommandError as error:
         raise ConfigurationError(
-            f"the database's schema cannot be upgraded: {error}: a newer version of Oakum has made it, install that"
+            f"the database's schema cannot be upgraded: {error}: a newer version of Oakum has made it"
         ) from error
 
 

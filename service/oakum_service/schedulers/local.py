@@ -23,12 +23,12 @@ from pathlib import Path
 
 import psutil
 
-from oakum_service.api.schemas import NodeState
 from oakum_service.config import LocalClusterSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers import fragment_processes
 from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
 from oakum_service.schedulers.workload import ForegroundRequest, foreground_jobs, skip
+from oakum_service.states import NodeState
 from oakum_solver.logs.easy import Backfill, QueuedJob, RunningJob, easy_backfill
 from oakum_worker.launch import CONFIG_NAME, submit_local
 from oakum_worker.protocol import FragmentConfig

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from oakum_service.api.schemas import NodeState
+from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentConfig
 
 

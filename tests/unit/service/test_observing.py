@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select
 
-from oakum_service.api.schemas import NodeState
 from oakum_service.control.observe import Observed, write_snapshot
 from oakum_service.db.engine import Sessions, open_engine, open_sessions
 from oakum_service.db.models import ForegroundStart, NodeInterval, SnapshotRecord
 from oakum_service.schedulers.port import JobStart, Node, Snapshot
+from oakum_service.states import NodeState
 
 NAMES = ("n1", "n2", "n3")
 Stretch = tuple[NodeState, str | None, float, float | None]

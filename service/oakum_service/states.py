@@ -1,0 +1,33 @@
+"""The states that trainers and nodes are in: one vocabulary for database, control loop, API and people."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class TrainerState(StrEnum):
+    """Where a trainer stands."""
+
+    WAITING = "waiting"
+    """It has no node; it starts or resumes as soon as a plan grants one."""
+    STARTING = "starting"
+    """Its first fragments warm up."""
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    """`message` says what to change."""
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to the trainer."""
+        return self in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
+
+
+class NodeState(StrEnum):
+    """What a node is doing, from the main scheduler's side."""
+
+    FOREGROUND = "foreground"
+    HOLE = "hole"
+    UNAVAILABLE = "unavailable"
+    """Down, drained, reserved, or otherwise not ours to use."""

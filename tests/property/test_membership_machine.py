@@ -1,0 +1,413 @@
+"""Any history of launches, losses, releases and breaks, played against ranks that obey what `decide` publishes.
+
+The ranks here do what `oakum_worker.rank` and `oakum_worker.agent` do, without time, torch or processes: they form
+a generation when all of its members meet, switch together at a boundary, stay blocked when a peer is gone until
+they notice or are told, and wait for a generation that they may use. Reports and directives are level-triggered
+and may be late; the newest replaces those before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from oakum_service.control.decide import Decision, Membership, decide
+from oakum_service.control.membership import _view
+from oakum_worker.protocol import FragmentReport, Phase
+
+MOST_FRAGMENTS = 9
+MOST_ROUNDS = 80
+
+
+@dataclass(frozen=True)
+class Word:
+    """What is published of a trainer: `protocol.Directive` without what the decision does not touch."""
+
+    generation: int = 0
+    members: tuple[str, ...] = ()
+    over: int = 0
+    closer: str | None = None
+
+
+@dataclass
+class Fragment:
+    """One fragment: its process, its agent, its one rank, and what the service knows of it."""
+
+    id: str
+    alive: bool = True
+    """The process is there."""
+    known: bool = True
+    """The scheduler has not said yet that the job has ended."""
+    released: bool = False
+    hung: bool = False
+    signalled: bool = False
+    closing: bool = False
+    place: str = "warming"
+    """warming, waiting (for a generation), forming, training, cut (told that its group is over), left."""
+    formed: int = 0
+    """Newest generation the rank has begun to form: its group while it is forming, training or cut."""
+    agreed: int = 0
+    broken: int = 0
+    rank_phase: Phase = Phase.WARMING
+    told: int = 0
+    """Newest generation that the rank has reported as formed."""
+    seen: Word = field(default_factory=Word)
+    current: tuple[str, ...] = ()
+    """Members of the newest generation seen that lists the fragment."""
+    report: FragmentReport | None = None
+    """The newest report that has arrived."""
+    ready_at: float | None = None
+
+    @property
+    def works(self) -> bool:
+        return self.alive and not self.hung
+
+    @property
+    def in_group(self) -> bool:
+        return self.place in ("forming", "training", "cut")
+
+    @property
+    def phase(self) -> Phase:
+        """What the agent would report now."""
+        if self.place == "left":
+            return Phase.LEFT
+        return Phase.LEAVING if self.signalled else self.rank_phase
+
+    def leave(self) -> None:
+        """The ranks have ended and the agent exits; its last report may still arrive."""
+        self.place, self.alive = "left", False
+
+    def breaks(self) -> None:
+        """The rank has seen its group break."""
+        self.broken, self.place, self.rank_phase = self.formed, "waiting", Phase.BROKEN
+
+    def usable(self) -> bool:
+        """Whether the newest word is a generation to act on: `membership.next_generation`."""
+        member = self.formed > 0
+        if self.seen.generation <= max(self.formed, self.seen.over, self.agreed - 1):
+            return False
+        return member or self.id in self.seen.members
+
+
+class MembershipMachine(RuleBasedStateMachine):
+    """The service's side and the fragments' side, and the wires between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fragments: dict[str, Fragment] = {}
+        self.word = Word()
+        self.history: dict[int, tuple[str, ...]] = {0: ()}
+        self.dropped: set[str] = set()
+        self.late = False
+        self.clock = 0.0
+
+    @initialize(min_nodes=st.integers(1, 3))
+    def begin(self, min_nodes: int) -> None:
+        self.min_nodes = min_nodes
+
+    # The world.
+
+    @precondition(lambda self: len(self.fragments) < MOST_FRAGMENTS)
+    @rule(count=st.integers(1, 3))
+    def launch(self, count: int) -> None:
+        for _ in range(min(count, MOST_FRAGMENTS - len(self.fragments))):
+            fragment = Fragment(f"f{len(self.fragments)}")
+            self.fragments[fragment.id] = fragment
+
+    @rule(data=st.data())
+    def warm_up(self, data: st.DataObject) -> None:
+        self._with_one(data, self._warm_up, lambda f: f.works and f.place == "warming")
+
+    @rule(data=st.data(), notice=st.booleans())
+    def kill(self, data: st.DataObject, notice: bool) -> None:
+        def kill(fragment: Fragment) -> None:
+            fragment.alive, fragment.known = False, not notice
+
+        self._with_one(data, kill, lambda f: f.alive)
+
+    @rule(data=st.data())
+    def notice_an_end(self, data: st.DataObject) -> None:
+        self._with_one(data, lambda f: setattr(f, "known", False), lambda f: f.known and not f.alive)
+
+    @rule(data=st.data())
+    def signal(self, data: st.DataObject) -> None:
+        self._with_one(data, self._signal, lambda f: f.alive and not f.signalled)
+
+    @rule(data=st.data(), reported=st.booleans())
+    def let_the_deadline_pass(self, data: st.DataObject, reported: bool) -> None:
+        def end(fragment: Fragment) -> None:
+            fragment.leave()
+            if reported:
+                self._report(fragment)
+
+        self._with_one(data, end, lambda f: f.alive and f.signalled)
+
+    @rule(data=st.data())
+    def release(self, data: st.DataObject) -> None:
+        self._with_one(data, lambda f: setattr(f, "released", True), lambda f: f.known and not f.released)
+
+    @rule(data=st.data())
+    def hang(self, data: st.DataObject) -> None:
+        self._with_one(data, lambda f: setattr(f, "hung", True), lambda f: f.works and f.place != "warming")
+
+    @rule(data=st.data())
+    def break_a_connection(self, data: st.DataObject) -> None:
+        def has_peers(fragment: Fragment) -> bool:
+            return fragment.works and fragment.place == "training" and len(self.history[fragment.formed]) > 1
+
+        self._with_one(data, Fragment.breaks, has_peers)
+
+    # The wires, and the ranks.
+
+    @rule(data=st.data())
+    def report(self, data: st.DataObject) -> None:
+        self._with_one(data, self._report, lambda f: f.known)
+
+    @rule(data=st.data())
+    def deliver(self, data: st.DataObject) -> None:
+        self._with_one(data, self._deliver, lambda f: f.alive)
+
+    @rule(data=st.data())
+    def advance(self, data: st.DataObject) -> None:
+        self._with_one(data, self._advance, lambda f: f.works)
+
+    @rule(data=st.data())
+    def notice_a_break(self, data: st.DataObject) -> None:
+        self._with_one(data, self._notice, lambda f: f.works and f.place == "training")
+
+    @rule()
+    def switch(self) -> None:
+        self._switch()
+
+    @rule()
+    def meet(self) -> None:
+        self._meet()
+
+    # The service.
+
+    @rule()
+    def turn(self) -> None:
+        self._turn()
+
+    @rule()
+    def let_time_pass(self) -> None:
+        self.late = True
+        self._turn()
+
+    @rule(rounds=st.integers(1, 3), noticing=st.booleans())
+    def go_on_undisturbed(self, rounds: int, noticing: bool) -> None:
+        for _ in range(rounds):
+            self._round(noticing)
+
+    @rule(noticing=st.booleans())
+    def settle(self, noticing: bool) -> None:
+        """Once events stop and everyone answers, everyone who can train does."""
+        for fragment in self.fragments.values():
+            fragment.alive = fragment.alive and not fragment.hung
+        for _ in range(MOST_ROUNDS):
+            before = self._state()
+            self._round(noticing)
+            if self._state() == before:
+                break
+        else:
+            raise AssertionError(f"no end of changes: {self._state()}")
+        staying = {f.id for f in self.fragments.values() if f.alive and not f.released and not f.signalled}
+        expected = staying if len(staying) >= self.min_nodes else set()
+        assert set(self.word.members) == expected, self._state()
+        for name in expected:
+            fragment = self.fragments[name]
+            assert (fragment.place, fragment.formed) == ("training", self.word.generation), self._state()
+        gone = [f for f in self.fragments.values() if f.alive and f.id not in staying]
+        assert gone == [], self._state()
+
+    def teardown(self) -> None:
+        if hasattr(self, "min_nodes"):
+            self.settle(noticing=False)
+
+    @invariant()
+    def nobody_is_a_member_twice(self) -> None:
+        assert len(set(self.word.members)) == len(self.word.members)
+
+    @invariant()
+    def what_is_over_has_been_published(self) -> None:
+        assert 0 <= self.word.over <= self.word.generation
+
+    # How it all works.
+
+    def _with_one(self, data: st.DataObject, act, which) -> None:  # type: ignore[no-untyped-def]
+        names = [name for name, fragment in self.fragments.items() if which(fragment)]
+        if names:
+            act(self.fragments[data.draw(st.sampled_from(names))])
+
+    def _state(self) -> str:
+        lines = [f"min_nodes {self.min_nodes}, {self.word}"]
+        lines += [str(fragment) for fragment in self.fragments.values() if fragment.known]
+        return "\n".join(lines)
+
+    def _warm_up(self, fragment: Fragment) -> None:
+        fragment.place, fragment.rank_phase = "waiting", Phase.READY
+        self.clock += 1.0
+        fragment.ready_at = self.clock
+
+    def _signal(self, fragment: Fragment) -> None:
+        fragment.signalled = True
+        if not fragment.current:
+            fragment.leave()
+        elif len(fragment.current) == 1:
+            fragment.closing = True
+
+    def _report(self, fragment: Fragment) -> None:
+        fragment.report = FragmentReport(
+            phase=fragment.phase,
+            sequence=0,
+            pid=1,
+            host="h",
+            generation=fragment.told,
+            broken=fragment.broken,
+            signalled=fragment.signalled,
+        )
+
+    def _deliver(self, fragment: Fragment) -> None:
+        """The agent hears the newest word; its rank's second thread cuts what is over."""
+        fragment.seen = word = self.word
+        if fragment.id in word.members:
+            fragment.current = word.members
+        elif fragment.released and not fragment.current:
+            fragment.leave()
+        over = word.over >= fragment.formed
+        outrun = fragment.place == "forming" and word.generation > fragment.formed
+        if fragment.place in ("forming", "training") and (over or outrun):
+            fragment.broken, fragment.place = fragment.formed, "cut"
+
+    def _advance(self, fragment: Fragment) -> None:
+        """One thing that the rank does by itself."""
+        if fragment.place == "cut":
+            fragment.breaks()
+        elif fragment.place == "forming":
+            first = self.fragments[self.history[fragment.formed][0]]
+            if not first.alive:
+                fragment.breaks()
+        elif fragment.place == "training" and fragment.closing:
+            fragment.place = "waiting"
+        elif fragment.place == "waiting":
+            if fragment.closing or (fragment.released and fragment.formed == 0 and fragment.seen.generation):
+                fragment.leave()
+            elif fragment.usable():
+                self._enter(fragment)
+
+    def _enter(self, fragment: Fragment) -> None:
+        if fragment.id in fragment.seen.members:
+            fragment.place, fragment.formed = "forming", fragment.seen.generation
+        else:
+            fragment.leave()
+
+    def _group(self, generation: int) -> list[Fragment]:
+        return [self.fragments[name] for name in self.history[generation]]
+
+    def _notice(self, fragment: Fragment) -> None:
+        """A collective fails where a peer has dropped its connections."""
+        peers = self._group(fragment.formed)
+        if any(not (p.alive and p.in_group and p.formed == fragment.formed) for p in peers):
+            fragment.breaks()
+
+    def _meet(self) -> None:
+        """A generation stands when all of its members are there."""
+        for generation in {f.formed for f in self.fragments.values() if f.place == "forming"}:
+            group = self._group(generation)
+            if all(f.works and f.place == "forming" and f.formed == generation for f in group):
+                for fragment in group:
+                    fragment.place, fragment.rank_phase, fragment.told = "training", Phase.TRAINING, generation
+
+    def _switch(self) -> None:
+        """Rank 0 has seen a newer generation: all leave the one they are in at the same step boundary."""
+        for generation in {f.formed for f in self.fragments.values() if f.place == "training"}:
+            group = self._group(generation)
+            stands = all(f.works and f.place == "training" and f.formed == generation for f in group)
+            if stands and group[0].seen.generation > generation:
+                for fragment in group:
+                    fragment.place, fragment.agreed = "waiting", group[0].seen.generation
+
+    def _turn(self) -> None:
+        """What `MembershipKeeper` does: views, decision, publication."""
+        trainer = SimpleNamespace(over=self.word.over, generation=self.word.generation)
+        views = tuple(
+            _view(
+                trainer,  # type: ignore[arg-type]
+                SimpleNamespace(id=f.id, released=f.released, ready_at=f.ready_at),  # type: ignore[arg-type]
+                f.report,
+                silent=False,
+                late=self.late,
+            )
+            for f in self.fragments.values()
+            if f.known and f.report is not None
+        )
+        now = Membership(self.word.generation, self.word.members, self.word.over)
+        decision = decide(now, views, self.min_nodes)
+        if decision is None:
+            return
+        self._check(decision, {view.id for view in views if view.alive})
+        self._publish(decision)
+
+    def _publish(self, decision: Decision) -> None:
+        before, self.late = self.word, False
+        over = max(before.over, decision.over)
+        if decision.members is None:
+            assert over > before.over
+            self.word = Word(before.generation, before.members, over, before.closer)
+            return
+        self.word = Word(before.generation + 1, decision.members, over, decision.closer)
+        self.history[self.word.generation] = decision.members
+        self.dropped |= set(before.members) - set(decision.members)
+        for name in decision.lost:
+            fragment = self.fragments[name]
+            if fragment.alive and not fragment.signalled:
+                self._signal(fragment)  # its job is cancelled
+
+    def _check(self, decision: Decision, alive: set[str]) -> None:
+        before = self.word.members
+        if decision.members is None:
+            assert before
+            return
+        survivors = [name for name in before if name in decision.members]
+        newcomers = list(decision.members[len(survivors) :])
+        assert list(decision.members[: len(survivors)]) == survivors
+        assert newcomers == sorted(newcomers, key=lambda name: self.fragments[name].ready_at or 0.0)
+        assert not self.dropped & set(decision.members), "a fragment that had left or was lost is back"
+        assert set(decision.lost) <= set(before)
+        assert not set(decision.lost) & set(decision.members)
+        assert set(decision.members) <= alive
+        assert len(decision.members) >= self.min_nodes or not decision.members
+        if before and not decision.members and alive & set(before) - set(decision.lost):
+            assert decision.closer in alive & set(before)
+
+    def _round(self, noticing: bool) -> None:
+        """Everyone does what there is to do, and tells it."""
+        for fragment in self.fragments.values():
+            if fragment.works and fragment.place == "warming":
+                self._warm_up(fragment)
+            if fragment.alive:
+                self._deliver(fragment)
+            if fragment.works:
+                self._advance(fragment)
+                if noticing and fragment.place == "training":
+                    self._notice(fragment)
+        self._switch()
+        self._meet()
+        for fragment in self.fragments.values():
+            fragment.known = fragment.known and fragment.alive
+            if fragment.alive:
+                self._report(fragment)
+        self._turn()
+
+
+MembershipMachine.TestCase.settings = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestMembership = MembershipMachine.TestCase
