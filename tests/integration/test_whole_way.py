@@ -60,6 +60,17 @@ def test_a_foreground_job_has_its_nodes_within_two_seconds(service: RunningServi
     assert cluster.foreground_delay_max_s < 2.0
 
 
+def test_a_foreground_job_that_comes_while_fragments_start_does_not_wait_either(service: RunningService) -> None:
+    """SIGTERM reaches processes that have hardly begun."""
+    client = service.start()
+    client.submit(small_spec("elastic", epochs=100_000))
+    for started in range(3):
+        wait_until("fragments are being launched", lambda: len(service.agents()) == 4)
+        service.take_nodes(4, run_s=0.5)
+        wait_until("the job starts", lambda n=started: client.cluster().foreground_jobs_started > n)
+    assert (client.cluster().foreground_delay_max_s or 0.0) < 2.0
+
+
 def test_without_any_node_a_trainer_waits_and_resumes_where_it_was(service: RunningService) -> None:
     client = service.start()
     client.submit(small_spec("elastic", epochs=100_000))

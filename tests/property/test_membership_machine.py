@@ -1,4 +1,4 @@
-"""Any history of launches, losses, releases and breaks, played against ranks that obey what `decide` publishes.
+"""Any history of launches, losses, releases and breaks, played against ranks that obey what is published.
 
 The ranks here do what `oakum_worker.rank` and `oakum_worker.agent` do, without time, torch or processes: they form
 a generation when all of its members meet, switch together at a boundary, stay blocked when a peer is gone until
@@ -8,19 +8,31 @@ and may be late; the newest replaces those before it.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
-from types import SimpleNamespace
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from oakum_service.control.decide import Decision, Membership, decide
-from oakum_service.control.membership import _view
+from oakum_service.control.decide import Decision
+from oakum_service.control.membership import MembershipKeeper, _give_up, _publish
+from oakum_service.db import models
 from oakum_worker.protocol import FragmentReport, Phase
+from oakum_worker.spec import TrainerSpec
 
 MOST_FRAGMENTS = 9
 MOST_ROUNDS = 80
+REGROUP_TIMEOUT_S = 3600.0
+"""Passes only when a rule says so."""
+
+
+class NoDatabase:
+    """Takes what would be written: the rows that count are held by the test itself."""
+
+    def add(self, row: object) -> None:
+        assert isinstance(row, models.GenerationRecord)
 
 
 @dataclass(frozen=True)
@@ -42,7 +54,6 @@ class Fragment:
     """The process is there."""
     known: bool = True
     """The scheduler has not said yet that the job has ended."""
-    released: bool = False
     hung: bool = False
     signalled: bool = False
     closing: bool = False
@@ -60,7 +71,9 @@ class Fragment:
     """Members of the newest generation seen that lists the fragment."""
     report: FragmentReport | None = None
     """The newest report that has arrived."""
-    ready_at: float | None = None
+
+    def __post_init__(self) -> None:
+        self.row = models.Fragment(id=self.id, trainer_id="t", node=f"node of {self.id}", released=False, cause="")
 
     @property
     def works(self) -> bool:
@@ -99,15 +112,32 @@ class MembershipMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.fragments: dict[str, Fragment] = {}
-        self.word = Word()
         self.history: dict[int, tuple[str, ...]] = {0: ()}
         self.dropped: set[str] = set()
-        self.late = False
         self.clock = 0.0
 
     @initialize(min_nodes=st.integers(1, 3))
     def begin(self, min_nodes: int) -> None:
         self.min_nodes = min_nodes
+        spec = TrainerSpec(name="t", entrypoint="a:b", global_batch=64, epochs=1, min_nodes=min_nodes)
+        self.trainer = models.Trainer(
+            id="t",
+            spec=spec.model_dump(mode="json"),
+            generation=0,
+            members=[],
+            over=0,
+            revision=0,
+            published_at=0.0,
+            nodes_lost=0,
+            nodes_gained=0,
+            rescales=0,
+        )
+        self.keeper = MembershipKeeper(REGROUP_TIMEOUT_S)
+
+    @property
+    def word(self) -> Word:
+        trainer = self.trainer
+        return Word(trainer.generation, tuple(trainer.members), trainer.over, trainer.closer)
 
     # The world.
 
@@ -148,7 +178,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        self._with_one(data, lambda f: setattr(f, "released", True), lambda f: f.known and not f.released)
+        self._with_one(data, lambda f: setattr(f.row, "released", True), lambda f: f.known and not f.row.released)
 
     @rule(data=st.data())
     def hang(self, data: st.DataObject) -> None:
@@ -195,7 +225,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @rule()
     def let_time_pass(self) -> None:
-        self.late = True
+        self.trainer.published_at = time.time() - 2 * REGROUP_TIMEOUT_S
         self._turn()
 
     @rule(rounds=st.integers(1, 3), noticing=st.booleans())
@@ -215,7 +245,7 @@ class MembershipMachine(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError(f"no end of changes: {self._state()}")
-        staying = {f.id for f in self.fragments.values() if f.alive and not f.released and not f.signalled}
+        staying = {f.id for f in self.fragments.values() if f.alive and not f.row.released and not f.signalled}
         expected = staying if len(staying) >= self.min_nodes else set()
         assert set(self.word.members) == expected, self._state()
         for name in expected:
@@ -251,7 +281,7 @@ class MembershipMachine(RuleBasedStateMachine):
     def _warm_up(self, fragment: Fragment) -> None:
         fragment.place, fragment.rank_phase = "waiting", Phase.READY
         self.clock += 1.0
-        fragment.ready_at = self.clock
+        fragment.row.ready_at = self.clock
 
     def _signal(self, fragment: Fragment) -> None:
         fragment.signalled = True
@@ -276,7 +306,7 @@ class MembershipMachine(RuleBasedStateMachine):
         fragment.seen = word = self.word
         if fragment.id in word.members:
             fragment.current = word.members
-        elif fragment.released and not fragment.current:
+        elif fragment.row.released and not fragment.current:
             fragment.leave()
         over = word.over >= fragment.formed
         outrun = fragment.place == "forming" and word.generation > fragment.formed
@@ -294,7 +324,7 @@ class MembershipMachine(RuleBasedStateMachine):
         elif fragment.place == "training" and fragment.closing:
             fragment.place = "waiting"
         elif fragment.place == "waiting":
-            if fragment.closing or (fragment.released and fragment.formed == 0 and fragment.seen.generation):
+            if fragment.closing or (fragment.row.released and fragment.formed == 0 and fragment.seen.generation):
                 fragment.leave()
             elif fragment.usable():
                 self._enter(fragment)
@@ -332,36 +362,24 @@ class MembershipMachine(RuleBasedStateMachine):
                     fragment.place, fragment.agreed = "waiting", group[0].seen.generation
 
     def _turn(self) -> None:
-        """What `MembershipKeeper` does: views, decision, publication."""
-        trainer = SimpleNamespace(over=self.word.over, generation=self.word.generation)
-        views = tuple(
-            _view(
-                trainer,  # type: ignore[arg-type]
-                SimpleNamespace(id=f.id, released=f.released, ready_at=f.ready_at),  # type: ignore[arg-type]
-                f.report,
-                silent=False,
-                late=self.late,
-            )
-            for f in self.fragments.values()
-            if f.known and f.report is not None
-        )
-        now = Membership(self.word.generation, self.word.members, self.word.over)
-        decision = decide(now, views, self.min_nodes)
+        """What `MembershipKeeper.turn` does with a live trainer."""
+        here = [fragment for fragment in self.fragments.values() if fragment.known]
+        rows = [fragment.row for fragment in here]
+        reports = {fragment.id: fragment.report for fragment in here if fragment.report is not None}
+        decision = self.keeper._decide(self.trainer, rows, reports, silent=[])
         if decision is None:
             return
-        self._check(decision, {view.id for view in views if view.alive})
-        self._publish(decision)
-
-    def _publish(self, decision: Decision) -> None:
-        before, self.late = self.word, False
-        over = max(before.over, decision.over)
-        if decision.members is None:
-            assert over > before.over
-            self.word = Word(before.generation, before.members, over, before.closer)
-            return
-        self.word = Word(before.generation + 1, decision.members, over, decision.closer)
-        self.history[self.word.generation] = decision.members
-        self.dropped |= set(before.members) - set(decision.members)
+        before = self.word
+        self._check(decision, {name for name, report in reports.items() if report.phase is not Phase.LEFT})
+        session: Any = NoDatabase()
+        _publish(session, self.trainer, rows, decision)
+        _give_up([row for row in rows if row.id in decision.lost], reports)
+        assert self.word.over >= before.over
+        assert self.word.generation == before.generation + (decision.members is not None)
+        self.history[self.word.generation] = self.word.members
+        # One that was listed and never trained may stay ready, and be listed again.
+        left = set(before.members) - set(self.word.members)
+        self.dropped |= {name for name in left if name in decision.lost or self.fragments[name].report.generation}
         for name in decision.lost:
             fragment = self.fragments[name]
             if fragment.alive and not fragment.signalled:
@@ -371,11 +389,12 @@ class MembershipMachine(RuleBasedStateMachine):
         before = self.word.members
         if decision.members is None:
             assert before
+            assert decision.over > self.word.over
             return
         survivors = [name for name in before if name in decision.members]
         newcomers = list(decision.members[len(survivors) :])
         assert list(decision.members[: len(survivors)]) == survivors
-        assert newcomers == sorted(newcomers, key=lambda name: self.fragments[name].ready_at or 0.0)
+        assert newcomers == sorted(newcomers, key=lambda name: self.fragments[name].row.ready_at or 0.0)
         assert not self.dropped & set(decision.members), "a fragment that had left or was lost is back"
         assert set(decision.lost) <= set(before)
         assert not set(decision.lost) & set(decision.members)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
-from sqlalchemy import case, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, case, func, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
@@ -205,7 +205,13 @@ def submit_foreground_job(request: ForegroundJobRequest, context: InContext, _: 
     return ForegroundJobView(job=cluster.submit_foreground(request.nodes, request.run_s))
 
 
-def _total_s(session: Session, start, end, now: float, condition) -> float:  # type: ignore[no-untyped-def]
+def _total_s(
+    session: Session,
+    start: InstrumentedAttribute[Any],
+    end: InstrumentedAttribute[float | None],
+    now: float,
+    condition: ColumnElement[bool],
+) -> float:
     """Sum of intervals' lengths; one that has not ended counts until now."""
     length = case((end.is_(None), now), else_=end) - start
     return float(session.execute(select(func.coalesce(func.sum(length), 0.0)).where(condition)).scalar_one())

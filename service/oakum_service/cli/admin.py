@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from oakum_service.cli.app import CommandError, app, example
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 SERVICE = "Service"
 
@@ -79,7 +82,7 @@ def upgrade() -> None:
     typer.echo("the schema is up to date")
 
 
-def _engine(*, check: bool = True):  # type: ignore[no-untyped-def]
+def _engine(*, check: bool = True) -> Engine:
     from oakum_service.config import Settings
     from oakum_service.db.engine import check_schema, open_engine
     from oakum_service.errors import ServiceError

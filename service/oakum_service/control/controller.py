@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.control import journal
@@ -103,8 +104,13 @@ class Controller:
             seen = hub.version
             try:
                 await turn()
+            except LeaseLost:
+                raise
             except SchedulerError as error:
                 _log.warning("the scheduler: %s", error)
+            except Exception:
+                # A locked database or a full disk passes; nodes have to be given back also while it lasts.
+                _log.exception("a turn of the control loop failed; the next one tries again")
             await hub.wait(seen, self._settings.poll_s)
 
     async def _tidy(self) -> None:
@@ -160,7 +166,7 @@ class Controller:
         self._outbox.notify()
         return changed or stale
 
-    def _fingerprint(self, session) -> tuple[object, ...]:  # type: ignore[no-untyped-def]
+    def _fingerprint(self, session: Session) -> tuple[object, ...]:
         """What a plan depends on beside the nodes."""
         trainers = session.execute(select(Trainer.id, Trainer.state).order_by(Trainer.id)).all()
         live = session.execute(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -58,6 +59,7 @@ class MembershipKeeper:
             decision = self._decide(trainer, fragments, reports, silent)
             if decision is not None:
                 _publish(session, trainer, fragments, decision)
+                _give_up([fragment for fragment in fragments if fragment.id in decision.lost], reports)
                 to_cancel.extend(decision.lost)
             self._move_on(session, trainer, fragments)
         return to_cancel
@@ -129,7 +131,7 @@ def _view(
     return FragmentView(
         id=fragment.id,
         phase=report.phase,
-        alive=report.phase not in _GONE and not silent,
+        alive=report.phase not in _GONE and not silent and not fragment.cause,
         released=fragment.released,
         formed=report.generation,
         broken=report.broken,
@@ -167,6 +169,13 @@ def _publish(session: Session, trainer: Trainer, fragments: list[Fragment], deci
             published_at=trainer.published_at,
         )
     )
+
+
+def _give_up(fragments: list[Fragment], reports: Mapping[str, FragmentReport]) -> None:
+    """A member that did not answer is not taken back, whatever it says until its job has ended."""
+    for fragment in fragments:
+        if reports[fragment.id].phase not in _GONE:
+            fragment.cause = "lost"
 
 
 def _take_progress(session: Session, trainer: Trainer, progress: Progress) -> None:

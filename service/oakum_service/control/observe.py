@@ -121,6 +121,8 @@ def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trai
 
 
 def _cause_of_end(fragment: Fragment, report: FragmentReport | None) -> str:
+    if fragment.cause:
+        return fragment.cause  # known before its job has ended
     if report is None:
         return "released" if fragment.released else "preempted"
     if report.phase is Phase.FINISHED:

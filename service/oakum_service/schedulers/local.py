@@ -128,8 +128,11 @@ class LocalCluster:
             taken |= {fragment.node for fragment in self._fragments.values()}
             if config.node in taken or self._stopping:
                 raise SchedulerError(f"{config.node} is no longer idle")
-            pid = submit_local(self._fragments_dir / config.fragment, config)
-            self._watch(_Fragment(config.fragment, config.node, psutil.Process(pid)))
+            try:
+                pid = submit_local(self._fragments_dir / config.fragment, config)
+                self._watch(_Fragment(config.fragment, config.node, psutil.Process(pid)))
+            except (OSError, psutil.Error) as error:
+                raise SchedulerError(f"the fragment for {config.node} could not be started: {error}") from error
             return str(pid)
 
     def cancel(self, fragment: str) -> None:
