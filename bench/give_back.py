@@ -42,7 +42,9 @@ def start(data_dir: Path, nodes: int) -> tuple[subprocess.Popen[bytes], httpx.Cl
     """A service without foreground jobs of its own, and a client of it."""
     command = [sys.executable, "-m", "oakum_service", "serve", "--data-dir", str(data_dir), "--port", "0"]
     command += ["--load", "0", "--nodes", str(nodes), "--submit", str(SPEC)]
-    service = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    data_dir.mkdir()
+    with (data_dir / "service.log").open("wb") as log:
+        service = subprocess.Popen([*command, "--verbose"], stdout=log, stderr=log)
 
     def connect() -> httpx.Client | None:
         try:
@@ -87,6 +89,9 @@ def main(
         service, client = start(Path(folder) / "data", nodes)
         try:
             figures = measure(client, nodes, rounds)
+        except TimeoutError:
+            print((Path(folder) / "data" / "service.log").read_text(encoding="utf-8")[-8000:], file=sys.stderr)
+            raise
         finally:
             service.terminate()
             service.wait(timeout=10.0)

@@ -181,8 +181,10 @@ class Agent:
             self._leave_at_once(why)
         if self._deadline_s is None:
             self._deadline_s = time.monotonic() + self._config.grace_s
-        for rank in self._ranks:
-            rank.send(Command(close=True))
+        # The first member of the newest generation has the state that counts, formed already or not.
+        lead = self._current is not None and self._current.members[0].fragment == self._config.fragment
+        for local_rank, rank in enumerate(self._ranks):
+            rank.send(Command(close=True, save=lead and local_rank == 0))
 
     def _leave_at_once(self, why: str) -> None:
         _log.info("left: %s", why)

@@ -24,8 +24,9 @@ class Command(BaseModel):
 
     directive: Directive | None = None
     close: bool = False
-    """Leave at the next step boundary without waiting for the service; write a durable checkpoint first where
-    this rank is rank 0."""
+    """Leave at the next step boundary without waiting for the service."""
+    save: bool = False
+    """Write a durable checkpoint before that: nobody else will."""
 
 
 class News(BaseModel):

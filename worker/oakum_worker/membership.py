@@ -16,6 +16,7 @@ class Mailbox:
         self._changed = threading.Condition()
         self._directive = Directive(revision=-1)
         self._close = False
+        self._save = False
 
     def put(self, command: Command) -> Directive:
         """Take a command in; an older directive than the one held is dropped. Returns the one that holds."""
@@ -23,6 +24,7 @@ class Mailbox:
             if command.directive is not None and command.directive.revision > self._directive.revision:
                 self._directive = command.directive
             self._close = self._close or command.close
+            self._save = self._save or command.save
             self._changed.notify_all()
             return self._directive
 
@@ -30,6 +32,11 @@ class Mailbox:
     def closing(self) -> bool:
         """Whether the agent wants the rank to leave by itself."""
         return self._close
+
+    @property
+    def saving(self) -> bool:
+        """Whether the rank has to write a durable checkpoint when it closes."""
+        return self._save
 
     @property
     def directive(self) -> Directive:

@@ -61,6 +61,7 @@ class RankProcess:
     def run(self) -> None:
         """Train in one generation after the other until there is nothing left to do here."""
         self._news.send(phase=Phase.READY, endpoint=self._group.endpoint)
+        threading.Thread(target=self._checkpoints.prepare, daemon=True, name="imports").start()
         while (generation := self._next_generation()) is not None:
             first = generation.first_rank(self._config.fragment)
             if first is None:
@@ -85,7 +86,7 @@ class RankProcess:
             member=self._formed > 0,
         )
         if self._mailbox.closing:
-            self._save_last_words(lead=self._rank == 0)
+            self._save_last_words(lead=self._mailbox.saving)
             return None
         return generation
 

@@ -107,6 +107,10 @@ class DurableCheckpoints:
             return checkpoint
         return None
 
+    def prepare(self) -> None:
+        """Import what writing and reading need, so that a last checkpoint has not to wait for it."""
+        from oakum_worker.checkpoint import dcp_files  # noqa: F401
+
     def load(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Replace the content of `state` by the checkpoint's, with new tensors on the CPU.
 
