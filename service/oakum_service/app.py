@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from oakum_service.api import cluster, events, fragments, plans, problems, trainers
+from oakum_service.api.body_limit import BodyLimit
 from oakum_service.api.context import Context
 from oakum_service.dashboard.routes import router as dashboard
 
@@ -17,9 +18,13 @@ def create_app(context: Context) -> FastAPI:
         title="Oakum",
         version=version("oakum"),
         description="Fills the idle node-time of a cluster with elastic PyTorch training.",
+        # These pages load their scripts from the Internet, which a login node may not reach.
+        docs_url=None,
+        redoc_url=None,
     )
     app.state.context = context
     problems.install(app)
+    app.add_middleware(BodyLimit)
     for module in (trainers, cluster, plans, events, fragments):
         app.include_router(module.router)
 

@@ -190,7 +190,7 @@ class OakumClient:
         return self._write("PATCH", _trainer_path(ref), TrainerView, change)
 
     def cancel(self, ref: str) -> TrainerView:
-        """End a trainer. Cancelling an ended one changes nothing."""
+        """End a trainer. Raises `ApiError` (409) for one that has ended."""
         return self._write("POST", _trainer_path(ref, "cancel"), TrainerView)
 
     def series(self, ref: str) -> Series:

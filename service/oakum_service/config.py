@@ -75,6 +75,8 @@ class Settings(_FromEnvironment):
     """An agent that has not reported for so long is lost."""
     regroup_timeout_s: float = 60.0
     """A member that has not formed its generation for so long after it was published is lost."""
+    warm_up_timeout_s: float = 900.0
+    """A task that has not been built and loaded for so long after its launch hangs: its trainer fails."""
     start_up_s: float = 6.0
     """Start-up seconds of a joining node until they have been measured."""
     stall_s: float = 0.5

@@ -32,6 +32,8 @@ from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.schedulers.local import LocalCluster
 from oakum_service.schedulers.port import Scheduler
+from oakum_service.schedulers.workload import foreground_jobs
+from oakum_solver.errors import LogError
 
 _log = logging.getLogger("oakum")
 _DRAIN_S = 3.5
@@ -43,7 +45,7 @@ class OakumServer:
     def __init__(self, settings: Settings) -> None:
         """Raises `ConfigurationError` when the service cannot run here as configured."""
         self.settings = settings
-        settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _check_foreground_log(settings)
         self._lock = _lock_data_dir(settings.data_dir)
         engine = open_engine(settings.database)
         self._alone = engine.dialect.name == "sqlite"
@@ -97,7 +99,9 @@ class OakumServer:
             server.should_exit = True
             stopping.cancel()
             await asyncio.gather(serving, controlling, return_exceptions=True)
-            await asyncio.to_thread(self.scheduler.stop)
+            failed = not controlling.cancelled() and controlling.exception() is not None
+            # Nobody has told the fragments to checkpoint: as after a crash, the next start finds them training.
+            await asyncio.to_thread(self.scheduler.stop, leave_fragments=failed)
             self._lease.give_up()
             self._lock.close()
         if (error := controlling.exception()) is not None:
@@ -124,9 +128,30 @@ def open_scheduler(settings: Settings) -> Scheduler:
     raise ConfigurationError(f"scheduler {settings.scheduler!r}: expected 'local'")
 
 
+def _check_foreground_log(settings: Settings) -> None:
+    """Refuse now the log that the embedded cluster would fail on later."""
+    if settings.scheduler != "local" or settings.local.swf is None:
+        return
+    try:
+        first = next(foreground_jobs(settings.local), None)
+    except LogError as error:
+        raise ConfigurationError(f"the foreground jobs cannot be read: {error}") from error
+    if first is None:
+        raise ConfigurationError(
+            f"{settings.local.swf} has no job with a run time and a number of processors: choose another SWF log, "
+            "or leave --swf and OAKUM_LOCAL_SWF out for jobs from the workload model"
+        )
+
+
 def _lock_data_dir(data_dir: Path) -> Any:
     """Keep a second service away from the same data; the kernel drops the lock with the process."""
-    file = (data_dir / "lock").open("a+", encoding="utf-8")
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = (data_dir / "lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"the data directory {data_dir} cannot be used: {error.strerror}; choose another OAKUM_DATA_DIR"
+        ) from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import time
 import uuid
 from pathlib import Path
 
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from sqlalchemy import select
 
 from oakum_service.config import Settings
@@ -31,15 +33,16 @@ def serve_until_stopped(settings: Settings, specs: list[Path], *, verbose: bool)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     begin_with = [read_spec(path) for path in specs]
     server = OakumServer(settings)
-    for spec in begin_with:
-        submit_once(server, spec)
+    states = [submit_once(server, spec) for spec in begin_with]
+    ended = _describe_ended(specs, begin_with, states)
 
     def announce() -> None:
         console.print(
             f"\n  [bold]Oakum[/bold] watches {_describe(settings)}\n\n"
             f"  Dashboard  [link]{server.url}/#token={server.token}[/link]\n"
-            f"  API        {server.url}/v1   (docs at {server.url}/docs)\n"
+            f"  API        {server.url}/v1   (OpenAPI at {server.url}/openapi.json)\n"
             f"  Token      {server.token}\n\n"
+            f"{ended}"
             "  Ctrl-C checkpoints every trainer and gives all nodes back.\n",
             highlight=False,
             soft_wrap=True,
@@ -57,11 +60,23 @@ def _describe(settings: Settings) -> str:
     return f"an embedded cluster of {settings.local.nodes} nodes under {load}"
 
 
-def submit_once(server: OakumServer, spec: TrainerSpec) -> None:
-    """Submit a spec unless a trainer of its name has been submitted before."""
+def _describe_ended(paths: list[Path], specs: list[TrainerSpec], states: list[TrainerState]) -> str:
+    """What to do when nothing is left to train; empty where something is."""
+    if not all(state.ended for state in states):
+        return ""
+    lines = [
+        f"  {spec.name} is {state} already; `oakum submit {escape(shlex.quote(str(path)))}` starts one anew.\n"
+        for path, spec, state in zip(paths, specs, states, strict=True)
+    ]
+    return "".join([*lines, "\n"]) if lines else ""
+
+
+def submit_once(server: OakumServer, spec: TrainerSpec) -> TrainerState:
+    """Submit a spec unless a trainer of its name has been submitted before; returns the newest one's state."""
     with server.sessions.begin() as session:
-        if session.execute(select(Trainer.id).where(Trainer.name == spec.name)).first() is not None:
-            return
+        known = select(Trainer.state).where(Trainer.name == spec.name).order_by(Trainer.submitted_at.desc())
+        if (state := session.execute(known.limit(1)).scalar_one_or_none()) is not None:
+            return TrainerState(state)
         session.add(
             Trainer(
                 id=str(uuid.uuid4()),
@@ -72,3 +87,4 @@ def submit_once(server: OakumServer, spec: TrainerSpec) -> None:
             )
         )
         journal.record(session, "trainer.submitted", spec.name, f"{spec.entrypoint}, {spec.epochs} epochs")
+    return TrainerState.WAITING

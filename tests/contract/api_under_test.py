@@ -19,6 +19,7 @@ from oakum_service.api.context import Context
 from oakum_service.app import create_app
 from oakum_service.config import Settings
 from oakum_service.control.hub import Hub
+from oakum_service.control.membership import MembershipKeeper
 from oakum_service.db.engine import open_engine, open_readers, open_sessions
 from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
 from oakum_service.errors import SchedulerError
@@ -68,8 +69,9 @@ class FakeScheduler:
         self.cancelled.append(fragment)
         self.own_jobs = [job for job in self.own_jobs if job.fragment != fragment]
 
-    def stop(self) -> None:
-        self.own_jobs.clear()
+    def stop(self, *, leave_fragments: bool = False) -> None:
+        if not leave_fragments:
+            self.own_jobs.clear()
 
 
 class WatchedHub(Hub):
@@ -108,6 +110,10 @@ class ApiUnderTest:
         self.viewer = self.client(self.new_token("vera", Role.VIEWER))
         self.user = self.client(self.new_token("ulla", Role.USER))
         self.admin = self.client(self.new_token("anna", Role.ADMIN))
+
+    def keeper(self) -> MembershipKeeper:
+        """The part of the controller that reads reports."""
+        return MembershipKeeper(self.settings.regroup_timeout_s, self.settings.warm_up_timeout_s)
 
     def new_token(self, name: str, role: Role) -> str:
         with self.sessions.begin() as session:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from contract.api_under_test import SPEC, ApiUnderTest, problem_of, report
 from oakum_service.api.auth import Role
+from oakum_service.config import LocalClusterSettings
 from oakum_service.db.models import ApiToken
 from oakum_service.schedulers.local import LocalCluster
 
@@ -59,30 +62,27 @@ def test_without_a_token_nothing_is_answered(api: ApiUnderTest, method: str, pat
     assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize("token", ["oakum-guessed", "fragment-", "oäkum", "x" * 5000])
 @pytest.mark.parametrize(("method", "path"), GUARDED)
-def test_an_unknown_token_opens_nothing(api: ApiUnderTest, method: str, path: str, token: str) -> None:
-    headers = {"Authorization": f"Bearer {token}".encode()}
-    response = api.anonymous.request(method, address(path), json=body_of(method, path), headers=headers)
-    problem_of(response, 401)
+def test_an_unknown_token_opens_nothing(api: ApiUnderTest, method: str, path: str) -> None:
+    for token in ("oakum-guessed", "fragment-", "oäkum", "x" * 5000):
+        headers = {"Authorization": f"Bearer {token}".encode()}
+        response = api.anonymous.request(method, address(path), json=body_of(method, path), headers=headers)
+        problem_of(response, 401)
 
 
-@pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize(("method", "path"), BY_ROLE)
-def test_a_role_may_do_what_the_list_says_and_no_more(
-    api: ApiUnderTest, method: str, path: str, role: Role
-) -> None:
+def test_a_role_may_do_what_the_list_says_and_no_more(api: ApiUnderTest, method: str, path: str) -> None:
     api.outbox.close()  # the event stream ends at once
-    client = api.client(api.new_token("somebody", role))
-    response = client.request(method, address(path), json=body_of(method, path))
     needed = ROLES[method, path]
-    if role >= needed:
-        assert response.status_code not in (401, 403)
-        return
-    detail = problem_of(response, 403)["detail"]
-    assert detail == (
-        f"{method} {address(path)} needs the role {needed.name.lower()}; this token has {role.name.lower()}"
-    )
+    for role, client in zip(Role, (api.viewer, api.user, api.admin), strict=True):
+        response = client.request(method, address(path), json=body_of(method, path))
+        if role >= needed:
+            assert response.status_code not in (401, 403)
+            continue
+        detail = problem_of(response, 403)["detail"]
+        assert detail == (
+            f"{method} {address(path)} needs the role {needed.name.lower()}; this token has {role.name.lower()}"
+        )
 
 
 def test_a_refused_write_changes_nothing(api: ApiUnderTest) -> None:
@@ -136,9 +136,7 @@ class TestForegroundJobs:
     """The embedded cluster takes foreground jobs from an admin; any other scheduler takes none from here."""
 
     @pytest.fixture
-    def local_api(self, data_dir) -> ApiUnderTest:  # type: ignore[no-untyped-def]
-        from oakum_service.config import LocalClusterSettings
-
+    def local_api(self, data_dir: Path) -> ApiUnderTest:
         return ApiUnderTest(data_dir, scheduler=LocalCluster(LocalClusterSettings(nodes=3, load=0), data_dir))
 
     def test_an_admin_hands_one_in(self, local_api: ApiUnderTest) -> None:

@@ -102,6 +102,19 @@ class TestReports:
         assert send(agent, fragment, report(1) | {"temperature_c": 71.0}).status_code == 204
         assert api.stored_report(fragment) == FragmentReport.model_validate(report(1))
 
+    def test_a_newer_agent_may_have_its_state_from_where_this_service_does_not_know(
+        self, api: ApiUnderTest, trainer: str, fragment: str
+    ) -> None:
+        agent, keeper = api.fragment_client(fragment), api.keeper()
+        switch = {"generation": 1, "step": 5, "stall_s": 0.25, "source": "peer cache"}
+        for document in (report(1, Phase.READY), report(2, Phase.TRAINING, generation=1, switch=switch)):
+            assert send(agent, fragment, document).status_code == 204
+            with api.sessions.begin() as session:
+                keeper.turn(session, [])
+        newest = api.viewer.get("/v1/events/recent?limit=1").json()["events"][0]
+        assert newest["kind"] == "generation.formed"
+        assert newest["message"].startswith("generation 1 (1 joined): goes on from peer cache at step 5")
+
     @pytest.mark.parametrize(
         ("fields", "where"),
         [

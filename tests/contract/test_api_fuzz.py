@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract.api_under_test import SPEC, ApiUnderTest, problem_of, report
-from oakum_service.control.membership import MembershipKeeper
 from oakum_service.control.observe import Observed
 from oakum_service.control.plan import pose, write_plan
 from oakum_service.db.models import Trainer
@@ -202,7 +201,7 @@ REPORTS = some_of(
 
 
 @given(reports=st.lists(REPORTS, min_size=1, max_size=3))
-@EXAMPLES
+@settings(EXAMPLES, max_examples=80)
 def test_no_agent_can_stop_the_controller_with_what_it_reports(
     shared: ApiUnderTest, reports: list[dict[str, Any]]
 ) -> None:
@@ -210,7 +209,7 @@ def test_no_agent_can_stop_the_controller_with_what_it_reports(
     end_all(shared)
     trainer = shared.submit()["id"]
     fragment = shared.add_fragment(trainer)
-    agent, keeper = shared.fragment_client(fragment), MembershipKeeper(60.0)
+    agent, keeper = shared.fragment_client(fragment), shared.keeper()
     for sequence, fields in enumerate([{"phase": Phase.READY}, *reports]):
         body = json.dumps(report(sequence) | fields)
         headers = {"Content-Type": "application/json"}

@@ -8,7 +8,7 @@ import pytest
 
 from contract.api_under_test import SPEC, ApiUnderTest, problem_of
 from oakum_service.api.auth import Role
-from oakum_service.db.models import IdempotencyRecord
+from oakum_service.db.models import IdempotencyRecord, Trainer
 from oakum_service.states import TrainerState
 
 KEY = {"Idempotency-Key": "a1"}
@@ -100,8 +100,6 @@ def test_a_repeated_cancel_does_not_meet_the_next_trainer_of_that_name(api: ApiU
     again = api.user.post("/v1/trainers/digits/cancel", headers=KEY)
     assert again.json() == cancelled.json()
     with api.sessions.begin() as session:
-        from oakum_service.db.models import Trainer
-
         wanted = [row.id for row in session.query(Trainer).where(Trainer.cancel_requested.is_(True))]
     assert wanted == [first]
 

@@ -8,13 +8,16 @@ and may be late; the newest replaces those before it.
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import HealthCheck, settings
+from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from oakum_service.control.decide import Decision
 from oakum_service.control.membership import MembershipKeeper, _give_up, _publish
@@ -22,10 +25,25 @@ from oakum_service.db import models
 from oakum_worker.protocol import FragmentReport, Phase
 from oakum_worker.spec import TrainerSpec
 
-MOST_FRAGMENTS = 9
+MOST_FRAGMENTS = 12
 MOST_ROUNDS = 80
 REGROUP_TIMEOUT_S = 3600.0
 """Passes only when a rule says so."""
+
+EVENTS = (
+    "kill",
+    "notice_an_end",
+    "lose_power",
+    "miss_heartbeats",
+    "ask_to_leave",
+    "let_the_deadline_pass",
+    "release",
+    "hang",
+    "break_a_connection",
+)
+STEPS = ("warm_up", "report", "deliver", "advance", "notice_a_break")
+Event = tuple[Callable[["Fragment"], bool], Callable[["Fragment"], object]]
+"""Which fragments it can happen to, and what it does."""
 
 
 class NoDatabase:
@@ -54,6 +72,10 @@ class Fragment:
     """The process is there."""
     known: bool = True
     """The scheduler has not said yet that the job has ended."""
+    dark: bool = False
+    """Its node has lost power: nobody's connection to it is closed."""
+    silent: bool = False
+    """The service has missed its heartbeats."""
     hung: bool = False
     signalled: bool = False
     closing: bool = False
@@ -78,10 +100,6 @@ class Fragment:
     @property
     def works(self) -> bool:
         return self.alive and not self.hung
-
-    @property
-    def in_group(self) -> bool:
-        return self.place in ("forming", "training", "cut")
 
     @property
     def phase(self) -> Phase:
@@ -132,7 +150,7 @@ class MembershipMachine(RuleBasedStateMachine):
             nodes_gained=0,
             rescales=0,
         )
-        self.keeper = MembershipKeeper(REGROUP_TIMEOUT_S)
+        self.keeper = MembershipKeeper(regroup_timeout_s=REGROUP_TIMEOUT_S, warm_up_timeout_s=math.inf)
 
     @property
     def word(self) -> Word:
@@ -141,80 +159,90 @@ class MembershipMachine(RuleBasedStateMachine):
 
     # The world.
 
-    @precondition(lambda self: len(self.fragments) < MOST_FRAGMENTS)
     @rule(count=st.integers(1, 3))
     def launch(self, count: int) -> None:
         for _ in range(min(count, MOST_FRAGMENTS - len(self.fragments))):
             fragment = Fragment(f"f{len(self.fragments)}")
             self.fragments[fragment.id] = fragment
 
-    @rule(data=st.data())
-    def warm_up(self, data: st.DataObject) -> None:
-        self._with_one(data, self._warm_up, lambda f: f.works and f.place == "warming")
+    @rule(event=st.sampled_from(EVENTS), who=st.integers(0, MOST_FRAGMENTS))
+    def happen(self, event: str, who: int) -> None:
+        can_happen, act = getattr(self, f"_{event}")()
+        names = [name for name, fragment in self.fragments.items() if can_happen(fragment)]
+        if names:
+            act(self.fragments[names[who % len(names)]])
 
-    @rule(data=st.data(), notice=st.booleans())
-    def kill(self, data: st.DataObject, notice: bool) -> None:
-        def kill(fragment: Fragment) -> None:
-            fragment.alive, fragment.known = False, not notice
+    def _kill(self) -> Event:
+        return lambda f: f.alive, lambda f: setattr(f, "alive", False)
 
-        self._with_one(data, kill, lambda f: f.alive)
+    def _notice_an_end(self) -> Event:
+        # Agents are missed long before a scheduler gives a node up.
+        return (
+            lambda f: f.known and not f.alive and f.dark == f.silent,
+            lambda f: setattr(f, "known", False),
+        )
 
-    @rule(data=st.data())
-    def notice_an_end(self, data: st.DataObject) -> None:
-        self._with_one(data, lambda f: setattr(f, "known", False), lambda f: f.known and not f.alive)
+    def _lose_power(self) -> Event:
+        def lose(fragment: Fragment) -> None:
+            fragment.alive, fragment.dark = False, True
 
-    @rule(data=st.data())
-    def signal(self, data: st.DataObject) -> None:
-        self._with_one(data, self._signal, lambda f: f.alive and not f.signalled)
+        return lambda f: f.alive, lose
 
-    @rule(data=st.data(), reported=st.booleans())
-    def let_the_deadline_pass(self, data: st.DataObject, reported: bool) -> None:
-        def end(fragment: Fragment) -> None:
-            fragment.leave()
-            if reported:
+    def _miss_heartbeats(self) -> Event:
+        return lambda f: f.dark and f.known, lambda f: setattr(f, "silent", True)
+
+    def _ask_to_leave(self) -> Event:
+        return lambda f: f.alive and not f.signalled, self._signal
+
+    def _let_the_deadline_pass(self) -> Event:
+        return lambda f: f.alive and f.signalled, Fragment.leave
+
+    def _release(self) -> Event:
+        return lambda f: f.known and not f.row.released, lambda f: setattr(f.row, "released", True)
+
+    def _hang(self) -> Event:
+        return lambda f: f.works and f.place != "warming", lambda f: setattr(f, "hung", True)
+
+    def _break_a_connection(self) -> Event:
+        return (
+            lambda f: f.works and f.place == "training" and len(self.history[f.formed]) > 1,
+            Fragment.breaks,
+        )
+
+    # The wires, and the ranks: one at a time, or all.
+
+    @rule(step=st.sampled_from(STEPS), who=st.integers(0, MOST_FRAGMENTS))
+    def move(self, step: str, who: int) -> None:
+        can_move, act = {
+            "warm_up": (lambda f: f.works and f.place == "warming", self._warm_up),
+            "report": (lambda f: f.known and not f.dark, self._report),
+            "deliver": (lambda f: f.alive, self._deliver),
+            "advance": (lambda f: f.works, self._advance),
+            "notice_a_break": (lambda f: f.works and f.place == "training", self._notice_sooner),
+        }[step]
+        names = [name for name, fragment in self.fragments.items() if can_move(fragment)]
+        if names:
+            act(self.fragments[names[who % len(names)]])
+
+    @rule()
+    def hear_from_everyone(self) -> None:
+        for fragment in self.fragments.values():
+            if fragment.known and not fragment.dark:
                 self._report(fragment)
-
-        self._with_one(data, end, lambda f: f.alive and f.signalled)
-
-    @rule(data=st.data())
-    def release(self, data: st.DataObject) -> None:
-        self._with_one(data, lambda f: setattr(f.row, "released", True), lambda f: f.known and not f.row.released)
-
-    @rule(data=st.data())
-    def hang(self, data: st.DataObject) -> None:
-        self._with_one(data, lambda f: setattr(f, "hung", True), lambda f: f.works and f.place != "warming")
-
-    @rule(data=st.data())
-    def break_a_connection(self, data: st.DataObject) -> None:
-        def has_peers(fragment: Fragment) -> bool:
-            return fragment.works and fragment.place == "training" and len(self.history[fragment.formed]) > 1
-
-        self._with_one(data, Fragment.breaks, has_peers)
-
-    # The wires, and the ranks.
-
-    @rule(data=st.data())
-    def report(self, data: st.DataObject) -> None:
-        self._with_one(data, self._report, lambda f: f.known)
-
-    @rule(data=st.data())
-    def deliver(self, data: st.DataObject) -> None:
-        self._with_one(data, self._deliver, lambda f: f.alive)
-
-    @rule(data=st.data())
-    def advance(self, data: st.DataObject) -> None:
-        self._with_one(data, self._advance, lambda f: f.works)
-
-    @rule(data=st.data())
-    def notice_a_break(self, data: st.DataObject) -> None:
-        self._with_one(data, self._notice, lambda f: f.works and f.place == "training")
+        self._turn()
 
     @rule()
-    def switch(self) -> None:
+    def tell_everyone(self) -> None:
+        for fragment in self.fragments.values():
+            if fragment.alive:
+                self._deliver(fragment)
+
+    @rule()
+    def work_on(self) -> None:
+        for fragment in self.fragments.values():
+            if fragment.works:
+                self._advance(fragment)
         self._switch()
-
-    @rule()
-    def meet(self) -> None:
         self._meet()
 
     # The service.
@@ -228,19 +256,33 @@ class MembershipMachine(RuleBasedStateMachine):
         self.trainer.published_at = time.time() - 2 * REGROUP_TIMEOUT_S
         self._turn()
 
-    @rule(rounds=st.integers(1, 3), noticing=st.booleans())
-    def go_on_undisturbed(self, rounds: int, noticing: bool) -> None:
-        for _ in range(rounds):
-            self._round(noticing)
+    @rule(
+        course=st.lists(
+            st.tuples(st.sampled_from(EVENTS), st.integers(0, MOST_FRAGMENTS), st.integers(0, 4)),
+            min_size=1,
+            max_size=4,
+        ),
+        newcomers=st.integers(0, 2),
+    )
+    def suffer(self, course: list[tuple[str, int, int]], newcomers: int) -> None:
+        """A few events in a row, each answered to some extent before the next; then all calms down."""
+        self.settle(all_notice=True)
+        if newcomers:
+            self.launch(newcomers)
+        for event, who, extent in course:
+            self.happen(event, who)
+            for answer in (self.hear_from_everyone, self.tell_everyone, self.work_on, self.let_time_pass)[:extent]:
+                answer()
+        self.settle(all_notice=False)
 
-    @rule(noticing=st.booleans())
-    def settle(self, noticing: bool) -> None:
-        """Once events stop and everyone answers, everyone who can train does."""
+    @rule(all_notice=st.booleans())
+    def settle(self, all_notice: bool) -> None:
+        """Once events stop and everyone answers, everyone who can train does, or nobody where they are too few."""
         for fragment in self.fragments.values():
             fragment.alive = fragment.alive and not fragment.hung
         for _ in range(MOST_ROUNDS):
             before = self._state()
-            self._round(noticing)
+            self._round(all_notice)
             if self._state() == before:
                 break
         else:
@@ -256,7 +298,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "min_nodes"):
-            self.settle(noticing=False)
+            self.settle(all_notice=False)
 
     @invariant()
     def nobody_is_a_member_twice(self) -> None:
@@ -267,11 +309,6 @@ class MembershipMachine(RuleBasedStateMachine):
         assert 0 <= self.word.over <= self.word.generation
 
     # How it all works.
-
-    def _with_one(self, data: st.DataObject, act, which) -> None:  # type: ignore[no-untyped-def]
-        names = [name for name, fragment in self.fragments.items() if which(fragment)]
-        if names:
-            act(self.fragments[data.draw(st.sampled_from(names))])
 
     def _state(self) -> str:
         lines = [f"min_nodes {self.min_nodes}, {self.word}"]
@@ -339,10 +376,19 @@ class MembershipMachine(RuleBasedStateMachine):
         return [self.fragments[name] for name in self.history[generation]]
 
     def _notice(self, fragment: Fragment) -> None:
-        """A collective fails where a peer has dropped its connections."""
-        peers = self._group(fragment.formed)
-        if any(not (p.alive and p.in_group and p.formed == fragment.formed) for p in peers):
+        """A collective fails at the neighbour of a process that has ended: one of the others at least."""
+        group = self._group(fragment.formed)
+        before = group[group.index(fragment) - 1]
+        if not before.alive and not before.dark:
             fragment.breaks()
+
+    def _notice_sooner(self, fragment: Fragment) -> None:
+        """The luckier case: it fails where any peer has left the group."""
+        for peer in self._group(fragment.formed):
+            together = peer.alive and peer.place == "training" and peer.formed == fragment.formed
+            if not together and not peer.dark:
+                fragment.breaks()
+                return
 
     def _meet(self) -> None:
         """A generation stands when all of its members are there."""
@@ -366,7 +412,9 @@ class MembershipMachine(RuleBasedStateMachine):
         here = [fragment for fragment in self.fragments.values() if fragment.known]
         rows = [fragment.row for fragment in here]
         reports = {fragment.id: fragment.report for fragment in here if fragment.report is not None}
-        decision = self.keeper._decide(self.trainer, rows, reports, silent=[])
+        decision = self.keeper._decide(
+            self.trainer, rows, reports, [fragment.id for fragment in here if fragment.silent]
+        )
         if decision is None:
             return
         before = self.word
@@ -388,7 +436,6 @@ class MembershipMachine(RuleBasedStateMachine):
     def _check(self, decision: Decision, alive: set[str]) -> None:
         before = self.word.members
         if decision.members is None:
-            assert before
             assert decision.over > self.word.over
             return
         survivors = [name for name in before if name in decision.members]
@@ -403,7 +450,7 @@ class MembershipMachine(RuleBasedStateMachine):
         if before and not decision.members and alive & set(before) - set(decision.lost):
             assert decision.closer in alive & set(before)
 
-    def _round(self, noticing: bool) -> None:
+    def _round(self, all_notice: bool) -> None:
         """Everyone does what there is to do, and tells it."""
         for fragment in self.fragments.values():
             if fragment.works and fragment.place == "warming":
@@ -412,21 +459,26 @@ class MembershipMachine(RuleBasedStateMachine):
                 self._deliver(fragment)
             if fragment.works:
                 self._advance(fragment)
-                if noticing and fragment.place == "training":
-                    self._notice(fragment)
+                if fragment.place == "training":
+                    (self._notice_sooner if all_notice else self._notice)(fragment)
         self._switch()
         self._meet()
         for fragment in self.fragments.values():
-            fragment.known = fragment.known and fragment.alive
+            fragment.silent = fragment.dark
+            fragment.known = fragment.known and (fragment.alive or fragment.dark)
             if fragment.alive:
                 self._report(fragment)
         self._turn()
+        for fragment in self.fragments.values():
+            fragment.known = fragment.known and fragment.alive
 
 
 MembershipMachine.TestCase.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
+    max_examples=300,
+    stateful_step_count=20,
     deadline=None,
+    # Explaining a failure takes longer than finding it.
+    phases=[phase for phase in HypothesisPhase if phase is not HypothesisPhase.explain],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestMembership = MembershipMachine.TestCase

@@ -40,6 +40,8 @@ class GenerationGroup:
         self._number: int | None = None
         self._before: set[int] = set()
         self._sockets: set[int] | None = None
+        self._refused = 0
+        """Generations up to this one are not to be formed any more."""
 
     def form(self, generation: Generation, rank: int) -> dist.ProcessGroup | None:
         """Meet the generation's other ranks and connect to each; None when this rank is alone.
@@ -53,6 +55,8 @@ class GenerationGroup:
             self._number, self._before, self._sockets = generation.number, _tcp_sockets(), None
         try:
             client = _connect(generation.members[0].ranks[0])
+            if generation.number <= self._refused:  # refused before there was a connection to cut
+                raise ConnectionAbortedError("it is over already")
             dist.init_process_group(
                 "gloo",
                 store=dist.PrefixStore(f"generation-{generation.number}", client),
@@ -83,6 +87,7 @@ class GenerationGroup:
         Called from another thread. Whatever collective or rendezvous is in flight raises in the training thread.
         """
         with self._lock:
+            self._refused = max(self._refused, up_to)
             if self._number is None or self._number > up_to:
                 return None
             sockets = self._sockets if self._sockets is not None else _tcp_sockets() - self._before
@@ -93,6 +98,7 @@ class GenerationGroup:
     def cut_forming(self, below: int) -> None:
         """Break off the rendezvous of a generation older than `below`; a group that stands is left alone."""
         with self._lock:
+            self._refused = max(self._refused, below - 1)
             forming = self._number is not None and self._sockets is None
         if forming:
             self.cut(below - 1)

@@ -53,6 +53,7 @@ class RankProcess:
         self._checkpoints = DurableCheckpoints(Path(config.checkpoint_dir), keep=config.spec.checkpoint.keep)
         self._reporter = ProgressReporter(news, loop)
         self._formed = 0
+        self._entered = 0
         self._rank = -1
         self._has_state = False
         self._agreed = 0
@@ -72,7 +73,9 @@ class RankProcess:
                     return
             except GroupError as error:
                 print(f"generation {generation.number} broke: {str(error).splitlines()[0]}", flush=True)
-                self._news.send(phase=Phase.BROKEN, broken=generation.number)
+                if self._entered == generation.number or not self._mailbox.pending(generation.number):
+                    self._news.send(phase=Phase.BROKEN, broken=generation.number)
+                # Else it was given up for a newer one before it stood, and the one before it is not to be cut.
             self._group.leave()
         self._news.send(phase=Phase.LEFT)
 
@@ -97,6 +100,7 @@ class RankProcess:
         """
         self._formed, self._rank = generation.number, rank
         group = self._group.form(generation, rank)
+        self._entered = generation.number
         self._loop.join(group, rank, generation.world_size)
         source = self._synchronise(generation.world_size)
         self._news.send(phase=Phase.TRAINING, generation=generation.number)
@@ -222,7 +226,8 @@ def _obey(group: GenerationGroup, mailbox: Mailbox, news: NewsWriter) -> None:
             news.send(broken=broken)
         if directive.generation is not None:
             group.cut_forming(below=directive.generation.number)
-    os._exit(3)
+    # The rank leads a process group of its own: what the user's code has started goes with it.
+    os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 def _describe(error: Exception, loop: TrainingLoop | None) -> Failure:

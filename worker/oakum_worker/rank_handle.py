@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -58,6 +60,7 @@ class RankHandle:
                 ],
                 stdin=subprocess.PIPE,
                 pass_fds=(writing,),
+                start_new_session=True,
                 env=self._environment(),
             )
         finally:
@@ -86,7 +89,7 @@ class RankHandle:
         write_command(self._process.stdin, command)
 
     def kill(self) -> None:
-        """End the process now if it has not ended."""
-        if self._process.poll() is None:
-            self._process.kill()
+        """End the process and whatever the user's code has started in it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()

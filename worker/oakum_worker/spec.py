@@ -12,6 +12,7 @@ from typing import Annotated, Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_core import to_jsonable_python
+from yaml.composer import ComposerError
 
 from oakum_worker.errors import SpecError
 
@@ -137,21 +138,36 @@ class TrainerSpec(_Strict):
         return self
 
 
+class _Loader(yaml.SafeLoader):
+    """Takes no aliases: a few lines of them stand for more than any memory holds."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            alias = self.get_event()
+            problem = f"*{alias.anchor} is an alias: write the value out"
+            raise ComposerError(None, None, problem, alias.start_mark)
+        return super().compose_node(parent, index)
+
+
 def read_spec(path: Path) -> TrainerSpec:
     """The spec in a YAML or JSON file, `workdir` made absolute relative to the file's folder.
 
     Raises `SpecError` with the file's name and one line for each thing to change.
     """
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise SpecError(f"{path}: is nested too deep: pass a file's name instead") from error
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # All but the first come from values that are not what their form or tag says, such as the date 2026-13-99.
         raise SpecError(f"{path}: is neither YAML nor JSON: {error}") from error
     if not isinstance(document, dict):
         raise SpecError(f"{path}: expected a mapping of fields such as 'name:' and 'entrypoint:'")
-    folder = path.resolve().parent
-    document["workdir"] = str((folder / document.get("workdir", ".")).resolve())
+    workdir = document.get("workdir", ".")
+    if isinstance(workdir, str) and "\0" not in workdir:
+        document["workdir"] = str((path.resolve().parent / workdir).resolve())
     try:
         return TrainerSpec.model_validate(document)
     except ValidationError as error:

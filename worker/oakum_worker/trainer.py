@@ -102,6 +102,8 @@ class TrainingLoop:
         for chunk in self._micro_batches(share):
             batch = self.task.read(self._sampler.indices(cursor, chunk))
             loss = self.task.loss(self.task.model, batch)
+            if not isinstance(loss, torch.Tensor):
+                raise TaskError(f"the loss is a {type(loss).__name__}: return the tensor, without `.item()`")
             if loss.ndim or not loss.requires_grad:
                 raise TaskError(
                     f"the loss has shape {tuple(loss.shape)} and requires_grad={loss.requires_grad}: return the "

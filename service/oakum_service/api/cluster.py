@@ -7,11 +7,13 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse
 from sqlalchemy import ColumnElement, case, func, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
+from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.schemas import (
     ClusterView,
     ForegroundInterval,
@@ -24,6 +26,7 @@ from oakum_service.api.schemas import (
     NodeView,
     Timeline,
 )
+from oakum_service.control.retention import HISTORY_S
 from oakum_service.db.models import (
     ForegroundStart,
     Fragment,
@@ -39,7 +42,7 @@ from oakum_service.states import NodeState
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 
-Window = Annotated[float, Query(gt=0, le=7 * 24 * 3600, description="seconds back from now")]
+Window = Annotated[float, Query(gt=0, le=HISTORY_S, description="seconds back from now")]
 
 
 @router.get("/nodes")
@@ -154,8 +157,9 @@ def show_timeline(context: InContext, _: Viewer, since_s: Window = 180.0) -> Tim
 
 @router.get("/cluster")
 def show_cluster(context: InContext, _: Viewer) -> ClusterView:
-    """The cluster at a glance."""
+    """The cluster at a glance; its sums are of the last seven days."""
     now = time.time()
+    begin = now - HISTORY_S
     with context.readers.begin() as session:
         states = dict(
             session.execute(
@@ -167,14 +171,13 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         members = session.execute(select(Trainer.members).where(Trainer.generation > 0)).scalars()
         num_training = sum(len(member) for member in members)
         idle_node_s = _total_s(
-            session, NodeInterval.start_at, NodeInterval.end_at, now, NodeInterval.state == "hole"
+            session, NodeInterval.start_at, NodeInterval.end_at, begin, now, NodeInterval.state == "hole"
         )
         used_node_s = _total_s(
-            session, Fragment.training_at, Fragment.ended_at, now, Fragment.training_at.is_not(None)
+            session, Fragment.training_at, Fragment.ended_at, begin, now, Fragment.training_at.is_not(None)
         )
-        by_time = list(
-            session.execute(select(ForegroundStart.delay_s).order_by(ForegroundStart.started_at)).scalars()
-        )
+        starts = select(ForegroundStart.delay_s).where(ForegroundStart.started_at >= begin)
+        by_time = list(session.execute(starts.order_by(ForegroundStart.started_at)).scalars())
         delays = sorted(by_time)
     return ClusterView(
         scheduler=context.scheduler.name,
@@ -192,8 +195,10 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
     )
 
 
-@router.post("/cluster/foreground-jobs", status_code=HTTPStatus.CREATED)
-def submit_foreground_job(request: ForegroundJobRequest, context: InContext, _: Admin) -> ForegroundJobView:
+@router.post("/cluster/foreground-jobs", status_code=HTTPStatus.CREATED, response_model=ForegroundJobView)
+def submit_foreground_job(
+    request: ForegroundJobRequest, context: InContext, admin: Admin, key: IdempotencyKey = None
+) -> JSONResponse:
     """Hand a foreground job to the embedded cluster, to watch it take its nodes."""
     cluster = context.scheduler
     if not isinstance(cluster, LocalCluster):
@@ -202,19 +207,29 @@ def submit_foreground_job(request: ForegroundJobRequest, context: InContext, _: 
         )
     if request.nodes > context.settings.local.nodes:
         raise Conflict(f"{request.nodes} nodes: the embedded cluster has {context.settings.local.nodes}")
-    return ForegroundJobView(job=cluster.submit_foreground(request.nodes, request.run_s))
+    with context.sessions.begin() as session:
+        return answer_once(
+            session,
+            admin,
+            key,
+            {"foreground_job": request.model_dump()},
+            HTTPStatus.CREATED,
+            lambda: ForegroundJobView(job=cluster.submit_foreground(request.nodes, request.run_s)),
+        )
 
 
 def _total_s(
     session: Session,
     start: InstrumentedAttribute[Any],
     end: InstrumentedAttribute[float | None],
+    begin: float,
     now: float,
     condition: ColumnElement[bool],
 ) -> float:
-    """Sum of intervals' lengths; one that has not ended counts until now."""
-    length = case((end.is_(None), now), else_=end) - start
-    return float(session.execute(select(func.coalesce(func.sum(length), 0.0)).where(condition)).scalar_one())
+    """Sum of the intervals' parts between `begin` and now; one that has not ended lasts until now."""
+    length = case((end.is_(None), now), else_=end) - case((start < begin, begin), else_=start)
+    inside = condition & or_(end.is_(None), end >= begin)
+    return float(session.execute(select(func.coalesce(func.sum(length), 0.0)).where(inside)).scalar_one())
 
 
 def _quantile(ordered: list[float], q: float) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
@@ -27,6 +27,8 @@ class Context:
     """Raised when the controller has something to look at."""
     outbox: Hub
     """Raised when something has changed that others wait for."""
+    listeners: set[object] = field(default_factory=set)
+    """One thing for each open event stream."""
 
 
 def _context(request: Request) -> Context:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from sqlalchemy import func, select
 
@@ -14,14 +14,29 @@ from oakum_service.api.auth import Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas import Event, EventList
 from oakum_service.db.models import LARGEST_ID, EventRecord
+from oakum_service.errors import ServiceError
 
 router = APIRouter(prefix="/v1/events", tags=["events"])
 
 _BATCH = 200
 _KEEP_ALIVE_S = 15.0
+_MOST_LISTENERS = 64
+"""Each looks into the database at every change."""
 
 
-@router.get("", response_class=EventSourceResponse)
+async def _one_of_few(context: InContext, _: Viewer) -> AsyncIterator[None]:
+    """Count the stream for as long as it is open."""
+    if len(context.listeners) >= _MOST_LISTENERS:
+        raise ServiceError(f"{_MOST_LISTENERS} event streams are open, as many as there may be: close one")
+    listener = object()
+    context.listeners.add(listener)
+    try:
+        yield
+    finally:
+        context.listeners.discard(listener)
+
+
+@router.get("", response_class=EventSourceResponse, dependencies=[Depends(_one_of_few)])
 async def stream_events(
     context: InContext,
     _: Viewer,

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from http import HTTPStatus
 
+from anyio import BrokenResourceError, ClosedResourceError
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oakum_service.api.schemas import Problem
 from oakum_service.errors import RequestError, ServiceError, Unauthorized
@@ -22,8 +24,23 @@ def problem_response(status: int, detail: str, errors: list[str] | None = None) 
     return JSONResponse(problem.model_dump(), status_code=status, media_type="application/problem+json")
 
 
+class QuietDisconnects:
+    """Takes a client that leaves an event stream for what it is: no error of the service's."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on; what the stream's pipes say when nobody reads any more ends here."""
+        try:
+            await self._app(scope, receive, send)
+        except* (BrokenResourceError, ClosedResourceError):
+            _log.debug("the client of %s has gone", scope.get("path"))
+
+
 def install(app: FastAPI) -> None:
     """Turn every error of the app's routes into a problem document."""
+    app.add_middleware(QuietDisconnects)
 
     @app.exception_handler(RequestError)
     def _request_error(_: Request, error: RequestError) -> JSONResponse:

@@ -97,6 +97,7 @@ class NodeView(BaseModel):
 class NodeList(BaseModel):
     snapshot: int
     taken_at: float
+    """When the nodes or their jobs last changed."""
     nodes: list[NodeView]
 
 
@@ -197,7 +198,7 @@ class EventList(BaseModel):
 
 
 class ClusterView(BaseModel):
-    """The cluster at a glance."""
+    """The cluster at a glance. Sums and delays are of the last seven days."""
 
     scheduler: str
     num_nodes: int
@@ -206,7 +207,7 @@ class ClusterView(BaseModel):
     num_training: int
     """Holes in which a fragment is a member of a generation."""
     idle_node_s: float
-    """Idle node-seconds seen since the service's first start."""
+    """Idle node-seconds seen."""
     used_node_s: float
     """Of these, seconds in which a fragment trained."""
     foreground_jobs_started: int

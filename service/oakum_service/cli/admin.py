@@ -25,6 +25,8 @@ def create(
     role: Annotated[Literal["viewer", "user", "admin"], typer.Option(help="What it may do.")] = "user",
 ) -> None:
     """Make a token and print it; it is not stored and cannot be shown again."""
+    if not (name.strip() and len(name) <= 63 and name.isprintable()):
+        raise CommandError(f"{name!r} cannot be a token's name: give 1 to 63 printable characters")
     from oakum_service.api.auth import Role, create_token
     from oakum_service.db.engine import open_sessions
 

@@ -65,13 +65,17 @@ def nodes(as_json: JsonFlag = False) -> None:
         print_json(document)
         return
     listing = table("NODE", "STATE", "FOR", "USED BY", "HOLE ENDS")
+    now = time.time()
     for node in document.nodes:
         state = Text(node.state, style=_NODE_STYLES.get(node.state, ""))
-        held_s = document.taken_at - node.since
+        held_s = max(0, round(now - node.since))
         listing.add_row(Text(node.name), state, duration(held_s), _used_by(node), _hole_end(node))
     screen = console()
     screen.print(listing)
-    screen.print(f"\nSnapshot {document.snapshot}, taken {age(document.taken_at)} ago.")
+    if document.nodes:
+        screen.print(f"\nSnapshot {document.snapshot}: the last change was {age(document.taken_at)} ago.")
+    else:
+        screen.print("\nNo nodes have been seen yet.")
 
 
 def _used_by(node: NodeView) -> str:

@@ -11,6 +11,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -32,6 +34,7 @@ from oakum_service.schedulers.port import Scheduler
 from oakum_solver.solve import solve
 
 _log = logging.getLogger("oakum")
+Result = TypeVar("Result")
 
 
 class Controller:
@@ -55,23 +58,24 @@ class Controller:
         self._scheduler = scheduler
         self._lease = lease
         self._executor = Executor(lease, scheduler, configs)
-        self._keeper = MembershipKeeper(settings.regroup_timeout_s)
+        self._keeper = MembershipKeeper(settings.regroup_timeout_s, settings.warm_up_timeout_s)
         self._inbox = inbox
         self._outbox = outbox
         self._replan = Hub()
         self._closing = Hub()
         self._observed: Observed | None = None
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="controller")
         self._draining = False
         self._stopping = False
 
     async def run(self) -> None:
         """Turn both loops until `stop`; wait for the lease first, and again when it is lost."""
         while not self._stopping:
-            if not await asyncio.to_thread(self._lease.acquire):
+            if not await self._in_thread(self._lease.acquire):
                 await self._inbox.wait(self._inbox.version, TERM_S / 3)
                 continue
             self._scheduler.start(self._inbox.notify)
-            await asyncio.to_thread(self._begin)
+            await self._in_thread(self._begin)
             try:
                 async with asyncio.TaskGroup() as loops:
                     loops.create_task(self._repeat(self._inbox, self._membership_turn))
@@ -90,14 +94,18 @@ class Controller:
     async def drain(self, timeout_s: float) -> None:
         """Send every fragment away with its last checkpoint, and launch none; returns when they have gone."""
         self._draining = True
-        await asyncio.to_thread(self._release_all)
+        await self._in_thread(self._release_all)
         self._inbox.notify()
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             seen = self._outbox.version
-            if not await asyncio.to_thread(self._num_live):
+            if not await self._in_thread(self._num_live):
                 return
             await self._outbox.wait(seen, 0.2)
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        """Run blocking work in a thread of the controller's own: readers of the API must not make it wait."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     async def _repeat(self, hub: Hub, turn: Callable[[], Awaitable[None]]) -> None:
         while not self._stopping:
@@ -116,7 +124,7 @@ class Controller:
     async def _tidy(self) -> None:
         seen = self._closing.version
         while not self._stopping:
-            await asyncio.to_thread(self._forget)
+            await self._in_thread(self._forget)
             await self._closing.wait(seen, EVERY_S)
 
     def _forget(self) -> None:
@@ -125,13 +133,13 @@ class Controller:
         remove_folders(self._settings.fragments_dir, ended)
 
     async def _membership_turn(self) -> None:
-        if await asyncio.to_thread(self._observe_and_decide):
+        if await self._in_thread(self._observe_and_decide):
             self._replan.notify()
 
     async def _planning_turn(self) -> None:
         await asyncio.sleep(self._settings.debounce_s)
         if not self._draining:
-            await asyncio.to_thread(self._plan_and_execute)
+            await self._in_thread(self._plan_and_execute)
 
     def _begin(self) -> None:
         """What a crash may have left behind: intents whose job is unknown, jobs whose fragment is."""
@@ -156,7 +164,9 @@ class Controller:
         with self._lease.writing() as session:
             before = self._fingerprint(session)
             observed = write_snapshot(session, snapshot, self._observed)
-            silent = end_fragments(session, snapshot, self._settings.heartbeat_timeout_s)
+            silent = end_fragments(
+                session, snapshot, self._settings.heartbeat_timeout_s, self._executor.submitting
+            )
             cancel_requested(session)
             to_cancel = self._keeper.turn(session, silent)
             changed = self._fingerprint(session) != before
@@ -176,16 +186,22 @@ class Controller:
 
     def _plan_and_execute(self) -> None:
         observed = self._observed
-        if observed is None or time.time() - observed.snapshot.taken_at > 2 * self._settings.poll_s + 1.0:
-            return  # nothing is launched on a stale snapshot
+        if observed is None or self._is_stale(observed):
+            return
         with self._readers.begin() as session:
             problem = pose(session, observed, self._settings)
         plan = solve(problem)
         with self._lease.writing() as session:
             plan_id = write_plan(session, plan, problem, observed).id
+        if self._is_stale(observed):
+            return  # the solver took its time: the next turn plans on what is true by now
         if self._executor.carry_out(plan_id, observed):
             self._inbox.notify()
         self._outbox.notify()
+
+    def _is_stale(self, observed: Observed) -> bool:
+        """Whether the snapshot is older than two polls: nothing is launched on it any more."""
+        return time.time() - observed.snapshot.taken_at > 2 * self._settings.poll_s + 1.0
 
     def _release_all(self) -> None:
         with self._lease.writing() as session:

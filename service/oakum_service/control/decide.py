@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from oakum_worker.protocol import Phase
 
+SAID_GOODBYE = (Phase.LEFT, Phase.FINISHED, Phase.FAILED)
+"""Phases of a fragment that has gone in an orderly way: its connections are closed."""
+
 
 @dataclass(frozen=True)
 class FragmentView:
@@ -72,6 +75,7 @@ def decide(now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int)
     if over == now.generation and now.members and not lost and not _all_broken(members, now.generation):
         return None
     before = max((fragment.broken for fragment in members if fragment.alive), default=0)
+    before = max(before, _vanished(fragments, now.members))
     if now.over < before < now.generation:
         # Someone left the generation before this one in a hurry, and some of its ranks are still blocked in it.
         return Decision(None, before, cause="a connection between members broke")
@@ -100,6 +104,15 @@ def _all_broken(members: list[FragmentView], generation: int) -> bool:
         for fragment in members
         if fragment.alive
     )
+
+
+def _vanished(fragments: tuple[FragmentView, ...], members: tuple[str, ...]) -> int:
+    """Newest generation that somebody on the way out of it has vanished from without a word, or 0.
+
+    A node that has lost power closes no connection: those still in that generation would wait for it for ever.
+    """
+    gone = [f for f in fragments if not f.alive and f.id not in members and f.phase not in SAID_GOODBYE]
+    return max((fragment.formed for fragment in gone), default=0)
 
 
 def _newcomers(fragments: tuple[FragmentView, ...], members: tuple[str, ...]) -> list[FragmentView]:

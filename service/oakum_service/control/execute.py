@@ -39,6 +39,8 @@ class Executor:
         self._lease = lease
         self._scheduler = scheduler
         self._configs = configs
+        self.submitting: set[str] = set()
+        """Fragments whose intent is committed and whose job may not exist yet."""
 
     def carry_out(self, plan_id: int, observed: Observed) -> int:
         """Release what the plan no longer grants and launch what it newly grants; returns the launches."""
@@ -47,8 +49,14 @@ class Executor:
             grants = {node: trainer for trainer, given in plan.allocations.items() for node in given["nodes"]}
             _release(session, grants, observed.snapshot)
             launches = _intend(session, plan_id, grants, observed.snapshot)
-        for launch in launches:
-            self._submit(launch)
+            # Before the commit: from then on a snapshot without the job must not be taken for its end.
+            self.submitting.update(launch.fragment for launch in launches)
+        try:
+            for launch in launches:
+                self._submit(launch)
+                self.submitting.discard(launch.fragment)
+        finally:
+            self.submitting.difference_update(launch.fragment for launch in launches)
         return len(launches)
 
     def _submit(self, launch: Launch) -> None:
@@ -68,6 +76,8 @@ class Executor:
         with self._lease.writing() as session:
             fragment = session.get_one(Fragment, fragment_id)
             if fragment.state == FragmentState.ENDED:
+                if job_id is not None:
+                    self._scheduler.cancel(fragment_id)
                 return
             fragment.job_id = job_id
             fragment.state = FragmentState.LIVE if job_id is not None else FragmentState.ENDED

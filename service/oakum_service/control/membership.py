@@ -9,7 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.control import journal
-from oakum_service.control.decide import Decision, FragmentView, Membership, decide
+from oakum_service.control.decide import SAID_GOODBYE, Decision, FragmentView, Membership, decide
 from oakum_service.db.models import (
     Fragment,
     FragmentState,
@@ -24,20 +24,22 @@ from oakum_worker.spec import TrainerSpec
 
 _MOST_CRASHES = 5
 _MOST_FAILURES = 3
-_GONE = (Phase.LEFT, Phase.FINISHED, Phase.FAILED)
 _LIVE_STATES = (TrainerState.WAITING, TrainerState.STARTING, TrainerState.RUNNING)
 
 
 class MembershipKeeper:
     """Turns reports into generations. Remembers only which reports it has already taken in."""
 
-    def __init__(self, regroup_timeout_s: float) -> None:
+    def __init__(self, regroup_timeout_s: float, warm_up_timeout_s: float) -> None:
         self._regroup_timeout_s = regroup_timeout_s
+        self._warm_up_timeout_s = warm_up_timeout_s
         self._taken: dict[str, int] = {}
+        self._warned: dict[str, tuple[str, ...]] = {}
 
     def turn(self, session: Session, silent: list[str]) -> list[str]:
         """Bring every live trainer up to date; returns the fragments whose jobs are to be cancelled."""
         to_cancel = list(silent)
+        self._forget_ended(session)
         for trainer in session.execute(select(Trainer).where(Trainer.state.in_(_LIVE_STATES))).scalars():
             rows = session.execute(
                 select(Fragment, Report)
@@ -53,6 +55,7 @@ class MembershipKeeper:
             for fragment in fragments:
                 if fragment.id in reports:
                     self._take_in(session, trainer, fragment, reports[fragment.id])
+            self._fail_if_hung(session, trainer, fragments)
             self._move_on(session, trainer, fragments)
             if TrainerState(trainer.state).ended:
                 continue
@@ -63,6 +66,11 @@ class MembershipKeeper:
                 to_cancel.extend(decision.lost)
             self._move_on(session, trainer, fragments)
         return to_cancel
+
+    def _forget_ended(self, session: Session) -> None:
+        live = set(session.execute(select(Fragment.id).where(Fragment.state != FragmentState.ENDED)).scalars())
+        self._taken = {fragment: taken for fragment, taken in self._taken.items() if fragment in live}
+        self._warned = {fragment: warned for fragment, warned in self._warned.items() if fragment in live}
 
     def _take_in(self, session: Session, trainer: Trainer, fragment: Fragment, report: FragmentReport) -> None:
         """Whatever a report says for the first time."""
@@ -79,6 +87,7 @@ class MembershipKeeper:
             )
         if fragment.training_at is None and report.generation > 0:
             fragment.training_at = now
+        self._take_warnings(session, trainer, fragment, report)
         if report.progress is not None:
             _take_progress(session, trainer, report.progress)
         if report.switch is not None:
@@ -88,6 +97,28 @@ class MembershipKeeper:
             _take_failure(session, trainer, report.failure)
         elif report.phase is Phase.FINISHED and trainer.state != TrainerState.FINISHED:
             _end(session, trainer, TrainerState.FINISHED, _finish_message(trainer))
+
+    def _take_warnings(
+        self, session: Session, trainer: Trainer, fragment: Fragment, report: FragmentReport
+    ) -> None:
+        """What went wrong without stopping training is the trainer's condition until its next checkpoint."""
+        known = self._warned.get(fragment.id, ())
+        for warning in report.warnings:
+            if warning not in known:
+                trainer.message = warning
+                journal.record(session, "trainer.warning", trainer.name, f"{fragment.node}: {warning}")
+        self._warned[fragment.id] = report.warnings
+
+    def _fail_if_hung(self, session: Session, trainer: Trainer, fragments: list[Fragment]) -> None:
+        for fragment in fragments:
+            waited_s = time.time() - fragment.launched_at
+            if fragment.ready_at is None and waited_s > self._warm_up_timeout_s:
+                text = (
+                    f"the task was not built and loaded within {self._warm_up_timeout_s:g} s on {fragment.node}: "
+                    f"see `oakum logs {trainer.name}`, or raise OAKUM_WARM_UP_TIMEOUT_S"
+                )
+                _end(session, trainer, TrainerState.FAILED, text)
+                return
 
     def _move_on(self, session: Session, trainer: Trainer, fragments: list[Fragment]) -> None:
         """The trainer's state follows from its membership and its fragments."""
@@ -131,7 +162,7 @@ def _view(
     return FragmentView(
         id=fragment.id,
         phase=report.phase,
-        alive=report.phase not in _GONE and not silent and not fragment.cause,
+        alive=report.phase not in SAID_GOODBYE and not silent and not fragment.cause,
         released=fragment.released,
         formed=report.generation,
         broken=report.broken,
@@ -174,7 +205,7 @@ def _publish(session: Session, trainer: Trainer, fragments: list[Fragment], deci
 def _give_up(fragments: list[Fragment], reports: Mapping[str, FragmentReport]) -> None:
     """A member that did not answer is not taken back, whatever it says until its job has ended."""
     for fragment in fragments:
-        if reports[fragment.id].phase not in _GONE:
+        if reports[fragment.id].phase not in SAID_GOODBYE:
             fragment.cause = "lost"
 
 
@@ -187,6 +218,7 @@ def _take_progress(session: Session, trainer: Trainer, progress: Progress) -> No
         done = progress.step - (last.step if last else 0)
         trainer.steps_at_size = trainer.steps_at_size | {size: trainer.steps_at_size.get(size, 0) + done}
     if progress.checkpoint_step is not None and (last is None or progress.checkpoint_step != last.checkpoint_step):
+        trainer.message = ""
         journal.record(
             session, "checkpoint.written", trainer.name, f"durable checkpoint of step {progress.checkpoint_step}"
         )

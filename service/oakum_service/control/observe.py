@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,10 +86,13 @@ def _write_starts(session: Session, snapshot: Snapshot) -> None:
             session.merge(ForegroundStart(**dataclasses.asdict(start)))
 
 
-def end_fragments(session: Session, snapshot: Snapshot, heartbeat_timeout_s: float) -> list[str]:
+def end_fragments(
+    session: Session, snapshot: Snapshot, heartbeat_timeout_s: float, submitting: Collection[str] = ()
+) -> list[str]:
     """Mark fragments as ended whose job is gone; returns those that are silent and have to be cancelled.
 
-    A fragment whose job was only intended, and is not known to the scheduler, never started.
+    Those that are being submitted at this moment are left alone. A fragment whose job was only intended, and is
+    not known to the scheduler, never started.
     """
     jobs = {job.fragment for job in snapshot.own_jobs}
     silent: list[str] = []
@@ -99,19 +103,20 @@ def end_fragments(session: Session, snapshot: Snapshot, heartbeat_timeout_s: flo
         .where(Fragment.state != FragmentState.ENDED)
     )
     for fragment, report, trainer in rows:
-        if fragment.launched_at > snapshot.taken_at:
-            continue  # launched after the snapshot was taken: it knows nothing of it
+        if fragment.id in submitting or fragment.launched_at > snapshot.taken_at:
+            continue  # the snapshot may know nothing of it yet
         if fragment.id not in jobs:
-            _end(session, fragment, report, trainer)
+            node = snapshot.node(fragment.node)
+            _end(session, fragment, report, trainer, taken=node is None or node.state is not NodeState.HOLE)
         elif report is not None and time.time() - report.received_at > heartbeat_timeout_s:
             silent.append(fragment.id)
     return silent
 
 
-def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trainer) -> None:
+def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trainer, *, taken: bool) -> None:
     report = FragmentReport.model_validate(row.body) if row is not None else None
     fragment.state, fragment.ended_at = FragmentState.ENDED, time.time()
-    fragment.cause = _cause_of_end(fragment, report)
+    fragment.cause = _cause_of_end(fragment, report, taken=taken)
     kind = "fragment.lost" if fragment.cause == "lost" else "fragment.left"
     journal.record(
         session, kind, trainer.name, f"{fragment.node}: {fragment.cause}", node=fragment.node, cause=fragment.cause
@@ -120,18 +125,16 @@ def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trai
         _count_crash(trainer)
 
 
-def _cause_of_end(fragment: Fragment, report: FragmentReport | None) -> str:
+def _cause_of_end(fragment: Fragment, report: FragmentReport | None, *, taken: bool) -> str:
     if fragment.cause:
         return fragment.cause  # known before its job has ended
-    if report is None:
-        return "released" if fragment.released else "preempted"
-    if report.phase is Phase.FINISHED:
+    if report is not None and report.phase is Phase.FINISHED:
         return "finished"
-    if report.phase is Phase.FAILED:
+    if report is not None and report.phase is Phase.FAILED:
         return "failed"
     if fragment.released:
         return "released"
-    return "preempted" if report.signalled else "lost"
+    return "preempted" if taken or (report is not None and report.signalled) else "lost"
 
 
 def _count_crash(trainer: Trainer) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.db.models import (
     EventRecord,
+    ForegroundStart,
     Fragment,
     FragmentState,
     NodeInterval,
@@ -24,7 +25,8 @@ from oakum_service.db.models import (
 EVERY_S = 300.0
 _KEPT_ROWS = {EventRecord.id: 20_000, PlanRecord.id: 5_000, SnapshotRecord.number: 500}
 _KEPT_SAMPLES = 5_000
-_INTERVALS_S = 7 * 24 * 3600.0
+HISTORY_S = 7 * 24 * 3600.0
+"""How far back the service knows what nodes did; sums over them go no further."""
 _FRAGMENTS_S = 24 * 3600.0
 
 
@@ -36,9 +38,11 @@ def forget(session: Session) -> list[str]:
             session.execute(delete(column.class_).where(column <= newest - kept))
     for trainer in session.execute(select(Trainer.id)).scalars():
         _forget_samples(session, trainer)
-    session.execute(delete(NodeInterval).where(NodeInterval.end_at < time.time() - _INTERVALS_S))
+    begin = time.time() - HISTORY_S
+    session.execute(delete(NodeInterval).where(NodeInterval.end_at < begin))
+    session.execute(delete(ForegroundStart).where(ForegroundStart.started_at < begin))
     old = (Fragment.state == FragmentState.ENDED) & (Fragment.ended_at < time.time() - _FRAGMENTS_S)
-    # A fragment whose report is gone has been forgotten already; its row stays for the sums over all time.
+    # A fragment whose report is gone has been forgotten already; its row stays as the trainer's history.
     ended = list(session.execute(select(Fragment.id).join(Report).where(old)).scalars())
     session.execute(delete(Report).where(Report.fragment_id.in_(ended)))
     return ended

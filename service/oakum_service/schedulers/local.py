@@ -151,11 +151,12 @@ class LocalCluster:
             self._changed.notify_all()
         return job
 
-    def stop(self) -> None:
+    def stop(self, *, leave_fragments: bool = False) -> None:
         """End the foreground jobs and every fragment that is still there."""
         with self._changed:
             self._stopping = True
-            jobs, fragments = list(self._jobs.values()), list(self._fragments.values())
+            jobs = list(self._jobs.values())
+            fragments = [] if leave_fragments else list(self._fragments.values())
             self._changed.notify_all()
         for job in jobs:
             for process in job.processes:
@@ -209,11 +210,21 @@ class LocalCluster:
         """The cluster's own life: arrivals, starts, ends, kills, each at its event."""
         with self._changed:
             while not self._stopping:
-                changed = self._take_arrivals() | self._take_ends() | self._allocate() | self._start_allocated()
-                self._press_evicted()
-                if changed:
-                    self._on_change()
-                self._changed.wait(timeout=max(0.0, self._wake_at_s() - time.time()))
+                try:
+                    wake_at_s = self._turn()
+                except OSError as error:
+                    # No process can be started for now, say; nodes have to be given back all the same.
+                    _log.warning("the embedded cluster: %s; it goes on", error)
+                    wake_at_s = time.time() + 1.0
+                self._changed.wait(timeout=max(0.0, wake_at_s - time.time()))
+
+    def _turn(self) -> float:
+        """Do what is due; returns when there is more to do, unless something happens before."""
+        self._press_evicted()
+        changed = self._take_arrivals() | self._take_ends() | self._allocate() | self._start_allocated()
+        if changed:
+            self._on_change()
+        return self._wake_at_s()
 
     def _wake_at_s(self) -> float:
         evicted = [f for f in self._fragments.values() if f.kill_at_s is not None]

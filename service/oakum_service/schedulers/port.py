@@ -82,5 +82,6 @@ class Scheduler(Protocol):
     def cancel(self, fragment: str) -> None:
         """Ask the fragment's job to leave; after its grace it is killed."""
 
-    def stop(self) -> None:
-        """Stop watching. A cluster that ends with the service kills everything it still runs."""
+    def stop(self, *, leave_fragments: bool = False) -> None:
+        """Stop watching. A cluster that ends with the service kills everything it still runs; `leave_fragments`
+        spares our own jobs, for the next start to find."""

@@ -99,3 +99,16 @@ def test_a_break_of_the_generation_before_frees_the_members_that_are_still_in_it
 def test_a_trainer_whose_members_are_all_gone_waits_for_newcomers() -> None:
     assert decide(Membership(4, ("a",), 0), (), min_nodes=1) == Decision((), 4, lost=("a",), cause="1 lost")
     assert decide(Membership(5, (), 4), (ready("n"),), min_nodes=1) == Decision(("n",), 4, cause="1 joined")
+
+
+def test_one_that_vanishes_on_its_way_out_does_not_keep_the_others_waiting() -> None:
+    """A node without power closes no connection; the generation that it was about to leave ends without it."""
+    fragments = (training("a", alive=False, released=True), training("b"))
+    decision = decide(Membership(2, ("b",), 0), fragments, min_nodes=1)
+    assert decision == Decision(None, 1, cause="a connection between members broke")
+    assert decide(Membership(2, ("b",), 1), fragments, min_nodes=1) is None
+
+
+def test_one_that_has_left_in_order_changes_nothing() -> None:
+    fragments = (training("a", alive=False, phase=Phase.LEFT), training("b"))
+    assert decide(Membership(2, ("b",), 0), fragments, min_nodes=1) is None

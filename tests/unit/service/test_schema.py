@@ -11,8 +11,16 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 
-from oakum_service.db.engine import check_schema, downgrade, migrations_dir, open_engine, upgrade
-from oakum_service.db.models import Base
+from oakum_service.db.engine import (
+    check_schema,
+    downgrade,
+    migrations_dir,
+    open_engine,
+    open_readers,
+    open_sessions,
+    upgrade,
+)
+from oakum_service.db.models import ApiToken, Base
 from oakum_service.errors import ConfigurationError
 
 
@@ -91,9 +99,6 @@ def test_a_column_that_no_migration_makes_is_noticed(engine: Engine) -> None:
 
 def test_readers_do_not_wait_for_a_writer(engine: Engine) -> None:
     """On SQLite a reader takes no lock: an API that answers must not depend on the controller's pace."""
-    from oakum_service.db.engine import open_readers, open_sessions
-    from oakum_service.db.models import ApiToken
-
     upgrade(engine)
     with open_sessions(engine).begin() as writer:
         writer.add(ApiToken(digest="d", name="alice", role="user", created_at=0.0))

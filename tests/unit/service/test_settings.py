@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,6 @@ from oakum_solver.problem import Objective
 
 @pytest.fixture(autouse=True)
 def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import os
-
     for name in os.environ:
         if name.startswith("OAKUM_"):
             monkeypatch.delenv(name)

@@ -1,0 +1,46 @@
+"""A bound on what a request may bring along: bodies are read before anyone knows who sent them."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from oakum_service.api.problems import problem_response
+
+LARGEST_BODY_BYTES = 1_000_000
+_REFUSAL = f"the body is larger than {LARGEST_BODY_BYTES:,} bytes: pass the name of a file instead of its content"
+
+
+class BodyLimit:
+    """Refuses larger bodies: at once where their length is told, else when they have grown too long.
+
+    FastAPI's own limit answers in plain text where the length is told; every refusal here is a problem document.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, its body counted."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        told = Headers(scope=scope).get("Content-Length", "")
+        # A number too long for int() is refused by length alone.
+        if told.isdecimal() and (len(told) > 18 or int(told) > LARGEST_BODY_BYTES):
+            await problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _REFUSAL)(scope, receive, send)
+            return
+        num_bytes = 0
+
+        async def count() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > LARGEST_BODY_BYTES:
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _REFUSAL)
+            return message
+
+        await self._app(scope, count, send)

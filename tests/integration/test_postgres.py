@@ -1,0 +1,402 @@
+"""The service on PostgreSQL: a private server on a Unix socket, started here and gone at the end."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, inspect, select, text
+
+from contract.api_under_test import ApiUnderTest, problem_of, report
+from oakum_service.api.schemas import TrainerState
+from oakum_service.control import journal, lease
+from oakum_service.control.lease import TERM_S, LeaseHolder
+from oakum_service.db.engine import (
+    Sessions,
+    check_schema,
+    downgrade,
+    open_engine,
+    open_readers,
+    open_sessions,
+    upgrade,
+)
+from oakum_service.db.models import Base, EventRecord, Report, Trainer
+from oakum_service.errors import ConfigurationError, LeaseLost
+from oakum_worker.protocol import Phase
+from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of, wait_until
+
+pytestmark = [
+    pytest.mark.needs("postgres"),
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("postgres"),
+]
+_numbers = itertools.count(1)
+
+
+class PostgresServer:
+    """A server of this test's own; PostgreSQL refuses to run as root, so root runs it as `postgres`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self._as_user: list[str] = []
+        if os.geteuid() == 0:
+            shutil.chown(folder, "postgres", "postgres")
+            self._as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
+
+    def start(self) -> None:
+        found = shutil.which("initdb")
+        installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
+        programs = Path(found).parent if found else installed[-1]
+        options = ["--auth=trust", "--username=oakum", "--no-sync", "--encoding=UTF8", "--no-locale"]
+        self._run([str(programs / "initdb"), "-D", str(self.data), *options])
+        self._process = subprocess.Popen(
+            [
+                *self._as_user,
+                str(programs / "postgres"),
+                *("-D", str(self.data), "-k", str(self.folder), "-c", "listen_addresses="),
+                *("-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=60"),
+            ],
+            cwd=self.folder,
+            stdout=subprocess.DEVNULL,
+            stderr=(self.folder / "log").open("wb"),
+            start_new_session=True,
+        )
+        wait_until("PostgreSQL answers", self._answers, timeout_s=60.0)
+
+    def _run(self, command: list[str]) -> None:
+        done = subprocess.run([*self._as_user, *command], cwd=self.folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, (self.folder / "log").read_text()
+        try:
+            self.connect("postgres").close()
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def connect(self, database: str) -> psycopg.Connection[Any]:
+        return psycopg.connect(host=str(self.folder), user="oakum", dbname=database, autocommit=True)
+
+    def new_database(self) -> str:
+        """URL of a new and empty one."""
+        name = f"oakum{next(_numbers)}"
+        with self.connect("postgres") as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return f"postgresql://oakum@/{name}?host={self.folder}"
+
+    def stop(self) -> None:
+        self._process.send_signal(signal.SIGINT)  # a fast shutdown
+        try:
+            self._process.wait(20.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10.0)
+
+    def processes(self) -> list[psutil.Process]:
+        """Whatever still runs out of the folder."""
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ())
+        ]
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    # Not under pytest's own folder, which only its user may enter; and a socket's path has to be short.
+    folder = Path(tempfile.mkdtemp(prefix="oakum-pg-"))
+    server = PostgresServer(folder)
+    try:
+        server.start()
+        yield server
+        server.stop()
+        assert server.processes() == []
+    finally:
+        for process in server.processes():
+            process.kill()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def empty_url(postgres: PostgresServer) -> str:
+    return postgres.new_database()
+
+
+@pytest.fixture
+def empty_engine(empty_url: str) -> Iterator[Engine]:
+    engine = open_engine(empty_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def engine(empty_engine: Engine) -> Engine:
+    upgrade(empty_engine)
+    return empty_engine
+
+
+@pytest.fixture
+def sessions(engine: Engine) -> Sessions:
+    return open_sessions(engine)
+
+
+@pytest.fixture
+def api(engine: Engine, empty_url: str, tmp_path: Path) -> Iterator[ApiUnderTest]:
+    running = ApiUnderTest(tmp_path, url=empty_url)
+    yield running
+    running.outbox.close()
+    running.engine.dispose()
+
+
+def oakum(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of the CLI against a database."""
+    environment = os.environ | {"OAKUM_DATABASE_URL": url, "OAKUM_DATA_DIR": str(folder), "COLUMNS": "300"}
+    command = [sys.executable, "-m", "oakum_service", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60.0)
+
+
+def differences(engine: Engine) -> list[object]:
+    """What a new migration would have to change, as `alembic check` finds it."""
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        return list(compare_metadata(context, Base.metadata))
+
+
+def is_blocked(engine: Engine) -> bool:
+    """Whether a session waits for another's lock."""
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+    with open_readers(engine).begin() as session:
+        return bool(session.execute(waiting).scalar_one())
+
+
+class TestSchema:
+    def test_the_command_builds_what_the_models_say(
+        self, empty_url: str, empty_engine: Engine, tmp_path: Path
+    ) -> None:
+        done = oakum(empty_url, tmp_path, "db", "upgrade")
+        assert (done.returncode, done.stdout) == (0, "the schema is up to date\n"), done.stderr
+        assert differences(empty_engine) == []
+        check_schema(empty_engine)
+        assert oakum(empty_url, tmp_path, "token", "create", "alice").stdout.startswith("oakum-")
+
+    def test_a_downgrade_to_the_base_leaves_nothing(self, engine: Engine) -> None:
+        downgrade(engine, "base")
+        assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
+        assert inspect(engine).get_sequence_names() == []
+        upgrade(engine)
+        assert differences(engine) == []
+
+    def test_upgrades_at_the_same_moment_do_not_meet(self, empty_url: str) -> None:
+        engines = [open_engine(empty_url) for _ in range(3)]
+        with ThreadPoolExecutor(1) as one:  # alembic keeps its state in its module: not for several threads
+            with open_sessions(engines[0]).begin() as first:
+                first.execute(text("SELECT 1"))
+                other = one.submit(upgrade, engines[1])
+                wait_until("the upgrade waits its turn", lambda: is_blocked(engines[2]))
+                assert not other.done()
+            other.result(30.0)
+        check_schema(engines[2])
+        for engine in engines:
+            engine.dispose()
+
+
+class TestRefusals:
+    def test_the_service_does_not_serve_an_empty_database(self, empty_url: str, tmp_path: Path) -> None:
+        for arguments in (("serve", "--port", "0"), ("token", "create", "alice")):
+            done = oakum(empty_url, tmp_path, *arguments)
+            assert done.returncode == 1
+            assert done.stderr.startswith("oakum: the database's schema is at revision None, expected ")
+            assert done.stderr.endswith(": run `oakum db upgrade`\n")
+
+    def test_a_server_that_does_not_answer_is_named(self, tmp_path: Path) -> None:
+        url = f"postgresql://oakum:geheim@/oakum?host={tmp_path}"
+        for arguments in (("serve", "--port", "0"), ("db", "upgrade"), ("token", "list")):
+            done = oakum(url, tmp_path, *arguments)
+            assert done.returncode == 1
+            assert done.stderr.startswith("oakum: database postgresql+psycopg://oakum:***@/oakum")
+            assert done.stderr.rstrip().endswith("check OAKUM_DATABASE_URL and that the server runs")
+            assert "Traceback" not in done.stderr
+
+    def test_so_is_one_that_knows_no_such_database(self, postgres: PostgresServer) -> None:
+        engine = open_engine(f"postgresql://oakum@/nowhere?host={postgres.folder}")
+        with pytest.raises(ConfigurationError, match='database "nowhere" does not exist'):
+            check_schema(engine)
+        engine.dispose()
+
+
+class TestTurns:
+    """Transactions that write take turns; those that read wait for nobody."""
+
+    def test_a_writer_waits_for_the_one_before_it(self, engine: Engine, sessions: Sessions) -> None:
+        """So an event with a lower id never becomes visible after one with a higher id."""
+
+        def second() -> None:
+            with sessions.begin() as session:
+                journal.record(session, "node.hole", "second", "")
+
+        with ThreadPoolExecutor(1) as thread:
+            with sessions.begin() as session:
+                journal.record(session, "node.hole", "first", "")
+                session.flush()
+                writing = thread.submit(second)
+                wait_until("the second waits or has written", lambda: writing.done() or is_blocked(engine))
+                assert not writing.done()
+            writing.result(30.0)
+        with open_readers(engine).begin() as session:
+            subjects = session.execute(select(EventRecord.subject).order_by(EventRecord.id)).scalars().all()
+        assert subjects == ["first", "second"]
+
+    def test_a_reader_waits_for_nobody(self, engine: Engine, sessions: Sessions) -> None:
+        with sessions.begin() as session:
+            journal.record(session, "node.hole", "first", "")
+            session.flush()
+            with open_readers(engine).begin() as reader:
+                assert reader.execute(select(EventRecord)).all() == []
+
+
+class TestLease:
+    @pytest.fixture
+    def later(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """Lets a term pass."""
+        real, shift_s = lease.time.time, [0.0]
+
+        class Clock:
+            @staticmethod
+            def time() -> float:
+                return real() + shift_s[0]
+
+        monkeypatch.setattr(lease, "time", Clock)
+        return lambda: shift_s.__setitem__(0, shift_s[0] + TERM_S + 1.0)
+
+    def test_one_of_two_that_come_at_the_same_moment_gets_it(self, sessions: Sessions) -> None:
+        """Also the first time, when there is no row to lock."""
+        together = threading.Barrier(4)
+
+        def take(holder: LeaseHolder) -> bool:
+            together.wait(20.0)
+            return holder.acquire()
+
+        holders = [LeaseHolder(sessions, alone=False) for _ in range(4)]
+        with ThreadPoolExecutor(4) as threads:
+            taken = list(threads.map(take, holders))
+        assert sorted(taken) == [False, False, False, True]
+
+    def test_one_that_was_replaced_writes_nothing(self, sessions: Sessions, later: Callable[[], None]) -> None:
+        first, second = (LeaseHolder(sessions, alone=False) for _ in range(2))
+        assert first.acquire()
+        assert not second.acquire()
+        later()
+        assert second.acquire()
+        with pytest.raises(LeaseLost), first.writing() as session:
+            journal.record(session, "node.hole", "first", "")
+        with second.writing() as session:
+            journal.record(session, "node.hole", "second", "")
+        with sessions.begin() as session:
+            assert session.execute(select(EventRecord.subject)).scalars().all() == ["second"]
+
+    def test_nobody_takes_over_in_the_middle_of_a_write(
+        self, engine: Engine, sessions: Sessions, later: Callable[[], None]
+    ) -> None:
+        first, second = (LeaseHolder(sessions, alone=False) for _ in range(2))
+        assert first.acquire()
+        with ThreadPoolExecutor(1) as thread:
+            with first.writing() as session:
+                later()
+                taking = thread.submit(second.acquire)
+                wait_until("the second waits or has it", lambda: taking.done() or is_blocked(engine))
+                assert not taking.done()
+                journal.record(session, "node.hole", "first", "")
+            assert taking.result(30.0)
+        with pytest.raises(LeaseLost), first.writing():
+            pass
+        with sessions.begin() as session:
+            assert session.execute(select(EventRecord.subject)).scalars().all() == ["first"]
+
+
+class TestApi:
+    def test_requests_of_one_key_at_the_same_moment_make_one_trainer(self, api: ApiUnderTest) -> None:
+        responses = api.submit_at_once(6, key="a1")
+        assert {(r.status_code, r.content) for r in responses} == {(201, responses[0].content)}
+        assert api.trainer_names() == ["digits"]
+
+    def test_requests_without_a_key_at_the_same_moment_do_not_share_a_name(self, api: ApiUnderTest) -> None:
+        responses = api.submit_at_once(6, key=None)
+        assert sorted(r.status_code for r in responses) == [201, 409, 409, 409, 409, 409]
+        assert api.trainer_names() == ["digits"]
+
+    def test_the_newest_of_reports_at_the_same_moment_is_kept(self, api: ApiUnderTest) -> None:
+        fragment = api.add_fragment(api.submit()["id"])
+        agent = api.fragment_client(fragment)
+
+        def send(sequence: int) -> int:
+            return agent.post(f"/v1/fragments/{fragment}/report", json=report(sequence)).status_code
+
+        for first in range(1, 40, 8):
+            with ThreadPoolExecutor(8) as threads:
+                assert set(threads.map(send, range(first, first + 8))) == {204}
+            kept = api.stored_report(fragment)
+            assert kept is not None
+            assert kept.sequence == first + 7
+
+    def test_text_that_postgres_cannot_hold_is_no_error(self, api: ApiUnderTest) -> None:
+        """A reference, and the message of an error in the user's code."""
+        problem_of(api.viewer.get("/v1/trainers/%00"), 404)
+        trainer = api.submit(arguments={"separator": "\0"})
+        assert trainer["spec"]["arguments"] == {"separator": "\0"}
+        fragment = api.add_fragment(trainer["id"])
+        failure = {"stage": "load", "message": "bad byte \0 in the data", "traceback": "\0"}
+        document = report(1, Phase.FAILED, failure=failure, warnings=["\0"])
+        answer = api.fragment_client(fragment).post(f"/v1/fragments/{fragment}/report", json=document)
+        assert answer.status_code == 204
+        with api.sessions.begin() as session:
+            api.keeper().turn(session, [])
+        shown = api.viewer.get("/v1/trainers/digits").json()
+        assert (shown["state"], shown["message"]) == ("failed", "bad byte � in the data")
+
+
+def test_a_trainer_is_trained_to_its_end(empty_url: str, tmp_path: Path) -> None:
+    service = RunningService(tmp_path, nodes=2, PYTHONPATH=f"{EXAMPLES}:{TASKS}", OAKUM_DATABASE_URL=empty_url)
+    assert oakum(empty_url, tmp_path, "db", "upgrade").returncode == 0
+    try:
+        client = service.start()
+        client.submit(small_spec("small", epochs=10, max_nodes=2))
+        wait_until("it ends", lambda: state_of(client, "small").ended, timeout_s=120.0)
+        view = client.trainer("small")
+        assert view.state is TrainerState.FINISHED, view.message
+        assert view.step == view.total_steps == sum(view.steps_at_size.values()) == 100
+        assert client.cluster().used_node_s > 0
+        assert client.plans().plans
+        service.interrupt()
+        assert not service.processes()
+        client = service.start()
+        assert client.trainer("small").state is TrainerState.FINISHED
+        service.interrupt()
+    finally:
+        service.end()
+    engine = open_engine(empty_url)
+    with open_readers(engine).begin() as session:
+        kinds = set(session.execute(select(EventRecord.kind)).scalars())
+        assert session.execute(select(Trainer.name)).scalars().all() == ["small"]
+        assert session.execute(select(Report)).first() is not None
+    engine.dispose()
+    assert {"trainer.submitted", "plan.made", "generation.formed", "trainer.finished"} <= kinds
+    assert not (service.data_dir / "oakum.db").exists()
