@@ -34,7 +34,7 @@ def serve_until_stopped(settings: Settings, specs: list[Path], *, verbose: bool)
     begin_with = [read_spec(path) for path in specs]
     server = OakumServer(settings)
     states = [submit_once(server, spec) for spec in begin_with]
-    ended = _describe_ended(specs, begin_with, states)
+    ended = describe_ended(specs, begin_with, states)
 
     def announce() -> None:
         console.print(
@@ -60,7 +60,7 @@ def _describe(settings: Settings) -> str:
     return f"an embedded cluster of {settings.local.nodes} nodes under {load}"
 
 
-def _describe_ended(paths: list[Path], specs: list[TrainerSpec], states: list[TrainerState]) -> str:
+def describe_ended(paths: list[Path], specs: list[TrainerSpec], states: list[TrainerState]) -> str:
     """What to do when nothing is left to train; empty where something is."""
     if not all(state.ended for state in states):
         return ""

@@ -144,6 +144,15 @@ class TestForegroundJobs:
         assert response.status_code == 201
         assert response.json()["job"].startswith("user-")
 
+    def test_the_same_one_is_handed_in_once(self, local_api: ApiUnderTest) -> None:
+        path, job = "/v1/cluster/foreground-jobs", {"nodes": 2, "run_s": 5.0}
+        first, again = (local_api.admin.post(path, json=job, headers={"Idempotency-Key": "a1"}) for _ in range(2))
+        assert (again.status_code, again.json()) == (201, first.json())
+        assert again.headers["Idempotency-Replayed"] == "true"
+        other = local_api.admin.post(path, json=job, headers={"Idempotency-Key": "a2"})
+        assert other.json() != first.json()
+        problem_of(local_api.admin.post(path, json=job | {"nodes": 1}, headers={"Idempotency-Key": "a1"}), 409)
+
     def test_nobody_else_does(self, local_api: ApiUnderTest) -> None:
         for client in (local_api.viewer, local_api.user):
             problem_of(client.post("/v1/cluster/foreground-jobs", json={"nodes": 1, "run_s": 5.0}), 403)

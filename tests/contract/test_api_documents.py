@@ -12,7 +12,16 @@ from fastapi.testclient import TestClient
 from contract.api_under_test import ApiUnderTest, full_spec, problem_of, report
 from oakum_service.control import journal
 from oakum_service.control.observe import write_snapshot
-from oakum_service.db.models import EventRecord, FragmentState, PlanRecord, ProgressSample, Report
+from oakum_service.control.retention import HISTORY_S
+from oakum_service.db.models import (
+    EventRecord,
+    ForegroundStart,
+    FragmentState,
+    NodeInterval,
+    PlanRecord,
+    ProgressSample,
+    Report,
+)
 from oakum_service.schedulers.port import JobStart, Node, Snapshot
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.protocol import Phase
@@ -345,6 +354,30 @@ def test_the_cluster_at_a_glance(scene: Scene) -> None:
         "foreground_delay_max_s": 0.25,
         "foreground_delay_last_s": 0.25,
     }
+
+
+def test_sums_go_no_further_back_than_what_is_known(scene: Scene) -> None:
+    """What lies before is deleted for nodes and not for fragments: a share of both has to leave it out."""
+    begin = scene.now - HISTORY_S
+    spans = [(begin - 100.0, begin + 30.0), (begin - 100.0, begin - 50.0)]
+    with scene.api.sessions.begin() as session:
+        for start, end in spans:
+            session.add(NodeInterval(node="n9", state="hole", start_at=start, end_at=end))
+        session.add(ForegroundStart(job="j1", started_at=begin - 50.0, num_nodes=1, delay_s=9.0))
+    for start, end in spans:
+        scene.api.add_fragment(
+            scene.trainer,
+            "n9",
+            state=FragmentState.ENDED,
+            launched_at=start,
+            training_at=start,
+            ended_at=end,
+            cause="released",
+        )
+    cluster = scene.get("/v1/cluster")
+    assert cluster["idle_node_s"] == about(140.0 + 30.0)
+    assert cluster["used_node_s"] == about(120.0 + 30.0)
+    assert (cluster["foreground_jobs_started"], cluster["foreground_delay_max_s"]) == (1, 0.25)
 
 
 def test_the_plans(scene: Scene) -> None:

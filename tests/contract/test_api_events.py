@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +24,7 @@ from oakum_service.control import journal
 def url(api: ApiUnderTest) -> Iterator[str]:
     """Address of the app behind a real HTTP server."""
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(api.app, log_level="critical", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(api.app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
@@ -143,6 +145,21 @@ def test_every_listener_hears_every_event(api: ApiUnderTest, url: str) -> None:
     with listening(api, url, after=0) as first, listening(api, url, after=0) as second:
         record(api, "n1", "n2")
         assert ids(first, 2) == ids(second, 2) == [1, 2]
+
+
+def test_a_listener_that_leaves_is_no_error_and_makes_room(
+    api: ApiUnderTest, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record(api, *(f"n{number}" for number in range(450)))
+    for _ in range(5):
+        with listening(api, url, after=0) as events:
+            assert ids(events, 1) == [1]
+    deadline_s = time.monotonic() + 10.0
+    while api.context.listeners and time.monotonic() < deadline_s:
+        api.outbox.notify()
+        time.sleep(0.05)
+    assert api.context.listeners == set()
+    assert [entry for entry in caplog.records if entry.levelno >= logging.WARNING] == []
 
 
 def test_the_stream_ends_when_the_service_stops(api: ApiUnderTest, url: str) -> None:

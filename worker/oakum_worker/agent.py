@@ -197,7 +197,9 @@ class Agent:
     def _tell(self, **changes: object) -> None:
         """Make the newest state the one that is reported."""
         phases = {rank.phase for rank in self._ranks}
-        if self._deadline_s is not None:
+        if Phase.FAILED in phases:
+            changes.setdefault("phase", Phase.FAILED)
+        elif self._deadline_s is not None:
             changes.setdefault("phase", Phase.LEAVING)
         elif phases == {Phase.READY}:
             changes.setdefault("phase", Phase.READY)

@@ -205,7 +205,7 @@ def _publish(session: Session, trainer: Trainer, fragments: list[Fragment], deci
 def _give_up(fragments: list[Fragment], reports: Mapping[str, FragmentReport]) -> None:
     """A member that did not answer is not taken back, whatever it says until its job has ended."""
     for fragment in fragments:
-        if reports[fragment.id].phase not in SAID_GOODBYE:
+        if reports[fragment.id].phase not in SAID_GOODBYE and not fragment.cause:
             fragment.cause = "lost"
 
 

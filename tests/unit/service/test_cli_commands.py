@@ -284,6 +284,29 @@ def test_nodes_and_holes_are_listed(service: Service, output: Output) -> None:
     assert service.requests[-1] == ("GET", "/v1/holes?since_s=21600.0")
 
 
+def test_nodes_tell_the_time_since_and_not_only_until_the_last_change(service: Service, output: Output) -> None:
+    now = time.time()
+    quiet = {"name": "n1", "state": "hole", "since": now - 600, "hole_ends_at": None}
+    service.documents["GET", "/v1/nodes"] = {"snapshot": 9, "taken_at": now - 300, "nodes": [quiet]}
+    assert run(["nodes"]) == 0
+    shown = output()
+    assert "10 min 00 s" in shown
+    assert "Snapshot 9: the last change was 5 min ago." in shown
+
+
+@pytest.mark.parametrize("name", ["", "  ", "a" * 64, "two\nlines"])
+def test_a_token_needs_a_name_that_can_be_listed(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OAKUM_DATA_DIR", str(tmp_path))
+    assert run(["token", "create", name]) == 1
+    assert capsys.readouterr() == (
+        "",
+        f"oakum: {name!r} cannot be a token's name: give 1 to 63 printable characters\n",
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_events_are_printed_as_text(service: Service, output: Output) -> None:
     assert run(["events"]) == 0
     assert output().endswith("3 nodes to [digits]\n")

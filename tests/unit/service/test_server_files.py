@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -19,6 +21,8 @@ from oakum_service.db.models import ApiToken, Trainer
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.server import OakumServer, _secret
+from oakum_service.serving import describe_ended, submit_once
+from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 
 Open = Callable[[], OakumServer]
@@ -158,6 +162,87 @@ def test_a_port_that_is_taken_is_named(settings: Settings) -> None:
         port = other.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"cannot listen on 127.0.0.1:{port}: .*set OAKUM_PORT"):
             OakumServer(settings.model_copy(update={"port": port}))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "the foreground jobs cannot be read: .*No such file"),
+        ("1 2 3\n", "the foreground jobs cannot be read: .*line 1: 3 fields: expected 18"),
+        ("; MaxProcs: 4\n", "has no job with a run time and a number of processors: choose another SWF log"),
+        ("1 0 0 -1 4 -1 -1 4 9 -1 1 1 1 1 1 1 -1 -1\n", "has no job with a run time"),
+    ],
+)
+def test_a_log_without_jobs_is_refused_before_anything_is_written(
+    settings: Settings, tmp_path: Path, content: str | None, message: str
+) -> None:
+    log = tmp_path / "log.swf"
+    if content is not None:
+        log.write_text(content)
+    local = settings.local.model_copy(update={"swf": log})
+    with pytest.raises(ConfigurationError, match=message):
+        OakumServer(settings.model_copy(update={"local": local}))
+    assert not settings.data_dir.exists()
+
+
+@pytest.mark.parametrize("path", ["file", "file/below", "x" * 300])
+def test_a_data_directory_that_cannot_be_one_is_refused(settings: Settings, tmp_path: Path, path: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"the data directory .* cannot be used: .*OAKUM_DATA_DIR"):
+        OakumServer(settings.model_copy(update={"data_dir": tmp_path / path}))
+
+
+class TestTheEndOfAServer:
+    """Fragments are given back by a service that stops, and left to the next by one that fails."""
+
+    @pytest.fixture
+    def left(self, open_server: Open, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+        """What the scheduler was told of the fragments at each stop."""
+        told: list[bool] = []
+        self.server = open_server()
+        stop = self.server.scheduler.stop
+
+        def stop_and_tell(*, leave_fragments: bool = False) -> None:
+            told.append(leave_fragments)
+            stop(leave_fragments=leave_fragments)
+
+        monkeypatch.setattr(self.server.scheduler, "stop", stop_and_tell)
+        return told
+
+    def test_a_controller_that_fails_leaves_its_fragments(
+        self, left: list[bool], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def fail() -> None:
+            raise RuntimeError("the controller's own")
+
+        monkeypatch.setattr(self.server._controller, "run", fail)
+        with pytest.raises(RuntimeError, match="the controller's own"):
+            self.server.run()
+        assert left == [True]
+
+    def test_a_service_that_is_stopped_does_not(self, left: list[bool]) -> None:
+        # Not at once: until uvicorn has begun, the signal is asyncio's.
+        self.server.run(
+            lambda: asyncio.get_running_loop().call_later(0.5, signal.raise_signal, signal.SIGINT) and None
+        )
+        assert left == [False]
+
+
+def test_specs_whose_trainers_have_ended_are_named_and_not_submitted_again(open_server: Open) -> None:
+    server = open_server()
+    spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
+    assert submit_once(server, spec) is TrainerState.WAITING
+    with server.sessions.begin() as session:
+        session.query(Trainer).one().state = TrainerState.FINISHED
+    ended = submit_once(server, spec)
+    assert ended is TrainerState.FINISHED
+    paths = [Path("my specs/d.yaml"), Path("e.yaml")]
+    assert describe_ended(paths, [spec, spec], [ended, TrainerState.FAILED]) == (
+        "  digits is finished already; `oakum submit 'my specs/d.yaml'` starts one anew.\n"
+        "  digits is failed already; `oakum submit e.yaml` starts one anew.\n\n"
+    )
+    assert describe_ended(paths, [spec, spec], [ended, TrainerState.WAITING]) == ""
+    assert describe_ended([], [], []) == ""
 
 
 def test_a_scheduler_that_does_not_exist_is_refused(settings: Settings) -> None:

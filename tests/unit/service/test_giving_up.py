@@ -1,0 +1,102 @@
+"""A member that does not answer in time is given up for good, and its loss is its own fault."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from oakum_service.control.membership import MembershipKeeper
+from oakum_service.control.observe import end_fragments
+from oakum_service.db.engine import Sessions
+from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
+from oakum_service.schedulers.port import OwnJob, Snapshot
+from oakum_service.states import TrainerState
+from oakum_worker.protocol import FragmentReport, Phase
+from oakum_worker.spec import TrainerSpec
+
+SPEC = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
+
+
+@pytest.fixture
+def keeper() -> MembershipKeeper:
+    """Waits for nobody: every member that can be overdue is."""
+    return MembershipKeeper(regroup_timeout_s=-1.0, warm_up_timeout_s=3600.0)
+
+
+@pytest.fixture(autouse=True)
+def _two_ready_fragments(sessions: Sessions) -> None:
+    with sessions.begin() as session:
+        session.add(
+            Trainer(
+                id="t",
+                name="digits",
+                spec=SPEC.model_dump(mode="json"),
+                state=TrainerState.STARTING,
+                submitted_at=0.0,
+            )
+        )
+        session.flush()
+        for name in ("a", "b"):
+            session.add(
+                Fragment(
+                    id=name, trainer_id="t", node=f"n{name}", state=FragmentState.LIVE, launched_at=time.time()
+                )
+            )
+        session.flush()
+        for name in ("a", "b"):
+            session.add(Report(fragment_id=name, sequence=-1, received_at=time.time(), body={}))
+    for name in ("a", "b"):
+        tell(sessions, name, Phase.READY)
+
+
+def tell(sessions: Sessions, fragment: str, phase: Phase, **fields: object) -> None:
+    with sessions.begin() as session:
+        row = session.get_one(Report, fragment)
+        row.sequence += 1
+        report = FragmentReport.model_validate(
+            {"phase": phase, "sequence": row.sequence, "pid": 1, "host": "h", **fields}
+        )
+        row.body, row.received_at = report.model_dump(mode="json"), time.time()
+
+
+def turn(sessions: Sessions, keeper: MembershipKeeper) -> tuple[int, list[str], list[str]]:
+    """One turn; returns the newest generation, its members, and the jobs to cancel."""
+    with sessions.begin() as session:
+        to_cancel = keeper.turn(session, [])
+        trainer = session.get_one(Trainer, "t")
+        return trainer.generation, trainer.members, to_cancel
+
+
+def end_job(sessions: Sessions, fragment: str) -> str:
+    """The scheduler does not know the job any more; returns the cause that is written down."""
+    with sessions.begin() as session:
+        live = session.query(Fragment).where(Fragment.state != FragmentState.ENDED, Fragment.id != fragment)
+        jobs = tuple(OwnJob("1", row.id, row.node) for row in live)
+        end_fragments(session, Snapshot(time.time() + 1.0, (), jobs), 3600.0, frozenset())
+        return session.get_one(Fragment, fragment).cause
+
+
+def test_one_that_did_not_answer_is_not_taken_back_while_its_job_ends(
+    sessions: Sessions, keeper: MembershipKeeper
+) -> None:
+    assert turn(sessions, keeper) == (1, ["a", "b"], [])
+    end_job(sessions, "a")
+    assert turn(sessions, keeper) == (2, ["b"], ["a"])
+    assert turn(sessions, keeper) == (3, [], ["b"])
+    for _ in range(3):  # its last report still says that it is ready
+        assert turn(sessions, keeper) == (3, [], [])
+    tell(sessions, "b", Phase.LEAVING, signalled=True)
+    assert turn(sessions, keeper) == (3, [], [])
+    assert end_job(sessions, "b") == "lost"
+
+
+def test_one_that_was_sent_away_in_a_hurry_is_not_called_lost(
+    sessions: Sessions, keeper: MembershipKeeper
+) -> None:
+    assert turn(sessions, keeper) == (1, ["a", "b"], [])
+    tell(sessions, "a", Phase.LEFT, signalled=True)
+    assert turn(sessions, keeper) == (2, ["b"], ["a"])
+    assert end_job(sessions, "a") == "preempted"
+    with sessions.begin() as session:
+        assert session.get_one(Trainer, "t").crashes == 0

@@ -1,0 +1,60 @@
+"""A spec's file: whatever is in it, there is a spec or one message that says what to change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oakum_worker.errors import SpecError
+from oakum_worker.spec import TrainerSpec, read_spec
+
+SPEC = "name: digits\nentrypoint: tasks.digits:task\nglobal_batch: 96\nepochs: 2\n"
+LAUGHS = "a: &a [x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+def read(folder: Path, text: str) -> TrainerSpec:
+    file = folder / "spec.yaml"
+    file.write_text(text)
+    return read_spec(file)
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(SpecError) as refused:
+        read(folder, text)
+    return str(refused.value).removeprefix(f"{folder / 'spec.yaml'}:").strip()
+
+
+@pytest.mark.parametrize(("line", "expected"), [("", "."), ("workdir: src\n", "src"), ("workdir: ..\n", "..")])
+def test_the_working_directory_is_relative_to_the_file(tmp_path: Path, line: str, expected: str) -> None:
+    assert read(tmp_path, SPEC + line).workdir == str((tmp_path / expected).resolve())
+
+
+def test_no_working_directory_at_all_can_be_asked_for(tmp_path: Path) -> None:
+    assert read(tmp_path, SPEC + "workdir: null\n").workdir is None
+
+
+@pytest.mark.parametrize("value", ["5", "[a]", "{a: 1}", "1.5", "true"])
+def test_a_working_directory_that_is_no_text_is_named(tmp_path: Path, value: str) -> None:
+    assert refusal(tmp_path, f"{SPEC}workdir: {value}\n") == "workdir: Input should be a valid string"
+
+
+def test_nesting_beyond_reason_is_refused(tmp_path: Path) -> None:
+    assert refusal(tmp_path, "[" * 20_000) == "is nested too deep: pass a file's name instead"
+
+
+@pytest.mark.timeout(10)
+def test_aliases_are_refused_before_they_unfold(tmp_path: Path) -> None:
+    assert "*a is an alias: write the value out" in refusal(tmp_path, SPEC + "arguments:\n  x: &a [1]\n  y: *a\n")
+    assert "is an alias" in refusal(tmp_path, LAUGHS)
+    assert "is an alias" in refusal(tmp_path, "a: &a\n  b: *a\n")
+
+
+@pytest.mark.parametrize(
+    "value", ["2026-13-99", "!!bool maybe", "!!int ''", "!!timestamp noon", "9" * 5000, "!!python/name:os.system"]
+)
+def test_a_value_that_is_not_what_its_form_says_is_refused(tmp_path: Path, value: str) -> None:
+    assert refusal(tmp_path, f"{SPEC}arguments:\n  x: {value}\n").startswith("is neither YAML nor JSON: ")
