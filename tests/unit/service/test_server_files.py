@@ -221,10 +221,11 @@ class TestTheEndOfAServer:
         assert left == [True]
 
     def test_a_service_that_is_stopped_does_not(self, left: list[bool]) -> None:
-        # Not at once: until uvicorn has begun, the signal is asyncio's.
-        self.server.run(
-            lambda: asyncio.get_running_loop().call_later(0.5, signal.raise_signal, signal.SIGINT) and None
-        )
+        def interrupt_soon() -> None:
+            # Until uvicorn has begun, the signal is asyncio's.
+            asyncio.get_running_loop().call_later(0.5, signal.raise_signal, signal.SIGINT)
+
+        self.server.run(interrupt_soon)
         assert left == [False]
 
 
