@@ -7,12 +7,14 @@ const COLUMNS = [["Node", ""], ["State", ""], ["For", "number"], ["Used by", ""]
 
 export function showNodes(element, { nodes, taken_at }) {
   if (!element.closest("details").open) return;
+  // `taken_at` is the last change; nothing changing does not make time stand still.
+  const now = Math.max(taken_at, Date.now() / 1000);
   const rows = nodes.map((node) => [
     node.name,
     node.state === "hole" ? "idle" : node.state,
-    duration(Math.round(taken_at - node.since)),
+    duration(Math.round(now - node.since)),
     usedBy(node),
-    node.hole_ends_at === null ? "–" : `${duration(Math.max(0, Math.round(node.hole_ends_at - taken_at)))} more`,
+    node.hole_ends_at === null ? "–" : `${duration(Math.max(0, Math.round(node.hole_ends_at - now)))} more`,
   ]);
   setChildren(element, rows, () => [table("Nodes now", COLUMNS, rows)]);
 }
