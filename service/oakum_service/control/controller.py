@@ -65,6 +65,7 @@ class Controller:
         self._closing = Hub()
         self._observed: Observed | None = None
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="controller")
+        self._watching = False
         self._draining = False
         self._stopping = False
 
@@ -74,13 +75,16 @@ class Controller:
             if not await self._in_thread(self._lease.acquire):
                 await self._inbox.wait(self._inbox.version, TERM_S / 3)
                 continue
-            self._scheduler.start(self._inbox.notify)
+            if not self._watching:
+                self._scheduler.start(self._inbox.notify)
+                self._watching = True
             await self._in_thread(self._begin)
             try:
                 async with asyncio.TaskGroup() as loops:
-                    loops.create_task(self._repeat(self._inbox, self._membership_turn))
-                    loops.create_task(self._repeat(self._replan, self._planning_turn))
-                    loops.create_task(self._tidy())
+                    poll_s = self._settings.poll_s
+                    loops.create_task(self._repeat(self._inbox, self._membership_turn, poll_s))
+                    loops.create_task(self._repeat(self._replan, self._planning_turn, poll_s))
+                    loops.create_task(self._repeat(self._closing, self._tidy, EVERY_S))
             except* LeaseLost:
                 _log.warning("another controller has taken over; this process only answers requests")
 
@@ -94,7 +98,10 @@ class Controller:
     async def drain(self, timeout_s: float) -> None:
         """Send every fragment away with its last checkpoint, and launch none; returns when they have gone."""
         self._draining = True
-        await self._in_thread(self._release_all)
+        try:
+            await self._in_thread(self._release_all)
+        except LeaseLost:
+            return  # the fragments are another controller's by now
         self._inbox.notify()
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
@@ -107,7 +114,8 @@ class Controller:
         """Run blocking work in a thread of the controller's own: readers of the API must not make it wait."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def _repeat(self, hub: Hub, turn: Callable[[], Awaitable[None]]) -> None:
+    async def _repeat(self, hub: Hub, turn: Callable[[], Awaitable[None]], every_s: float) -> None:
+        """Take a turn whenever the hub is raised, and at the latest every so many seconds."""
         while not self._stopping:
             seen = hub.version
             try:
@@ -119,13 +127,10 @@ class Controller:
             except Exception:
                 # A locked database or a full disk passes; nodes have to be given back also while it lasts.
                 _log.exception("a turn of the control loop failed; the next one tries again")
-            await hub.wait(seen, self._settings.poll_s)
+            await hub.wait(seen, every_s)
 
     async def _tidy(self) -> None:
-        seen = self._closing.version
-        while not self._stopping:
-            await self._in_thread(self._forget)
-            await self._closing.wait(seen, EVERY_S)
+        await self._in_thread(self._forget)
 
     def _forget(self) -> None:
         with self._lease.writing() as session:
