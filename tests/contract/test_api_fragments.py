@@ -55,7 +55,7 @@ class TestReports:
             broken=1,
             startup_s=3.5,
             progress={"generation": 2, "nodes": 1, "step": 5, "total_steps": 9, "epoch": 0, "samples": 480},
-            switch={"generation": 2, "step": 4, "stall_s": 0.2, "source": "survivor"},
+            switches=[{"generation": 2, "step": 4, "stall_s": 0.2, "source": "survivor"}],
             warnings=["a corrupt checkpoint was skipped"],
         )
         assert send(agent, fragment, document).status_code == 204
@@ -107,7 +107,7 @@ class TestReports:
     ) -> None:
         agent, keeper = api.fragment_client(fragment), api.keeper()
         switch = {"generation": 1, "step": 5, "stall_s": 0.25, "source": "peer cache"}
-        for document in (report(1, Phase.READY), report(2, Phase.TRAINING, generation=1, switch=switch)):
+        for document in (report(1, Phase.READY), report(2, Phase.TRAINING, generation=1, switches=[switch])):
             assert send(agent, fragment, document).status_code == 204
             with api.sessions.begin() as session:
                 keeper.turn(session, [])
@@ -124,7 +124,10 @@ class TestReports:
             ({"generation": -1}, "generation"),
             ({"broken": 2**31}, "broken"),
             ({"startup_s": -1.0}, "startup_s"),
-            ({"switch": {"generation": 1, "step": 1, "stall_s": -1.0, "source": "survivor"}}, "switch.stall_s"),
+            (
+                {"switches": [{"generation": 1, "step": 1, "stall_s": -1.0, "source": "survivor"}]},
+                "switches.0.stall_s",
+            ),
             ({"progress": {"generation": 1}}, "progress.nodes"),
         ],
     )

@@ -185,9 +185,16 @@ REPORTS = some_of(
                 "metrics": st.dictionaries(TEXT, NUMBERS, max_size=2),
             },
         ),
-        "switch": st.fixed_dictionaries(
-            {"generation": COUNTS, "step": COUNTS, "source": st.sampled_from(["survivor", "elsewhere"]) | TEXT},
-            optional={"stall_s": NUMBERS},
+        "switches": st.lists(
+            st.fixed_dictionaries(
+                {
+                    "generation": COUNTS,
+                    "step": COUNTS,
+                    "source": st.sampled_from(["survivor", "elsewhere"]) | TEXT,
+                },
+                optional={"stall_s": NUMBERS},
+            ),
+            max_size=2,
         ),
         "failure": st.fixed_dictionaries(
             {"stage": st.sampled_from(["load", "train"]) | TEXT, "message": TEXT},

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import time
+from pathlib import Path
 
 import psutil
 import pytest
 
 from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
-from running_service import RunningService, small_spec, state_of, wait_for_size, wait_until
+from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of, wait_for_size, wait_until
 
 pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("crash")]
 
@@ -122,6 +124,24 @@ def test_with_the_service_hung_a_foreground_job_still_gets_its_node(service: Run
         service.process.send_signal(signal.SIGCONT)
     assert gone == [agent]
     wait_for_size(client, "elastic", 2)
+
+
+def test_a_service_that_hung_for_long_does_not_take_its_agents_for_dead(tmp_path: Path) -> None:
+    """While it was stopped nobody could report to it."""
+    service = RunningService(tmp_path, PYTHONPATH=f"{EXAMPLES}:{TASKS}", OAKUM_HEARTBEAT_TIMEOUT_S="3")
+    try:
+        client = service.start()
+        client.submit(endless(max_nodes=2))
+        before, ranks = wait_for_size(client, "elastic", 2), service.ranks()
+        assert service.process is not None
+        service.process.send_signal(signal.SIGSTOP)
+        time.sleep(5.0)  # longer than the timeout: the passing of time is what is tested
+        service.process.send_signal(signal.SIGCONT)
+        wait_until("it hears of training again", lambda: client.trainer("elastic").step > before.step + 50)
+        assert service.ranks() == ranks
+        assert client.trainer("elastic").generation == before.generation
+    finally:
+        service.end()
 
 
 def test_a_trainer_whose_every_fragment_dies_is_failed_instead_of_launched_for_ever(

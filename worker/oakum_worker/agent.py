@@ -117,12 +117,12 @@ class Agent:
             self._leave_at_once("the time to leave is up")
 
     def _on_news(self, rank: RankHandle, news: News) -> None:
-        changes = news.model_dump(
-            exclude_none=True, include={"generation", "broken", "failure", "progress", "switch"}
-        )
+        changes = news.model_dump(exclude_none=True, include={"generation", "broken", "failure", "progress"})
         if news.warning is not None:
             _log.warning("%s", news.warning)
             changes["warnings"] = (*self._report.warnings[-9:], news.warning)
+        if news.switch is not None:
+            changes["switches"] = (*self._report.switches[-7:], news.switch)
         if news.endpoint is not None:
             rank.endpoint = news.endpoint
         if news.phase is not None:

@@ -181,7 +181,8 @@ class FragmentReport(_Message):
     startup_s: Seconds | None = None
     """From the agent's start to READY."""
     progress: Progress | None = None
-    switch: Switch | None = None
+    switches: tuple[Switch, ...] = ()
+    """The newest few; generations may follow each other faster than reports."""
     failure: Failure | None = None
     signalled: bool = False
     """The scheduler has asked for the node."""

@@ -19,7 +19,7 @@ from oakum_worker.protocol import Directive, FragmentReport
 router = APIRouter(prefix="/v1/fragments", tags=["fragments"])
 
 # A change of any of these is the controller's business at once; progress can wait for its next turn.
-_URGENT = ("phase", "generation", "broken", "ranks", "failure", "signalled", "switch")
+_URGENT = ("phase", "generation", "broken", "ranks", "failure", "signalled", "switches")
 
 
 @router.post("/{fragment_id}/report", status_code=HTTPStatus.NO_CONTENT)

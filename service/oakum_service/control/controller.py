@@ -66,6 +66,7 @@ class Controller:
         self._observed: Observed | None = None
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="controller")
         self._watching = False
+        self._listening_since = self._turned_at = time.time()
         self._draining = False
         self._stopping = False
 
@@ -75,6 +76,7 @@ class Controller:
             if not await self._in_thread(self._lease.acquire):
                 await self._inbox.wait(self._inbox.version, TERM_S / 3)
                 continue
+            self._listening_since = self._turned_at = time.time()
             if not self._watching:
                 self._scheduler.start(self._inbox.notify)
                 self._watching = True
@@ -150,7 +152,9 @@ class Controller:
         """What a crash may have left behind: intents whose job is unknown, jobs whose fragment is."""
         snapshot = self._scheduler.snapshot()
         with self._lease.writing() as session:
-            end_fragments(session, snapshot, self._settings.heartbeat_timeout_s)
+            end_fragments(
+                session, snapshot, self._settings.heartbeat_timeout_s, listening_since=self._listening_since
+            )
             strangers = self._executor.cancel_strangers(session, snapshot)
             adopted = len(snapshot.own_jobs) - len(strangers)
             journal.record(
@@ -165,12 +169,21 @@ class Controller:
         """One short turn; returns whether a new plan is called for."""
         if not self._lease.acquire():
             raise LeaseLost(f"{self._lease.name} could not renew the controller's lease")
+        now = time.time()
+        if now - self._turned_at > self._settings.heartbeat_timeout_s / 2:
+            # This process was stopped for a while: whoever reported meanwhile was not heard.
+            self._listening_since = now
+        self._turned_at = now
         snapshot = self._scheduler.snapshot()
         with self._lease.writing() as session:
             before = self._fingerprint(session)
             observed = write_snapshot(session, snapshot, self._observed)
             silent = end_fragments(
-                session, snapshot, self._settings.heartbeat_timeout_s, self._executor.submitting
+                session,
+                snapshot,
+                self._settings.heartbeat_timeout_s,
+                submitting=self._executor.submitting,
+                listening_since=self._listening_since,
             )
             cancel_requested(session)
             to_cancel = self._keeper.turn(session, silent)

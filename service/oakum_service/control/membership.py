@@ -90,8 +90,8 @@ class MembershipKeeper:
         self._take_warnings(session, trainer, fragment, report)
         if report.progress is not None:
             _take_progress(session, trainer, report.progress)
-        if report.switch is not None:
-            _take_switch(session, trainer, report.switch)
+        for switch in report.switches:
+            _take_switch(session, trainer, switch)
         if report.failure is not None and not fragment.cause:
             fragment.cause = "failed"
             _take_failure(session, trainer, report.failure)

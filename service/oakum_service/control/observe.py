@@ -87,11 +87,17 @@ def _write_starts(session: Session, snapshot: Snapshot) -> None:
 
 
 def end_fragments(
-    session: Session, snapshot: Snapshot, heartbeat_timeout_s: float, submitting: Collection[str] = ()
+    session: Session,
+    snapshot: Snapshot,
+    heartbeat_timeout_s: float,
+    *,
+    submitting: Collection[str] = (),
+    listening_since: float = 0.0,
 ) -> list[str]:
     """Mark fragments as ended whose job is gone; returns those that are silent and have to be cancelled.
 
-    Those that are being submitted at this moment are left alone. A fragment whose job was only intended, and is
+    Nobody is silent who could not be heard: before `listening_since` there was no service to report to. Those that
+    are being submitted at this moment are left alone. A fragment whose job was only intended, and is
     not known to the scheduler, never started.
     """
     jobs = {job.fragment for job in snapshot.own_jobs}
@@ -108,9 +114,13 @@ def end_fragments(
         if fragment.id not in jobs:
             node = snapshot.node(fragment.node)
             _end(session, fragment, report, trainer, taken=node is None or node.state is not NodeState.HOLE)
-        elif report is not None and time.time() - report.received_at > heartbeat_timeout_s:
+        elif report is not None and _silent_s(report, listening_since) > heartbeat_timeout_s:
             silent.append(fragment.id)
     return silent
+
+
+def _silent_s(report: Report, listening_since: float) -> float:
+    return time.time() - max(report.received_at, listening_since)
 
 
 def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trainer, *, taken: bool) -> None:

@@ -73,7 +73,7 @@ def end_job(sessions: Sessions, fragment: str) -> str:
     with sessions.begin() as session:
         live = session.query(Fragment).where(Fragment.state != FragmentState.ENDED, Fragment.id != fragment)
         jobs = tuple(OwnJob("1", row.id, row.node) for row in live)
-        end_fragments(session, Snapshot(time.time() + 1.0, (), jobs), 3600.0, frozenset())
+        end_fragments(session, Snapshot(time.time() + 1.0, (), jobs), 3600.0)
         return session.get_one(Fragment, fragment).cause
 
 
