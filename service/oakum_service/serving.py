@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import shlex
-import time
-import uuid
 from pathlib import Path
 
 from rich.console import Console
@@ -14,7 +12,7 @@ from rich.markup import escape
 from sqlalchemy import select
 
 from oakum_service.config import Settings
-from oakum_service.control import journal
+from oakum_service.control.submission import add_trainer
 from oakum_service.db.models import Trainer
 from oakum_service.server import OakumServer
 from oakum_service.states import TrainerState
@@ -77,14 +75,5 @@ def submit_once(server: OakumServer, spec: TrainerSpec) -> TrainerState:
         known = select(Trainer.state).where(Trainer.name == spec.name).order_by(Trainer.submitted_at.desc())
         if (state := session.execute(known.limit(1)).scalar_one_or_none()) is not None:
             return TrainerState(state)
-        session.add(
-            Trainer(
-                id=str(uuid.uuid4()),
-                name=spec.name,
-                spec=spec.model_dump(mode="json"),
-                state=TrainerState.WAITING,
-                submitted_at=time.time(),
-            )
-        )
-        journal.record(session, "trainer.submitted", spec.name, f"{spec.entrypoint}, {spec.epochs} epochs")
+        add_trainer(session, spec)
     return TrainerState.WAITING

@@ -24,6 +24,9 @@ class TrainerState(StrEnum):
         return self in (TrainerState.FINISHED, TrainerState.FAILED, TrainerState.CANCELLED)
 
 
+LIVE_STATES = tuple(state for state in TrainerState if not state.ended)
+
+
 class NodeState(StrEnum):
     """What a node is doing, from the main scheduler's side."""
 

@@ -38,11 +38,6 @@ class Mailbox:
         """Whether the rank has to write a durable checkpoint when it closes."""
         return self._save
 
-    @property
-    def directive(self) -> Directive:
-        """The newest directive."""
-        return self._directive
-
     def pending(self, current: int) -> int:
         """Number of the newest generation above `current`, or 0. Cheap: called before every step."""
         generation = self._directive.generation

@@ -49,6 +49,8 @@ class TrainerView(BaseModel):
 
 
 class TrainerList(BaseModel):
+    """Trainers, the newest last."""
+
     trainers: list[TrainerView]
 
 
@@ -73,6 +75,8 @@ class SeriesPoint(BaseModel):
 
 
 class Series(BaseModel):
+    """A trainer's progress over time, in order."""
+
     points: list[SeriesPoint]
 
 
@@ -83,6 +87,8 @@ class LogText(BaseModel):
 
 
 class NodeView(BaseModel):
+    """One node: what it does and who trains on it."""
+
     name: str
     state: NodeState
     since: float
@@ -95,6 +101,8 @@ class NodeView(BaseModel):
 
 
 class NodeList(BaseModel):
+    """Every node, as of the last change that was seen."""
+
     snapshot: int
     taken_at: float
     """When the nodes or their jobs last changed."""
@@ -110,11 +118,15 @@ class Interval(BaseModel):
 
 
 class ForegroundInterval(Interval):
+    """A foreground job on one node."""
+
     job: str
     name: str
 
 
 class FragmentInterval(Interval):
+    """A fragment's stay on its node."""
+
     fragment: str
     trainer: str
     """Trainer's name."""
@@ -124,6 +136,8 @@ class FragmentInterval(Interval):
 
 
 class HoleList(BaseModel):
+    """Holes, in order of their start."""
+
     holes: list[Interval]
 
 
@@ -139,6 +153,8 @@ class Timeline(BaseModel):
 
 
 class AllocationView(BaseModel):
+    """One trainer's grant, and why it is that."""
+
     trainer: str
     """Trainer's name."""
     nodes: list[str]
@@ -147,6 +163,8 @@ class AllocationView(BaseModel):
 
 
 class PlanView(BaseModel):
+    """A plan: who gets which nodes, and how good that is."""
+
     id: int
     parent: int | None
     snapshot: int
@@ -163,6 +181,8 @@ class PlanView(BaseModel):
 
 
 class PlanList(BaseModel):
+    """Plans, the newest first."""
+
     plans: list[PlanView]
 
 
@@ -194,6 +214,8 @@ class Event(BaseModel):
 
 
 class EventList(BaseModel):
+    """Events, in order of time."""
+
     events: list[Event]
 
 
@@ -228,6 +250,8 @@ class ForegroundJobRequest(BaseModel):
 
 
 class ForegroundJobView(BaseModel):
+    """The foreground job that was handed in."""
+
     job: str
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -29,6 +27,7 @@ from oakum_service.api.schemas import (
 )
 from oakum_service.api.views import explanation, find_trainer, trainer_view, trainer_views
 from oakum_service.control import journal
+from oakum_service.control.submission import add_trainer
 from oakum_service.db.models import ProgressSample, Trainer
 from oakum_service.errors import Conflict
 from oakum_service.states import TrainerState
@@ -76,15 +75,7 @@ def _insert(session: Session, spec: TrainerSpec) -> TrainerView:
         raise Conflict(
             f"a trainer named {spec.name!r} is {other.state}: choose another name or `oakum cancel {spec.name}`"
         )
-    trainer = Trainer(
-        id=str(uuid.uuid4()),
-        name=spec.name,
-        spec=spec.model_dump(mode="json"),
-        state=TrainerState.WAITING,
-        submitted_at=time.time(),
-    )
-    session.add(trainer)
-    journal.record(session, "trainer.submitted", spec.name, f"{spec.entrypoint}, {spec.epochs} epochs")
+    trainer = add_trainer(session, spec)
     session.flush()
     return trainer_view(session, trainer)
 

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.control import journal
 from oakum_service.control.decide import SAID_GOODBYE, Decision, FragmentView, Membership, decide
+from oakum_service.control.observe import count_crash
 from oakum_service.db.models import (
     Fragment,
     FragmentState,
@@ -18,13 +19,12 @@ from oakum_service.db.models import (
     Report,
     Trainer,
 )
-from oakum_service.states import TrainerState
+from oakum_service.states import LIVE_STATES, TrainerState
 from oakum_worker.protocol import Failure, FragmentReport, Phase, Progress, Switch
 from oakum_worker.spec import TrainerSpec
 
 _MOST_CRASHES = 5
 _MOST_FAILURES = 3
-_LIVE_STATES = (TrainerState.WAITING, TrainerState.STARTING, TrainerState.RUNNING)
 
 
 class MembershipKeeper:
@@ -40,7 +40,7 @@ class MembershipKeeper:
         """Bring every live trainer up to date; returns the fragments whose jobs are to be cancelled."""
         to_cancel = list(silent)
         self._forget_ended(session)
-        for trainer in session.execute(select(Trainer).where(Trainer.state.in_(_LIVE_STATES))).scalars():
+        for trainer in session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars():
             rows = session.execute(
                 select(Fragment, Report)
                 .outerjoin(Report, Report.fragment_id == Fragment.id)
@@ -266,8 +266,7 @@ def _take_failure(session: Session, trainer: Trainer, failure: Failure) -> None:
     if failure.stage == "load":
         _end(session, trainer, TrainerState.FAILED, failure.message)
         return
-    trainer.crashes = trainer.crashes + 1 if trainer.crashed_step == failure.step else 1
-    trainer.crashed_step = failure.step
+    count_crash(trainer, failure.step)
     if trainer.crashes >= _MOST_FAILURES:
         text = f"training failed {trainer.crashes} times at step {failure.step}: {failure.message}"
         _end(session, trainer, TrainerState.FAILED, text)
@@ -304,7 +303,7 @@ def _end(session: Session, trainer: Trainer, state: TrainerState, message: str) 
 def cancel_requested(session: Session) -> None:
     """End the trainers whose users do not want them any more."""
     rows = session.execute(
-        select(Trainer).where(Trainer.cancel_requested.is_(True), Trainer.state.in_(_LIVE_STATES))
+        select(Trainer).where(Trainer.cancel_requested.is_(True), Trainer.state.in_(LIVE_STATES))
     )
     for trainer in rows.scalars():
         _end(session, trainer, TrainerState.CANCELLED, "cancelled by its user")

@@ -132,7 +132,7 @@ def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trai
         session, kind, trainer.name, f"{fragment.node}: {fragment.cause}", node=fragment.node, cause=fragment.cause
     )
     if fragment.cause == "lost":
-        _count_crash(trainer)
+        count_crash(trainer, int(trainer.progress.get("step", 0)))
 
 
 def _cause_of_end(fragment: Fragment, report: FragmentReport | None, *, taken: bool) -> str:
@@ -147,8 +147,7 @@ def _cause_of_end(fragment: Fragment, report: FragmentReport | None, *, taken: b
     return "preempted" if taken or (report is not None and report.signalled) else "lost"
 
 
-def _count_crash(trainer: Trainer) -> None:
-    """Count a loss that no scheduler ordered, since the last step that was finished."""
-    step = int(trainer.progress.get("step", 0))
+def count_crash(trainer: Trainer, step: int) -> None:
+    """Count a loss that no scheduler ordered, after `step` finished steps; another step begins the count anew."""
     trainer.crashes = trainer.crashes + 1 if trainer.crashed_step == step else 1
     trainer.crashed_step = step

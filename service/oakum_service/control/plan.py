@@ -14,20 +14,18 @@ from oakum_service.control import journal
 from oakum_service.control.forecast import idle_nodes
 from oakum_service.control.observe import Observed
 from oakum_service.db.models import PlanRecord, Trainer
-from oakum_service.states import TrainerState
+from oakum_service.states import LIVE_STATES
 from oakum_solver import problem as solver
 from oakum_solver.curves import curve_from_points
 from oakum_solver.forecast import group_nodes
 from oakum_solver.plan import Plan
 from oakum_worker.spec import TrainerSpec
 
-_LIVE_STATES = (TrainerState.WAITING, TrainerState.STARTING, TrainerState.RUNNING)
-
 
 def pose(session: Session, observed: Observed, settings: Settings) -> solver.Problem:
     """The allocation problem of this moment. Trainers go by name: those that have not ended have one each."""
     rows = session.execute(
-        select(Trainer).where(Trainer.state.in_(_LIVE_STATES)).order_by(Trainer.submitted_at, Trainer.id)
+        select(Trainer).where(Trainer.state.in_(LIVE_STATES)).order_by(Trainer.submitted_at, Trainer.id)
     )
     live = list(rows.scalars())
     names = {row.id: row.name for row in live}
@@ -101,7 +99,7 @@ def write_plan(session: Session, plan: Plan, problem: solver.Problem, observed: 
 def _ids(session: Session, names: list[str]) -> dict[str, str]:
     """Name -> id of the trainers that have not ended, in the order of `names`."""
     rows = session.execute(
-        select(Trainer.name, Trainer.id).where(Trainer.name.in_(names), Trainer.state.in_(_LIVE_STATES))
+        select(Trainer.name, Trainer.id).where(Trainer.name.in_(names), Trainer.state.in_(LIVE_STATES))
     )
     found = dict(rows.all())
     return {name: found[name] for name in names if name in found}
