@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from oakum_service.errors import ConfigurationError
-from oakum_solver.problem import Objective
+from oakum_solver.objectives import Objective
 
 
 class _FromEnvironment(BaseSettings):

@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from oakum_solver.greedy import Sizes
+from oakum_solver.objectives import Objective
 from oakum_solver.plan import Reason, Why
-from oakum_solver.problem import Objective, Problem, Trainer
+from oakum_solver.problem import Problem, Trainer
 from oakum_solver.value import stall_samples, trainer_value, worth_of_a_sample
 
 _ORDINALS = ("a first", "a second", "a third", "a fourth", "a fifth", "a sixth", "a seventh", "an eighth")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
+from typing import Literal
 
 from oakum_solver.errors import ProblemError
+from oakum_solver.objectives import Metric, Objective
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,17 @@ class Curve:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes that are alike for the plan: same type, same present owner, same forecast end."""
+    """Nodes that are alike for the plan: same type, same present owner, same forecast departure."""
 
     nodes: tuple[str, ...]
     owner: str | None = None
     """The trainer that holds these nodes now."""
     horizon_s: float = math.inf
-    """Forecast seconds until the holes of these nodes end."""
+    """Forecast mean of the seconds until the holes of these nodes end."""
     node_type: str = "cpu"
+    cohort: str | None = None
+    """Nodes of one cohort are expected to leave together, whoever holds them. None: nothing is known of that,
+    and the nodes are a cohort of their own with the others of the same horizon."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +66,34 @@ class Trainer:
 
     id: str
     curve: Curve
+    """Samples/s on nodes of any type, or, with `curves_by_type`, of a type that is not named there: none."""
     min_nodes: int = 1
     max_nodes: int = 64
     weight: float = 1.0
     grow_stall_s: float = 1.0
     """Seconds without progress when nodes join."""
     shrink_stall_s: float = 1.0
-    """Seconds without progress when nodes are given up."""
+    """Seconds without progress when nodes are given up or taken."""
     startup_s: float = 20.0
     """Seconds in which a node that joins does nothing yet."""
+    curves_by_type: Mapping[str, Curve] | None = None
+    """Curves on single types of nodes; the trainer then runs on these types only. None: all types are alike."""
+    mixes_types: bool = False
+    """Whether it may run on nodes of several types at once."""
+    priority: int = 0
+    """Trainers of a higher priority choose first, whatever the others would gain."""
+    user: str | None = None
+    """Whose trainer it is, for `Problem.user_caps`."""
+    guaranteed: bool = False
+    """Not to be left without nodes as long as its minimum fits: the starvation guard's word."""
+    attained_samples: float = 0.0
+    """Samples it has trained so far."""
+    remaining_samples: float = math.inf
+    """Samples to its end."""
+    deadline_in_s: float = math.inf
+    """Seconds until it should have ended; negative where that has passed."""
+    waited_s: float = 0.0
+    """Seconds since it last had nodes; 0 while it has some."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
@@ -77,19 +101,39 @@ class Trainer:
                 f"trainer {self.id}: min_nodes {self.min_nodes} and max_nodes {self.max_nodes}: "
                 "expected 1 <= min_nodes <= max_nodes"
             )
-        for name in ("weight", "grow_stall_s", "shrink_stall_s", "startup_s"):
+        for name in ("weight", "grow_stall_s", "shrink_stall_s", "startup_s", "attained_samples", "waited_s"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
                 raise ProblemError(f"trainer {self.id}: {name} is {value}: expected a finite number >= 0")
+        if not self.remaining_samples >= 0:
+            raise ProblemError(f"trainer {self.id}: remaining_samples is {self.remaining_samples}: expected >= 0")
+        if math.isnan(self.deadline_in_s):
+            raise ProblemError(f"trainer {self.id}: deadline_in_s is not a number")
+        if self.curves_by_type is not None and not self.curves_by_type:
+            raise ProblemError(f"trainer {self.id}: curves_by_type names no node type")
 
 
-class Objective(StrEnum):
-    """What a plan maximises, summed over trainers and the look-ahead."""
+@dataclass(frozen=True)
+class Terms:
+    """What a plan counts beside the published objective of BFTrainer (arXiv:2106.12091)."""
 
-    THROUGHPUT = "throughput"
-    """weight x samples."""
-    SPEEDUP = "speedup"
-    """weight x samples, in units of the trainer's own rate on one node (BFTrainer's scaling efficiency)."""
+    startup: bool = True
+    """A node that joins does nothing for its start-up seconds."""
+    new_rate: bool = True
+    """A stall costs the rate at the new size, which is what the trainer would make meanwhile; published: at the
+    old size, so that starting from no node is free."""
+    horizons: bool = True
+    """A node gains nothing after the forecast end of its hole."""
+    departures: bool = True
+    """Each cohort that a trainer uses is expected to cost it a stall when it leaves."""
+    completion: bool = True
+    """A trainer gains nothing after its last sample."""
+
+
+PUBLISHED = Terms(startup=False, new_rate=False, horizons=False, departures=False, completion=False)
+"""The published objective."""
+
+MilpSolver = Literal["cbc", "highs"]
 
 
 @dataclass(frozen=True)
@@ -103,13 +147,19 @@ class Problem:
     groups: tuple[NodeGroup, ...]
     look_ahead_s: float = 120.0
     """T_fwd: seconds over which gains are counted."""
-    objective: Objective = Objective.THROUGHPUT
+    objective: Metric = Objective.THROUGHPUT
     time_limit_s: float = 5.0
+    terms: Terms = Terms()
+    user_caps: Mapping[str, int] = field(default_factory=dict)
+    """User -> most nodes that the user's trainers may have together."""
+    milp_solver: MilpSolver = "cbc"
+    gap: float = 1e-6
+    """Relative gap at which a plan is good enough: the MILP is not asked to close a smaller one."""
     held: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     """Trainer id -> nodes it holds now, in the groups' order."""
 
     def __post_init__(self) -> None:
-        for name in ("look_ahead_s", "time_limit_s"):
+        for name in ("look_ahead_s", "time_limit_s", "gap"):
             seconds = getattr(self, name)
             if not math.isfinite(seconds) or seconds < 0:
                 raise ProblemError(f"{name} is {seconds}: expected a finite number >= 0")
@@ -128,6 +178,9 @@ class Problem:
                     f"group of {len(group.nodes)} nodes is owned by unknown trainer {group.owner!r}"
                 )
             held[group.owner] += group.nodes
+        for user, cap in self.user_caps.items():
+            if cap < 0:
+                raise ProblemError(f"user {user!r} may have {cap} nodes: expected a cap >= 0")
         object.__setattr__(self, "held", held)
 
     @property

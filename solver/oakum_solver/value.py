@@ -22,7 +22,8 @@ w_j is the trainer's weight, divided for `Objective.SPEEDUP` by its rate on one 
 
 from __future__ import annotations
 
-from oakum_solver.problem import Curve, Objective, Problem, Trainer
+from oakum_solver.objectives import Objective
+from oakum_solver.problem import Curve, Problem, Trainer
 
 ValueTable = dict[str, dict[int, float]]
 """Trainer id -> allowed number of nodes, rising -> f_j, in the objective's unit. 0 is always allowed."""

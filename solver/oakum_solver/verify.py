@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 
 from oakum_solver.errors import InfeasiblePlanError
+from oakum_solver.objectives import Objective
 from oakum_solver.plan import Plan
-from oakum_solver.problem import Objective, Problem, Trainer
+from oakum_solver.problem import Problem, Trainer
 
 _TOLERANCE = 1e-6
 """Allowed relative difference between the plan's value and the recomputed one."""

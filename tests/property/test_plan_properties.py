@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from oakum_solver.greedy import greedy_sizes
 from oakum_solver.milp import milp_sizes, proves_optimal
+from oakum_solver.objectives import Objective
 from oakum_solver.plan import Why
-from oakum_solver.problem import Curve, NodeGroup, Objective, Problem, Trainer
+from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
 from oakum_solver.relaxation import relax
 from oakum_solver.solve import solve
 from oakum_solver.value import ValueTable, total_value, value_table

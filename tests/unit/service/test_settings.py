@@ -12,7 +12,7 @@ from oakum_service.cli.app import run
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.engine import open_engine
 from oakum_service.errors import ConfigurationError
-from oakum_solver.problem import Objective
+from oakum_solver.objectives import Objective
 
 
 @pytest.fixture(autouse=True)

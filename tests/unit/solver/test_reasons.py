@@ -1,7 +1,8 @@
 """The reason for a trainer's size, with the model's own numbers."""
 
+from oakum_solver.objectives import Objective
 from oakum_solver.plan import Reason, Why
-from oakum_solver.problem import Curve, NodeGroup, Objective, Problem, Trainer
+from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
 from oakum_solver.solve import solve
 
 LINEAR = Curve(((8, 80.0),))

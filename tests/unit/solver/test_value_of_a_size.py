@@ -2,7 +2,8 @@
 
 import pytest
 
-from oakum_solver.problem import Curve, NodeGroup, Objective, Problem, Trainer
+from oakum_solver.objectives import Objective
+from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
 from oakum_solver.value import allowed_sizes, trainer_value, value_table
 
 CURVE = Curve(((1, 100.0), (2, 180.0), (4, 300.0)))

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from oakum_solver.errors import InfeasiblePlanError
+from oakum_solver.objectives import Objective
 from oakum_solver.plan import Allocation, Plan
-from oakum_solver.problem import Curve, NodeGroup, Objective, Problem, Trainer
+from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
 from oakum_solver.solve import solve
 from oakum_solver.verify import verify
 

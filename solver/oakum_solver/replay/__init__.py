@@ -1,0 +1,1 @@
+"""A log replayed: what the holes of a recorded schedule would have trained."""
