@@ -1,0 +1,86 @@
+"""How long a step takes on n nodes: the model that speaks for sizes nobody has measured.
+
+    t(n) = a / n + b + c log2(n),      a, b, c >= 0
+
+a: compute, which the nodes share as the global batch is fixed; b: what each of them does alone; c: rounds of
+communication. It is the model of Ernest (Venkataraman et al., NSDI 2016) without its term in n, which stands for
+a server that all nodes talk to. Rates are batch / t(n), so the batch cancels out and t is in seconds per sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+_SUPPORTS = np.array(((1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1), (0, 1, 1), (1, 1, 1)), dtype=np.float64)
+"""Which of a, b, c may be above 0; not c alone, which would make a step on one node take no time."""
+_RIDGE = 1e-12
+"""Keeps apart coefficients that the points cannot tell from each other."""
+_OUTLIER = 0.1
+"""Relative residual from which on a point counts linearly only (Huber's k)."""
+_ROUNDS = 20
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A fitted t(n)."""
+
+    compute: float
+    """a: node-seconds per sample."""
+    constant: float
+    """b: seconds per sample."""
+    communication: float
+    """c: seconds per sample and doubling of the nodes."""
+
+    def rates(self, nodes: Floats) -> Floats:
+        """Samples/s at each number of nodes."""
+        times = _columns(nodes) @ np.array((self.compute, self.constant, self.communication))
+        rates: Floats = 1.0 / np.maximum(times, np.finfo(np.float64).tiny)
+        return rates
+
+
+def fit_step_time(nodes: Floats, rates: Floats, seconds: Floats) -> StepTime:
+    """The model nearest to the points (nodes, samples/s), each weighted by its seconds of evidence.
+
+    Least squares of (t_model - t) / t_model, reweighted until it stands: relative to the model's own time, so
+    that a point far too fast moves it no more than one far too slow, with Huber's weights on both.
+    """
+    scale = float(np.median(rates))
+    times = scale / rates
+    columns = _columns(nodes)
+    model = np.maximum(times, 1.0)  # not the times themselves: a far point that is wrong would rule the start
+    coefficients = np.zeros(3)
+    for _ in range(_ROUNDS):
+        residuals = np.abs(model - times) / model
+        weights = seconds * np.minimum(1.0, _OUTLIER / np.maximum(residuals, _OUTLIER)) / model**2
+        before, coefficients = coefficients, _non_negative_fit(columns, times, weights / weights.sum())
+        model = np.maximum(columns @ coefficients, 1e-9 * times)
+        if np.allclose(before, coefficients, rtol=1e-3, atol=0.0):
+            break
+    a, b, c = (float(coefficient) / scale for coefficient in coefficients)
+    return StepTime(a, b, c)
+
+
+def _columns(nodes: Floats) -> Floats:
+    return np.column_stack((1.0 / nodes, np.ones_like(nodes), np.log2(nodes)))
+
+
+def _non_negative_fit(columns: Floats, times: Floats, weights: Floats) -> Floats:
+    """Weighted least squares with coefficients >= 0, exactly: the best of the fits on each set of coefficients.
+
+    The optimum is the unconstrained fit on those of its coefficients that are above 0, so trying every set finds
+    it; with three coefficients there are few, and all are solved at once.
+    """
+    normal = columns.T @ (weights[:, None] * columns)
+    right = columns.T @ (weights * times)
+    normal += _RIDGE * np.trace(normal) * np.eye(3)
+    systems = normal * _SUPPORTS[:, :, None] * _SUPPORTS[:, None, :]
+    systems += np.eye(3) * (1.0 - _SUPPORTS)[:, :, None] * np.trace(normal)
+    found = np.linalg.solve(systems, (right * _SUPPORTS)[:, :, None])[:, :, 0]
+    errors = np.einsum("si,ij,sj->s", found, normal, found) - 2.0 * found @ right
+    best: Floats = found[np.where((found >= 0.0).all(axis=1), errors, np.inf).argmin()]
+    return best
