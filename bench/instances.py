@@ -1,0 +1,90 @@
+"""Random allocation problems like those of the BFTrainer paper (arXiv:2106.12091).
+
+A cluster just after an event: its idle nodes arrived in cohorts, one cohort has left, and what the trainers hold
+lies in blocks on the others. Four fifths of the nodes are held, or less where every trainer has its maximum.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from oakum_solver.problem import Curve, NodeGroup, Problem, Terms, Trainer
+
+BREAKPOINTS = (1, 2, 4, 8, 16, 32, 64)
+RATES = {
+    "alexnet": (7115.3, 13071.7, 21066.1, 40484.9, 74002.9, 130762.0, 202135.4),
+    "vgg16": (1193.3, 2389.2, 4691.7, 9257.9, 18348.9, 36208.5, 70151.7),
+    "resnet18": (5218.8, 10582.5, 20436.0, 39584.0, 78023.8, 144762.5, 262723.0),
+    "densenet": (989.9, 1952.5, 3849.8, 7608.1, 14993.2, 28812.2, 57773.9),
+    "mnasnet": (3245.7, 6001.9, 11489.3, 23075.6, 43899.7, 83474.2, 160493.6),
+    "shufflenet": (2831.0, 5259.0, 9988.0, 20379.2, 38895.3, 74125.1, 145081.5),
+    "mobilenet": (3039.9, 5893.0, 11386.0, 22024.8, 42488.4, 82268.3, 155213.8),
+}
+"""Samples/s at the breakpoints, in nodes of six GPUs: the paper's scalability tables."""
+
+NUM_COHORTS = 8
+_HELD = 0.8
+_BLOCK_NODES = 8
+"""A trainer's nodes come in blocks of 1 to this many neighbours."""
+_CURVE_SPREAD = 0.05
+"""Rates vary by this share at each breakpoint, so that no two trainers are exactly alike."""
+_HORIZON_S = (60.0, 3600.0)
+
+
+def random_problem(num_trainers: int, num_nodes: int, seed: int, terms: Terms) -> Problem:
+    """A problem on at least `NUM_COHORTS` nodes; the same arguments give the same problem.
+
+    All that `terms` changes beside itself is the start-up: 0 s where it is not counted.
+    """
+    rng = np.random.default_rng((seed, num_trainers, num_nodes))
+    startup_s = 20.0 if terms.startup else 0.0
+    trainers = tuple(_trainer(rng, index, startup_s) for index in range(num_trainers))
+    leaving = num_nodes // NUM_COHORTS
+    owners = _owners(rng, trainers, num_nodes + leaving)[:num_nodes]
+    return Problem(trainers, _groups(rng, owners), look_ahead_s=120.0, terms=terms)
+
+
+def _trainer(rng: np.random.Generator, index: int, startup_s: float) -> Trainer:
+    name = str(rng.choice(list(RATES)))
+    rates = np.array(RATES[name]) * rng.uniform(1 - _CURVE_SPREAD, 1 + _CURVE_SPREAD, len(BREAKPOINTS))
+    return Trainer(
+        f"{name}-{index}",
+        Curve(tuple(zip(BREAKPOINTS, rates.tolist(), strict=True))),
+        max_nodes=BREAKPOINTS[-1],
+        grow_stall_s=rng.uniform(17.0, 19.0),
+        shrink_stall_s=rng.uniform(11.0, 13.0),
+        startup_s=startup_s,
+    )
+
+
+def _owners(rng: np.random.Generator, trainers: tuple[Trainer, ...], num_nodes: int) -> list[str | None]:
+    """Node by node, the trainer that holds it: blocks of random length in random order."""
+    room = {trainer.id: trainer.max_nodes for trainer in trainers}
+    left = round(_HELD * num_nodes)
+    blocks: list[list[str | None]] = []
+    while left and room:
+        owner = str(rng.choice(list(room)))
+        size = min(int(rng.integers(1, _BLOCK_NODES + 1)), room[owner], left)
+        blocks.append([owner] * size)
+        left -= size
+        room[owner] -= size
+        if not room[owner]:
+            del room[owner]
+    free = num_nodes - sum(map(len, blocks))
+    blocks += [[None] * min(_BLOCK_NODES, free - start) for start in range(0, free, _BLOCK_NODES)]
+    return [owner for index in rng.permutation(len(blocks)) for owner in blocks[index]]
+
+
+def _groups(rng: np.random.Generator, owners: list[str | None]) -> tuple[NodeGroup, ...]:
+    """Cohorts of random size and forecast end, each split by owner."""
+    cuts = np.sort(rng.choice(np.arange(1, len(owners)), NUM_COHORTS - 1, replace=False))
+    cohorts = np.searchsorted(cuts, np.arange(len(owners)), side="right")
+    shortest_s, longest_s = _HORIZON_S
+    horizons_s = shortest_s * (longest_s / shortest_s) ** rng.uniform(0.0, 1.0, NUM_COHORTS)
+    nodes: dict[tuple[int, str | None], list[str]] = {}
+    for index, owner in enumerate(owners):
+        nodes.setdefault((int(cohorts[index]), owner), []).append(f"n{index:05d}")
+    return tuple(
+        NodeGroup(tuple(names), owner, horizon_s=float(horizons_s[cohort]), cohort=f"cohort-{cohort}")
+        for (cohort, owner), names in nodes.items()
+    )
