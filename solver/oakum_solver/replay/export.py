@@ -1,0 +1,159 @@
+"""A replay's result for other programs: one JSON document, and its steps as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oakum_solver.replay.result import Losses, ReplayResult, Steps, TrainerOutcome
+
+STEP_COLUMNS = (
+    *("time_s", "idle_nodes", "used_nodes", "running_trainers", "rate", "value", "bound", "gap"),
+    *("optimal", "solver", "solve_ms"),
+)
+_ROWS_AT_ONCE = 10_000
+
+
+def as_document(result: ReplayResult) -> dict[str, Any]:
+    """The result without its steps, as JSON knows it: what cannot be told (no trainer finished) is None."""
+    return {
+        "log": result.log,
+        "policy": result.policy,
+        "cost": result.cost,
+        "objective": result.objective,
+        "look_ahead_s": _number(result.look_ahead_s),
+        "events": result.events,
+        "hours": _number(result.hours),
+        "cut_hours": _number(result.cut_hours),
+        "nodes": result.nodes,
+        "idle_node_hours": _number(result.idle_node_hours),
+        "used_node_hours": _number(result.used_node_hours),
+        "productive_node_hours": _number(result.productive_node_hours),
+        "equivalent_nodes": _number(result.equivalent_nodes),
+        "samples": _number(result.samples),
+        "achieved": _number(result.achieved),
+        "achievable": _number(result.achievable),
+        "efficiency": _number(result.efficiency),
+        "zero_cost_bound": _number(result.zero_cost_bound),
+        "used": _number(share(result.used_node_hours, result.idle_node_hours)),
+        "productive": _number(share(result.productive_node_hours, result.idle_node_hours)),
+        "loss": {cause: _number(part) for cause, part in loss_shares(result).items()},
+        "rescales": result.rescales,
+        "trainers_finished": len(finished(result)),
+        "mean_completion_s": _number(mean_completion_s(result)),
+        "solve_ms": {name: _number(value) for name, value in solve_ms(result.steps).items()},
+        "not_optimal": not_optimal(result.steps),
+        "wall_s": _number(result.wall_s),
+        "notes": list(result.notes),
+        "trainers": [_trainer(trainer) for trainer in result.trainers],
+    }
+
+
+def steps_csv(steps: Steps) -> Iterator[str]:
+    """The header and one line for each step, some thousand lines at a time.
+
+    `value` and `bound` are in the objective's unit over the look-ahead, `rate` in that unit a second. Fields are
+    empty where the policy knows no bound.
+    """
+    yield ",".join(STEP_COLUMNS) + "\n"
+    gaps = gap(steps)
+    for start in range(0, len(steps.time_s), _ROWS_AT_ONCE):
+        part = slice(start, start + _ROWS_AT_ONCE)
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(
+            zip(
+                _column(steps.time_s[part]),
+                steps.idle_nodes[part].tolist(),
+                steps.used_nodes[part].tolist(),
+                steps.running_trainers[part].tolist(),
+                _column(steps.rate[part]),
+                _column(steps.value[part]),
+                _column(steps.bound[part]),
+                _column(gaps[part]),
+                steps.optimal[part].astype(int).tolist(),
+                steps.solver[part],
+                _column(1000 * steps.solve_s[part]),
+                strict=True,
+            )
+        )
+        yield text.getvalue()
+
+
+def gap(steps: Steps) -> NDArray[np.float64]:
+    """Relative distance of each plan's value to its bound, as `Plan.gap`; NaN where there is no bound."""
+    distance = (steps.bound - steps.value) / np.maximum(np.abs(steps.bound), 1e-12)
+    return np.where(steps.bound <= steps.value, 0.0, distance)
+
+
+def solve_ms(steps: Steps) -> dict[str, float]:
+    """Median, 99th percentile and longest of the steps' solve times; NaN without a step."""
+    if not len(steps.solve_s):
+        return dict.fromkeys(("p50", "p99", "max"), math.nan)
+    times_ms = 1000 * steps.solve_s
+    p50, p99 = np.percentile(times_ms, (50, 99))
+    return {"p50": float(p50), "p99": float(p99), "max": float(times_ms.max())}
+
+
+def not_optimal(steps: Steps) -> int:
+    """Number of plans that were not proven optimal."""
+    return int(np.count_nonzero(~steps.optimal))
+
+
+def loss_shares(result: ReplayResult) -> dict[str, float]:
+    """Each cause's share of the idle node-time."""
+    return {cause: share(lost, result.idle_node_hours) for cause, lost in loss_hours(result.losses).items()}
+
+
+def loss_hours(losses: Losses) -> dict[str, float]:
+    """Node-hours lost, by cause."""
+    return {
+        "startup": losses.startup,
+        "grow": losses.grow,
+        "shrink": losses.shrink,
+        "preemption": losses.preemption,
+        "unallocated": losses.unallocated,
+    }
+
+
+def share(part: float, whole: float) -> float:
+    """NaN of an empty whole."""
+    return part / whole if whole > 0 else math.nan
+
+
+def finished(result: ReplayResult) -> list[TrainerOutcome]:
+    """Trainers that trained their last sample."""
+    return [trainer for trainer in result.trainers if trainer.end_s is not None]
+
+
+def mean_completion_s(result: ReplayResult) -> float:
+    """Seconds from submission to the last sample, over the finished trainers; NaN where none finished."""
+    times_s = [trainer.end_s - trainer.submit_s for trainer in result.trainers if trainer.end_s is not None]
+    return sum(times_s) / len(times_s) if times_s else math.nan
+
+
+def _trainer(trainer: TrainerOutcome) -> dict[str, Any]:
+    return {
+        "name": trainer.name,
+        "submit_s": _number(trainer.submit_s),
+        "start_s": _number(trainer.start_s),
+        "end_s": _number(trainer.end_s),
+        "samples": _number(trainer.samples),
+        "wanted_samples": _number(trainer.wanted_samples),
+        "node_hours": _number(trainer.node_hours),
+        "rescales": trainer.rescales,
+    }
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has neither NaN nor infinity."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _column(values: NDArray[np.float64]) -> list[str]:
+    return [f"{value:.10g}" if math.isfinite(value) else "" for value in values.tolist()]
