@@ -1,5 +1,5 @@
-"""The main scheduler's workload: logs read, jobs drawn from a model, and the rule that starts them.
+"""The main scheduler's workload: logs read, jobs placed on nodes, and the holes that they leave.
 
-Everything is a value in seconds and nodes. Reading a file is the only I/O; nothing here knows the solver, the
-database or a live scheduler.
+Everything is a value in seconds and nodes. Reading a log and handing an idle log on are the only I/O;
+nothing here knows the solver, the database or a live scheduler.
 """

@@ -7,16 +7,15 @@ Feitelson, "The Standard Workload Format", Parallel Workloads Archive, version 2
 
 from __future__ import annotations
 
-import gzip
-import math
+import io
 import re
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
 from oakum_solver.errors import LogError
+from oakum_solver.logs.files import FURTHEST_S, open_log
 
 _NUM_FIELDS = 18
 
@@ -103,13 +102,9 @@ def read_swf(path: Path) -> SwfLog:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    try:
-        # Names in headers come in many encodings, and every byte is a character of this one.
-        open_text = gzip.open if path.suffix == ".gz" else open
-        with open_text(path, "rt", encoding="latin-1") as file:
-            yield from file
-    except (OSError, EOFError, zlib.error) as error:
-        raise LogError(f"{path}: {error}") from error
+    # Names in headers come in many encodings, and every byte is a character of this one.
+    with open_log(path) as file, io.TextIOWrapper(file, encoding="latin-1") as text:
+        yield from text
 
 
 def _add_header_field(header: dict[str, str], comment: str) -> None:
@@ -145,8 +140,8 @@ def _seconds(text: str, what: str) -> float | None:
     seconds = float(text)
     if seconds == -1:
         return None
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{what} {text}: expected seconds >= 0, or -1 for unknown")
+    if not 0 <= seconds <= FURTHEST_S:
+        raise ValueError(f"{what} {text}: expected seconds >= 0, up to {FURTHEST_S:g}, or -1 for unknown")
     return seconds
 
 

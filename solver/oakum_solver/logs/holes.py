@@ -1,0 +1,107 @@
+"""The holes of a cluster's schedule: when which node was idle.
+
+Held as arrays, one element for each hole: a year of 4,360 nodes has millions of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oakum_solver.errors import ProblemError
+
+
+@dataclass(frozen=True, eq=False)
+class HoleLog:
+    """When which node was idle. A node's holes do not overlap, and none is empty."""
+
+    name: str
+    """Name of the file."""
+    nodes: tuple[str, ...]
+    """Names of the nodes, in a fixed order."""
+    node: NDArray[np.int32]
+    """Hole i is on `nodes[node[i]]`."""
+    start_s: NDArray[np.float64]
+    """Seconds since the log's start, cuts taken out; ascending."""
+    end_s: NDArray[np.float64]
+    duration_s: float
+    """The log's length, cuts taken out."""
+    cut_s: float = 0.0
+    """Maintenance taken out."""
+    notes: tuple[str, ...] = ()
+    """What was skipped, cut, clipped or shifted, as sentences for a person."""
+
+    @property
+    def num_holes(self) -> int:
+        """Holes on all nodes."""
+        return len(self.node)
+
+    @property
+    def idle_node_s(self) -> float:
+        """Idle node-time in seconds."""
+        return float((self.end_s - self.start_s).sum())
+
+    def between(self, start_s: float, end_s: float) -> HoleLog:
+        """The window from `start_s` to `end_s` or the log's end, its holes clipped, t = 0 at `start_s`.
+
+        Where in the log maintenance was cut out is not known here: the window's `cut_s` is 0.
+        Raises `ProblemError` where the window holds no time of the log.
+        """
+        end_s = min(end_s, self.duration_s)
+        if not 0.0 <= start_s < end_s:
+            raise ProblemError(
+                f"the window from {start_s:g} s to {end_s:g} s: expected a start before the end, both within "
+                f"the log's {self.duration_s:g} s"
+            )
+        window = f"from {start_s / 3600.0:.1f} h to {end_s / 3600.0:.1f} h of {self.duration_s / 3600.0:.1f} h"
+        notes = self.notes if end_s - start_s == self.duration_s else (f"only the time {window}", *self.notes)
+        return replace(self.clipped(start_s, end_s), cut_s=0.0, notes=notes)
+
+    def clipped(self, start_s: float, end_s: float) -> HoleLog:
+        """The same, for a window known to lie in the log, and nothing said about it."""
+        # Holes are in order of start: those that start after the window need no look.
+        before_end = slice(int(np.searchsorted(self.start_s, end_s, side="left")))
+        inside = np.flatnonzero(self.end_s[before_end] > start_s)
+        return replace(
+            self,
+            node=self.node[inside],
+            start_s=np.maximum(self.start_s[inside] - start_s, 0.0),
+            end_s=np.minimum(self.end_s[inside], end_s) - start_s,
+            duration_s=end_s - start_s,
+        )
+
+
+def changes(log: HoleLog) -> Iterator[tuple[float, NDArray[np.int32], NDArray[np.int32]]]:
+    """Each time at which nodes change: (time_s, nodes whose holes end then, nodes that become idle then).
+
+    In order of time, all changes at one time together; nodes are indexes into `log.nodes`. A node whose hole
+    ends and whose next one begins at once, as at a cut, is in both. Holes that last to the log's end end there.
+    """
+    by_end = np.argsort(log.end_s, kind="stable").astype(np.int32)
+    leaving = log.node[by_end]
+    end_times, end_first = _runs(log.end_s[by_end])
+    start_times, start_first = _runs(log.start_s)
+    ended = started = 0
+    for time_s in np.union1d(start_times, end_times).tolist():
+        leave, join = leaving[:0], leaving[:0]
+        if ended < len(end_times) and end_times[ended] == time_s:
+            leave = leaving[end_first[ended] : end_first[ended + 1]]
+            ended += 1
+        if started < len(start_times) and start_times[started] == time_s:
+            join = log.node[start_first[started] : start_first[started + 1]]
+            started += 1
+        yield time_s, leave, join
+
+
+def count_changes(log: HoleLog) -> int:
+    """How many times `changes` yields."""
+    return len(np.union1d(_runs(log.start_s)[0], _runs(np.sort(log.end_s))[0]))
+
+
+def _runs(times_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The distinct values of an ascending array and where each one's run begins, the array's end added."""
+    begins = np.flatnonzero(np.diff(times_s, prepend=-np.inf) > 0)
+    return times_s[begins], np.append(begins, len(times_s))

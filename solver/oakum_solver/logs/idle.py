@@ -1,0 +1,170 @@
+"""Idle logs: which node was idle from when to when, as a site hands it on.
+
+CSV in UTF-8, compressed where the name ends in `.gz`, with the header `node,start_s,end_s`: one row for
+each hole, in any order, in seconds on any clock.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import math
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oakum_solver.errors import LogError
+from oakum_solver.logs.files import FURTHEST_S, open_log
+from oakum_solver.logs.holes import HoleLog
+
+HEADER = ("node", "start_s", "end_s")
+_ROWS_AT_ONCE = 100_000
+
+
+@dataclass
+class _Rows:
+    """The rows that hold time, in the file's order, packed: there may be millions."""
+
+    nodes: dict[str, int] = field(default_factory=dict)
+    """Name -> number, in order of appearance."""
+    node: array[int] = field(default_factory=lambda: array("i"))
+    start_s: array[float] = field(default_factory=lambda: array("d"))
+    end_s: array[float] = field(default_factory=lambda: array("d"))
+    line: array[int] = field(default_factory=lambda: array("i"))
+    num_empty: int = 0
+
+
+def read_idle_log(path: Path) -> HoleLog:
+    """The holes of a CSV file: t = 0 is the first hole's start, and the log ends with the last hole.
+
+    Nodes are in alphabetical order. Holes of a node that touch are one; rows without length are skipped;
+    the notes count both. Raises `LogError` with file, line and cause for anything that is not such a log,
+    overlapping holes of a node included.
+    """
+    rows = _read_rows(path)
+    if not rows.node:
+        raise LogError(f"{path}: no hole in it: expected one in each row after the header")
+    numbers = {name: number for number, name in enumerate(sorted(rows.nodes))}
+    node = np.array([numbers[name] for name in rows.nodes], dtype=np.int32)[np.array(rows.node)]
+    start_s, end_s = np.array(rows.start_s), np.array(rows.end_s)
+    end_s -= start_s.min()
+    start_s -= start_s.min()
+    order = np.lexsort((start_s, node))
+    node, start_s, end_s = node[order], start_s[order], end_s[order]
+    same_node = node[1:] == node[:-1]
+    _check_overlaps(path, rows, order, same_node & (start_s[1:] < end_s[:-1]))
+    touches = same_node & (start_s[1:] == end_s[:-1])
+    node, start_s, end_s = (
+        node[np.append(True, ~touches)],
+        start_s[np.append(True, ~touches)],
+        end_s[np.append(~touches, True)],
+    )
+    by_start = np.argsort(start_s, kind="stable")
+    # The difference to a start far away can be too coarse for a hole of microseconds.
+    by_start = by_start[start_s[by_start] < end_s[by_start]]
+    return HoleLog(
+        name=path.name,
+        nodes=tuple(numbers),
+        node=node[by_start],
+        start_s=start_s[by_start],
+        end_s=end_s[by_start],
+        duration_s=float(end_s.max()),
+        notes=tuple(_notes(rows.num_empty, int(touches.sum()))),
+    )
+
+
+def write_idle_log(path: Path, log: HoleLog) -> None:
+    """Write the holes as `read_idle_log` reads them, compressed where the name ends in `.gz`.
+
+    Times before the first hole, after the last and nodes without any are not in such a file; holes that
+    touch at a cut are one when read again. Raises `LogError` where the file cannot be written.
+    """
+    try:
+        open_text = gzip.open if path.suffix.lower() == ".gz" else open
+        with open_text(path, "wt", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(HEADER)
+            for first in range(0, log.num_holes, _ROWS_AT_ONCE):
+                rows = slice(first, first + _ROWS_AT_ONCE)
+                names = (log.nodes[node] for node in log.node[rows].tolist())
+                writer.writerows(zip(names, log.start_s[rows].tolist(), log.end_s[rows].tolist(), strict=True))
+    except OSError as error:
+        raise LogError(f"{path}: {error}") from error
+
+
+def _read_rows(path: Path) -> _Rows:
+    rows = _Rows()
+    with open_log(path) as file:
+        reader = csv.reader(_decoded(file), strict=True)
+        try:
+            _check_header(next(reader, []))
+            for row in reader:
+                if row:
+                    _add(rows, row, reader.line_num)
+        except UnicodeDecodeError as error:
+            # The reader counts a line once it has it.
+            raise LogError(f"{path}, line {reader.line_num + 1}: {error}: expected UTF-8") from error
+        except (csv.Error, ValueError) as error:
+            raise LogError(f"{path}, line {max(1, reader.line_num)}: {error}") from error
+    return rows
+
+
+def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
+    """Line by line, so that a line that cannot be decoded is known by its number."""
+    for number, line in enumerate(lines):
+        yield (line if number else line.removeprefix(codecs.BOM_UTF8)).decode()
+
+
+def _check_header(fields: list[str]) -> None:
+    if tuple(field.strip() for field in fields) != HEADER:
+        raise ValueError(f"the header {','.join(fields)[:80]!r}: expected {','.join(HEADER)!r}")
+
+
+def _add(rows: _Rows, row: list[str], line: int) -> None:
+    if len(row) != len(HEADER):
+        raise ValueError(f"{len(row)} fields: expected {len(HEADER)}, {','.join(HEADER)}")
+    name = row[0].strip()
+    start_s, end_s = float(row[1]), float(row[2])
+    if not -FURTHEST_S <= start_s <= end_s <= FURTHEST_S or not name:
+        raise ValueError(_what_is_wrong(name, start_s, end_s))
+    if start_s == end_s:
+        rows.num_empty += 1
+        return
+    rows.node.append(rows.nodes.setdefault(name, len(rows.nodes)))
+    rows.start_s.append(start_s)
+    rows.end_s.append(end_s)
+    rows.line.append(line)
+
+
+def _what_is_wrong(name: str, start_s: float, end_s: float) -> str:
+    if not name:
+        return "the node has no name"
+    for seconds in (start_s, end_s):
+        if not math.isfinite(seconds) or abs(seconds) > FURTHEST_S:
+            return f"{seconds}: expected seconds, within {FURTHEST_S:g} of 0"
+    return f"the hole of {name} ends at {end_s} s, before it starts at {start_s} s: did the clock go back?"
+
+
+def _check_overlaps(path: Path, rows: _Rows, order: NDArray[np.intp], overlaps: NDArray[np.bool_]) -> None:
+    """`overlaps[i]`: of the rows in this order, row i + 1 starts before row i has ended."""
+    if not overlaps.any():
+        return
+    at = int(np.argmax(overlaps))
+    earlier, later = int(order[at]), int(order[at + 1])
+    raise LogError(
+        f"{path}, line {rows.line[later]}: the hole of {list(rows.nodes)[rows.node[later]]} starts at "
+        f"{rows.start_s[later]} s, while that of line {rows.line[earlier]} lasts until {rows.end_s[earlier]} s: "
+        "expected one hole of a node at a time"
+    )
+
+
+def _notes(num_empty: int, num_touching: int) -> Iterator[str]:
+    if num_empty:
+        yield f"rows without length skipped: {num_empty}"
+    if num_touching:
+        yield f"holes joined to the one that ends on their node as they begin: {num_touching}"
