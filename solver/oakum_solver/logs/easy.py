@@ -9,9 +9,13 @@ over.
 
 from __future__ import annotations
 
+import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from oakum_solver.errors import ProblemError
+from oakum_solver.logs.jobs import StartedJob, SubmittedJob
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +88,54 @@ def _reservation(now_s: float, free_nodes: int, nodes: int, running: Sequence[Ru
         if free_nodes >= nodes:
             shadow_s = end_s
     return shadow_s, max(0, free_nodes - nodes)
+
+
+def easy_schedule(
+    jobs: Sequence[SubmittedJob], num_nodes: int, progress: Callable[[float], None] | None = None
+) -> list[StartedJob]:
+    """When each job runs, had `easy_backfill` decided at every arrival and every end; in the order of `jobs`.
+
+    Jobs that arrive together queue in the order given, and jobs end before others start. A job keeps its nodes
+    for its whole run time, past its request, too. `progress` is told the share of jobs that have arrived.
+    Raises `ProblemError` where a job is larger than the machine.
+    """
+    too_large = next((job for job in jobs if job.nodes > num_nodes), None)
+    if too_large:
+        raise ProblemError(f"job {too_large.id} of {too_large.nodes} nodes: expected at most {num_nodes}")
+    arrivals = sorted(range(len(jobs)), key=lambda number: jobs[number].submit_s)
+    start_s = [0.0] * len(jobs)
+    free_nodes = num_nodes
+    queue: list[QueuedJob] = []
+    running: dict[int, RunningJob] = {}
+    ends: list[tuple[float, int]] = []
+    arrived = 0
+    tick = max(1, len(jobs) // 100)
+    while arrived < len(jobs) or queue:
+        next_arrival_s = jobs[arrivals[arrived]].submit_s if arrived < len(jobs) else math.inf
+        now_s = min(next_arrival_s, ends[0][0] if ends else math.inf)
+        while ends and ends[0][0] == now_s:
+            free_nodes += running.pop(heapq.heappop(ends)[1]).nodes
+        while arrived < len(jobs) and jobs[arrivals[arrived]].submit_s == now_s:
+            job = jobs[arrivals[arrived]]
+            # Ids of a log need not be unique: the queue knows jobs by their place.
+            queue.append(QueuedJob(str(arrivals[arrived]), job.nodes, job.requested_s))
+            arrived += 1
+            if progress and arrived % tick == 0:
+                progress(arrived / len(jobs))
+        for number in _starting(now_s, free_nodes, queue, running):
+            job = jobs[number]
+            start_s[number] = now_s
+            free_nodes -= job.nodes
+            running[number] = RunningJob(job.nodes, now_s + job.requested_s)
+            heapq.heappush(ends, (now_s + job.run_s, number))
+    return [StartedJob(job.id, at, at + job.run_s, job.nodes) for job, at in zip(jobs, start_s, strict=True)]
+
+
+def _starting(now_s: float, free_nodes: int, queue: list[QueuedJob], running: dict[int, RunningJob]) -> list[int]:
+    """Take the jobs that start now out of the queue."""
+    if not queue or not free_nodes:
+        return []
+    started = set(easy_backfill(now_s, free_nodes, queue, list(running.values())).start)
+    if started:
+        queue[:] = [job for job in queue if job.id not in started]
+    return sorted(int(id_) for id_ in started)

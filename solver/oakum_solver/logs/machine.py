@@ -1,0 +1,146 @@
+"""A machine's nodes, given to jobs in order of time, and the holes that come about."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oakum_solver.logs.holes import HoleLog
+from oakum_solver.logs.jobs import StartedJob
+
+Placement = Literal["first", "fifo"]
+"""Which free nodes a job takes: the lowest-numbered, or those that have been free the longest."""
+Progress = Callable[[float], None]
+"""Told the finished share, from 0 to 1."""
+
+
+class Machine:
+    """Nodes, busy or free, and the holes that have ended. Times are seconds since the log's start."""
+
+    def __init__(self, num_nodes: int, placement: Placement, turnover_s: float, num_starts: int) -> None:
+        self.free = _LowestFirst(num_nodes) if placement == "first" else _LongestFirst(num_nodes)
+        self._turnover_s = turnover_s
+        self._usable_from_s = np.zeros(num_nodes)
+        self._num_holes = 0
+        # Each start of a node and the log's end close at most one hole: room for all, in one allocation.
+        self._node = np.empty(num_starts + num_nodes, dtype=np.int32)
+        self._start_s = np.empty(num_starts + num_nodes)
+        self._end_s = np.empty(num_starts + num_nodes)
+
+    def start(self, count: int, now_s: float) -> NDArray[np.intp]:
+        """A job starts on `count` free nodes: on which?"""
+        nodes = self.free.take(count)
+        self._close_holes(nodes, now_s)
+        return nodes
+
+    def end(self, nodes: NDArray[np.intp], now_s: float) -> None:
+        """All jobs on `nodes` that end now."""
+        self.free.put(nodes)
+        self._usable_from_s[nodes] = now_s + self._turnover_s
+
+    def hole_log(self, name: str, duration_s: float) -> HoleLog:
+        """All holes, those that reach the log's end included; every job has ended."""
+        num_nodes = len(self._usable_from_s)
+        self._close_holes(np.arange(num_nodes), duration_s)
+        by_start = np.argsort(self._start_s[: self._num_holes], kind="stable")
+        digits = len(str(num_nodes - 1))
+        return HoleLog(
+            name=name,
+            nodes=tuple(f"n{node:0{digits}d}" for node in range(num_nodes)),
+            node=self._node[by_start],
+            start_s=self._start_s[by_start],
+            end_s=self._end_s[by_start],
+            duration_s=duration_s,
+        )
+
+    def _close_holes(self, nodes: NDArray[np.intp], end_s: float) -> None:
+        nodes = nodes[self._usable_from_s[nodes] < end_s]
+        rows = slice(self._num_holes, self._num_holes + len(nodes))
+        self._node[rows] = nodes
+        self._start_s[rows] = self._usable_from_s[nodes]
+        self._end_s[rows] = end_s
+        self._num_holes += len(nodes)
+
+
+def place_jobs(
+    jobs: Sequence[StartedJob], machine: Machine, progress: Progress | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Place jobs, in order of start: when each starts and ends, since the first start, and how much too late."""
+    recorded_s = [job.start_s - jobs[0].start_s for job in jobs]
+    started_s, delay_s = np.array(recorded_s), np.zeros(len(jobs))
+    ended_s = np.array([job.end_s - jobs[0].start_s for job in jobs])
+    running: list[tuple[float, int]] = []
+    held: dict[int, NDArray[np.intp]] = {}
+    waiting: list[int] = []
+    arrived = 0
+    tick = max(1, len(jobs) // 100)
+    while arrived < len(jobs) or waiting or running:
+        next_start_s = recorded_s[arrived] if arrived < len(jobs) else math.inf
+        now_s = min(next_start_s, running[0][0] if running else math.inf)
+        ended = []
+        while running and running[0][0] == now_s:
+            ended.append(held.pop(heapq.heappop(running)[1]))
+        if ended:
+            machine.end(np.concatenate(ended), now_s)
+        while arrived < len(jobs) and recorded_s[arrived] == now_s:
+            waiting.append(arrived)
+            arrived += 1
+            if progress and arrived % tick == 0:
+                progress(arrived / len(jobs))
+        still_waiting = []
+        for job in waiting:
+            if jobs[job].nodes > machine.free.count:
+                still_waiting.append(job)
+                continue
+            held[job] = machine.start(jobs[job].nodes, now_s)
+            if now_s > recorded_s[job]:
+                delay_s[job] = now_s - recorded_s[job]
+                started_s[job], ended_s[job] = now_s, now_s + jobs[job].end_s - jobs[job].start_s
+            heapq.heappush(running, (float(ended_s[job]), job))
+        waiting = still_waiting
+    return started_s, ended_s, delay_s
+
+
+class _LowestFirst:
+    """Free nodes, of which the lowest-numbered go first."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self.count = num_nodes
+        self._is_free = np.ones(num_nodes, dtype=np.bool_)
+
+    def take(self, count: int) -> NDArray[np.intp]:
+        nodes = np.flatnonzero(self._is_free)[:count]
+        self._is_free[nodes] = False
+        self.count -= count
+        return nodes
+
+    def put(self, nodes: NDArray[np.intp]) -> None:
+        self._is_free[nodes] = True
+        self.count += len(nodes)
+
+
+class _LongestFirst:
+    """Free nodes, of which those free the longest go first; of equals, the lowest-numbered."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self.count = num_nodes
+        self._ring = np.arange(num_nodes)
+        self._first = 0
+
+    def take(self, count: int) -> NDArray[np.intp]:
+        nodes = self._ring[self._places(self._first, count)]
+        self._first = (self._first + count) % len(self._ring)
+        self.count -= count
+        return nodes
+
+    def put(self, nodes: NDArray[np.intp]) -> None:
+        self._ring[self._places(self._first + self.count, len(nodes))] = np.sort(nodes)
+        self.count += len(nodes)
+
+    def _places(self, first: int, count: int) -> NDArray[np.intp]:
+        return np.arange(first, first + count) % len(self._ring)

@@ -1,0 +1,49 @@
+"""Maintenance: stretches in which next to nothing runs, which no trainer could have used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oakum_solver.logs.holes import HoleLog
+
+SHORTEST_STRETCH_S = 2 * 3600.0
+BUSY_SHARE = 0.05
+"""Of the nodes. With fewer busy than that for the shortest stretch or longer, the machine counts as down."""
+
+
+def maintenance_stretches(
+    start_s: NDArray[np.float64], end_s: NDArray[np.float64], nodes: NDArray[np.int64], num_nodes: int
+) -> list[tuple[float, float]]:
+    """From when to when the machine was down, for jobs given by their starts, ends and sizes."""
+    times_s, place = np.unique(np.concatenate((start_s, end_s)), return_inverse=True)
+    change = np.bincount(place, weights=np.concatenate((nodes, -nodes)))
+    # Between times_s[i] and times_s[i + 1]; the sums are of whole numbers and exact.
+    down = (np.cumsum(change) < BUSY_SHARE * num_nodes)[:-1]
+    edges = np.diff(np.concatenate(([False], down, [False])).astype(np.int8))
+    begins, ends = times_s[np.flatnonzero(edges == 1)], times_s[np.flatnonzero(edges == -1)]
+    long = ends - begins >= SHORTEST_STRETCH_S
+    return list(zip(begins[long].tolist(), ends[long].tolist(), strict=True))
+
+
+def cut_out(log: HoleLog, stretches: Sequence[tuple[float, float]]) -> HoleLog:
+    """The log without these stretches: holes end where one begins, and what comes after moves forward.
+
+    A hole that lasts through a stretch becomes two that touch: at its begin the node goes, at its end it
+    comes back. `stretches` are in order and leave some time over.
+    """
+    ends = [begin for begin, _ in stretches] + [log.duration_s]
+    begins = [0.0] + [end for _, end in stretches]
+    kept = [log.clipped(begin, end) for begin, end in zip(begins, ends, strict=True) if begin < end]
+    offsets_s = np.cumsum([0.0] + [piece.duration_s for piece in kept]).tolist()
+    return replace(
+        log,
+        node=np.concatenate([piece.node for piece in kept]),
+        start_s=np.concatenate([piece.start_s + at for piece, at in zip(kept, offsets_s, strict=False)]),
+        end_s=np.concatenate([piece.end_s + at for piece, at in zip(kept, offsets_s, strict=False)]),
+        duration_s=offsets_s[-1],
+        cut_s=log.cut_s + log.duration_s - offsets_s[-1],
+    )
