@@ -49,6 +49,7 @@ def as_document(result: ReplayResult) -> dict[str, Any]:
         "mean_completion_s": _number(mean_completion_s(result)),
         "solve_ms": {name: _number(value) for name, value in solve_ms(result.steps).items()},
         "not_optimal": not_optimal(result.steps),
+        "gap": {name: _number(value) for name, value in gaps(result.steps).items()},
         "wall_s": _number(result.wall_s),
         "notes": list(result.notes),
         "trainers": [_trainer(trainer) for trainer in result.trainers],
@@ -91,13 +92,15 @@ def gap(steps: Steps) -> NDArray[np.float64]:
     return np.where(steps.bound <= steps.value, 0.0, distance)
 
 
+def gaps(steps: Steps) -> dict[str, float]:
+    """Median, 99th percentile and largest gap of the plans that know a bound."""
+    known = gap(steps)
+    return _spread(known[np.isfinite(known)])
+
+
 def solve_ms(steps: Steps) -> dict[str, float]:
-    """Median, 99th percentile and longest of the steps' solve times; NaN without a step."""
-    if not len(steps.solve_s):
-        return dict.fromkeys(("p50", "p99", "max"), math.nan)
-    times_ms = 1000 * steps.solve_s
-    p50, p99 = np.percentile(times_ms, (50, 99))
-    return {"p50": float(p50), "p99": float(p99), "max": float(times_ms.max())}
+    """Median, 99th percentile and longest of the steps' solve times."""
+    return _spread(1000 * steps.solve_s)
 
 
 def not_optimal(steps: Steps) -> int:
@@ -135,6 +138,14 @@ def mean_completion_s(result: ReplayResult) -> float:
     """Seconds from submission to the last sample, over the finished trainers; NaN where none finished."""
     times_s = [trainer.end_s - trainer.submit_s for trainer in result.trainers if trainer.end_s is not None]
     return sum(times_s) / len(times_s) if times_s else math.nan
+
+
+def _spread(values: NDArray[np.float64]) -> dict[str, float]:
+    """NaN of nothing."""
+    if not len(values):
+        return dict.fromkeys(("p50", "p99", "max"), math.nan)
+    p50, p99 = np.percentile(values, (50, 99))
+    return {"p50": float(p50), "p99": float(p99), "max": float(values.max())}
 
 
 def _trainer(trainer: TrainerOutcome) -> dict[str, Any]:

@@ -14,6 +14,11 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}{_SPACE}%" if math.isfinite(share) else UNKNOWN
 
 
+def small_percent(share: float) -> str:
+    """`0.018 %`: two digits however small."""
+    return f"{100 * share:.2g}{_SPACE}%" if math.isfinite(share) else UNKNOWN
+
+
 def count(number: float) -> str:
     """A whole number with thousands separated."""
     return f"{number:,.0f}" if math.isfinite(number) else UNKNOWN

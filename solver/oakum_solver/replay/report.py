@@ -17,8 +17,8 @@ from string import Template
 from oakum_solver.errors import SolverError
 from oakum_solver.replay.chart import Chart
 from oakum_solver.replay.charts import charts
-from oakum_solver.replay.export import finished, mean_completion_s, not_optimal, share, solve_ms
-from oakum_solver.replay.quantities import UNKNOWN, amount, count, days, milliseconds, percent
+from oakum_solver.replay.export import finished, gaps, mean_completion_s, not_optimal, share, solve_ms
+from oakum_solver.replay.quantities import UNKNOWN, amount, count, days, milliseconds, percent, small_percent
 from oakum_solver.replay.result import ReplayResult, TrainerOutcome
 
 _STATIC = files("oakum_solver.replay").joinpath("static")
@@ -109,7 +109,8 @@ def _tiles(result: ReplayResult) -> Iterable[str]:
     yield _tile("Equivalent nodes", amount(result.equivalent_nodes), "N_eq, idle on average")
     yield _tile("Solve time, median", milliseconds(times["p50"]), f"99 % within {milliseconds(times['p99'])}")
     unproven = not_optimal(steps)
-    yield _tile("Not proven optimal", count(unproven), f"of {count(len(steps.optimal))} plans")
+    gap = small_percent(gaps(steps)["p50"])
+    yield _tile("Not proven optimal", count(unproven), f"of {count(len(steps.optimal))} plans; median gap {gap}")
     done = finished(result)
     if any(trainer.wanted_samples is not None for trainer in result.trainers):
         after = f"after {days(mean_completion_s(result))} on average" if done else "none by the log's end"

@@ -102,6 +102,7 @@ def test_the_document_holds_every_figure() -> None:
         "loss": {"startup": 0.025, "grow": 0.05, "shrink": 0.0125, "preemption": 0.0625, "unallocated": 0.1},
         "rescales": 7, "trainers_finished": 1, "mean_completion_s": 3600.0,
         "solve_ms": {"p50": pytest.approx(20.0), "p99": pytest.approx(29.8), "max": pytest.approx(30.0)},
+        "gap": {"p50": pytest.approx(0.05), "p99": pytest.approx(0.099), "max": pytest.approx(0.1)},
         "not_optimal": 1, "wall_s": 1.5, "notes": ["12 jobs larger than the machine skipped"],
     }  # fmt: skip
     assert trainers[1] == {
@@ -152,7 +153,7 @@ def test_the_page_tells_figures_notes_and_trainers() -> None:
     for told in (
         "week.csv", "Policy milp", "Cost of rescaling paper", "Efficiency U 80.0 %", "Zero-cost bound 90.0 %",
         "88.9 % of it reached", "Idle node-time used 90.0 % 75.0 % productive", "Equivalent nodes 10.0",
-        "Solve time, median 20 ms 99 % within 29.8 ms", "Not proven optimal 1 of 2 plans",
+        "Solve time, median 20 ms 99 % within 29.8 ms", "Not proven optimal 1 of 2 plans; median gap 5 %",
         "Trainers finished 1 of 2 after 60 min on average", "12 jobs larger than the machine skipped",
         "first 100.0 % 4,000,000 60 s 60 min 6.0 3", "endless endless 5,000,000 60 s – 12.0 4", "How to read this",
     ):  # fmt: skip
