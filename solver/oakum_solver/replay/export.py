@@ -88,8 +88,9 @@ def steps_csv(steps: Steps) -> Iterator[str]:
 
 def gap(steps: Steps) -> NDArray[np.float64]:
     """Relative distance of each plan's value to its bound, as `Plan.gap`; NaN where there is no bound."""
-    distance = (steps.bound - steps.value) / np.maximum(np.abs(steps.bound), 1e-12)
-    return np.where(steps.bound <= steps.value, 0.0, distance)
+    bound = np.where(np.isfinite(steps.bound), steps.bound, np.nan)
+    distance = (bound - steps.value) / np.maximum(np.abs(bound), 1e-12)
+    return np.where(bound <= steps.value, 0.0, distance)
 
 
 def gaps(steps: Steps) -> dict[str, float]:

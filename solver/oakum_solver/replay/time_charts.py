@@ -24,7 +24,7 @@ _PERIOD_NAMES = {3600.0: "hour", 21600.0: "6 hours", 86400.0: "day", 604800.0: "
 def nodes_over_time(result: ReplayResult) -> Chart:
     """Idle and used nodes, what lies between them, and the extremes of each bin where bins were needed."""
     steps, scale = result.steps, _time_scale(result)
-    edges = bin_edges(steps.time_s, 3600 * result.hours, _TIME_BINS)
+    edges = bin_edges(steps.time_s, _planned_until_s(result), _TIME_BINS)
     binned = len(edges) - 1 == _TIME_BINS
     idle = reduce_steps(steps.time_s, steps.idle_nodes, edges)
     used = reduce_steps(steps.time_s, steps.used_nodes, edges)
@@ -80,7 +80,7 @@ def _band(series: Binned, scale: float) -> list[Figure]:
 
 def used_over_time(result: ReplayResult) -> Chart:
     """Used share of the idle node-time, by day or so."""
-    steps, end_s = result.steps, 3600 * result.hours
+    steps, end_s = result.steps, _planned_until_s(result)
     period_s = _period_s(result.hours)
     edges = np.minimum(np.arange(math.ceil(end_s / period_s) + 1) * period_s, end_s)
     idle = reduce_steps(steps.time_s, steps.idle_nodes, edges).mean
@@ -178,6 +178,13 @@ def _labels(trainers: list[TrainerOutcome]) -> list[str]:
     if len(set(short)) < len(short):
         short = [f"{name} ({row})" for row, name in enumerate(short, start=1)]
     return [html.escape(name) for name in short]
+
+
+def _planned_until_s(result: ReplayResult) -> float:
+    """Up to where the steps tell anything: the log's end, or the last trainer's where no step follows it."""
+    ends_s = [math.inf if trainer.end_s is None else trainer.end_s for trainer in result.trainers]
+    last_s = max(ends_s, default=math.inf)
+    return 3600 * result.hours if result.steps.time_s[-1] >= last_s else min(last_s, 3600 * result.hours)
 
 
 def _period_s(hours: float) -> float:

@@ -140,6 +140,13 @@ def test_a_plan_at_or_above_its_bound_has_no_gap() -> None:
     assert gap(steps).tolist() == [0.0, 0.0]
 
 
+@pytest.mark.parametrize("unknown", [math.nan, math.inf])
+def test_without_a_bound_there_is_no_gap_to_tell(unknown: float) -> None:
+    steps = dataclasses.replace(small_result().steps, bound=np.full(2, unknown))
+    assert np.isnan(gap(steps)).all()
+    assert set(as_document(small_result(steps=steps))["gap"].values()) == {None}
+
+
 def test_many_steps_are_written_in_parts() -> None:
     result = large_result(num_steps=25_000, num_trainers=1)
     parts = list(steps_csv(result.steps))
@@ -194,6 +201,13 @@ def test_the_page_names_no_other_host() -> None:
     assert library is not None
     assert re.findall(r"https?://[\w./-]+", own.replace(library[0], "")) == []
     assert "default-src 'none'" in own
+
+
+def test_when_all_have_finished_the_last_plan_does_not_go_on() -> None:
+    finished = small_result().trainers[0]
+    early = dataclasses.replace(finished, end_s=5400.0)
+    area = nodes_over_time(small_result(trainers=(early,))).figure["data"][0]
+    assert (area["x"], area["y"]) == ([0.0, 1.0, 1.5], [10.0, 8.0, 8.0])
 
 
 def test_two_trainers_of_one_name_keep_a_row_each() -> None:
