@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from oakum_service.errors import ConfigurationError
+from oakum_solver.exploration import Exploration
 from oakum_solver.objectives import Objective
 
 
@@ -81,7 +82,22 @@ class Settings(_FromEnvironment):
     """Start-up seconds of a joining node until they have been measured."""
     stall_s: float = 0.5
     """Stall of a rescale until it has been measured."""
+    learn_curves: bool | None = None
+    """Plan with curves learnt from measured rates; default: yes, but not on the embedded cluster, whose nodes are
+    one machine, so that two of them are hardly faster than one."""
+    explore_share: Annotated[float, Field(ge=0, le=1)] = 0.02
+    """Most of a trainer's node-time that is spent on trying sizes whose rate is not known."""
     local: LocalClusterSettings = Field(default_factory=LocalClusterSettings)
+
+    @property
+    def learns_curves(self) -> bool:
+        """Whether plans are made with learnt curves."""
+        return self.scheduler != "local" if self.learn_curves is None else self.learn_curves
+
+    @property
+    def exploration(self) -> Exploration:
+        """What trainers may spend on trying sizes."""
+        return Exploration(share=self.explore_share if self.learns_curves else 0.0)
 
     @property
     def database(self) -> str:

@@ -17,6 +17,7 @@ from oakum_service.db.models import (
     EventRecord,
     ForegroundStart,
     FragmentState,
+    MeasuredRate,
     NodeInterval,
     PlanRecord,
     ProgressSample,
@@ -84,6 +85,11 @@ def scene(api: ApiUnderTest) -> Scene:
                 allocations={trainer: {"nodes": ["n1", "n2"], "why": "all_idle", "reason": "No more are idle."}},
             )
         )
+        session.add(
+            MeasuredRate(
+                trainer_id=trainer, nodes=2, seconds=60.0, samples=570.0, explored_s=0.0, recent=[[60.0, 9.5]]
+            )
+        )
         for step, loss in ((10, 0.5), (20, 0.25), (30, None)):
             session.add(
                 ProgressSample(trainer_id=trainer, at=now + step, step=step, nodes=2, loss=loss, samples_per_s=9.5)
@@ -144,6 +150,7 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "checkpoint_step": None,
         "metrics": {},
         "steps_at_size": {},
+        "measured_rates": [],
         "nodes_lost": 0,
         "nodes_gained": 0,
         "rescales": 0,
@@ -187,6 +194,7 @@ def test_a_running_trainer(scene: Scene) -> None:
         "checkpoint_step": 20,
         "metrics": {"accuracy": 0.9},
         "steps_at_size": {"1": 10, "2": 20},
+        "measured_rates": [{"nodes": 2, "samples_per_s": 9.5, "seconds": 60.0}],
         "nodes_lost": 1,
         "nodes_gained": 2,
         "rescales": 2,

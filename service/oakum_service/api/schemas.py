@@ -10,6 +10,15 @@ from oakum_service.states import NodeState, TrainerState
 from oakum_worker.spec import TrainerSpec
 
 
+class MeasuredRateView(BaseModel):
+    """How fast a trainer trains at one number of nodes, rescales left out."""
+
+    nodes: int
+    samples_per_s: float
+    seconds: float
+    """Over which it was measured."""
+
+
 class TrainerView(BaseModel):
     """A trainer: what was submitted, where it is, and why it has the size it has."""
 
@@ -36,6 +45,8 @@ class TrainerView(BaseModel):
     metrics: dict[str, float] = {}
     steps_at_size: dict[int, int] = {}
     """Node count -> optimizer steps finished at it."""
+    measured_rates: list[MeasuredRateView] = []
+    """Its scalability as measured, the smallest size first."""
     nodes_lost: int = 0
     """Nodes taken back by foreground jobs or lost otherwise."""
     nodes_gained: int = 0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import AllocationView, Explanation, PlanView, TrainerView
-from oakum_service.db.models import Fragment, PlanRecord, Trainer
+from oakum_service.api.schemas import AllocationView, Explanation, MeasuredRateView, PlanView, TrainerView
+from oakum_service.control.rates import measured_rates
+from oakum_service.db.models import Fragment, MeasuredRate, PlanRecord, Trainer
 from oakum_service.errors import NotFound
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
@@ -43,10 +44,15 @@ def trainer_views(session: Session, trainers: list[Trainer]) -> list[TrainerView
     nodes = dict(rows.all())
     plan = current_plan(session)
     allocations = plan.allocations if plan is not None else {}
-    return [_view(trainer, nodes, allocations.get(trainer.id, {})) for trainer in trainers]
+    rates = measured_rates(session, [trainer.id for trainer in trainers])
+    return [
+        _view(trainer, nodes, allocations.get(trainer.id, {}), rates.get(trainer.id, [])) for trainer in trainers
+    ]
 
 
-def _view(trainer: Trainer, nodes: Mapping[str, str], allocation: Mapping[str, Any]) -> TrainerView:
+def _view(
+    trainer: Trainer, nodes: Mapping[str, str], allocation: Mapping[str, Any], rates: Sequence[MeasuredRate]
+) -> TrainerView:
     progress = trainer.progress
     state = TrainerState(trainer.state)
     running = state is TrainerState.RUNNING
@@ -71,6 +77,10 @@ def _view(trainer: Trainer, nodes: Mapping[str, str], allocation: Mapping[str, A
         checkpoint_step=progress.get("checkpoint_step"),
         metrics=progress.get("metrics", {}),
         steps_at_size={int(size): steps for size, steps in trainer.steps_at_size.items()},
+        measured_rates=[
+            MeasuredRateView(nodes=rate.nodes, samples_per_s=rate.samples / rate.seconds, seconds=rate.seconds)
+            for rate in rates
+        ],
         nodes_lost=trainer.nodes_lost,
         nodes_gained=trainer.nodes_gained,
         rescales=trainer.rescales,

@@ -58,7 +58,9 @@ class Controller:
         self._scheduler = scheduler
         self._lease = lease
         self._executor = Executor(lease, scheduler, configs)
-        self._keeper = MembershipKeeper(settings.regroup_timeout_s, settings.warm_up_timeout_s)
+        self._keeper = MembershipKeeper(
+            settings.regroup_timeout_s, settings.warm_up_timeout_s, settings.exploration
+        )
         self._inbox = inbox
         self._outbox = outbox
         self._replan = Hub()

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from oakum_service.control import journal
 from oakum_service.control.decide import SAID_GOODBYE, Decision, FragmentView, Membership, decide
 from oakum_service.control.observe import count_crash
+from oakum_service.control.rates import RateKeeper
 from oakum_service.db.models import (
     Fragment,
     FragmentState,
@@ -20,6 +21,7 @@ from oakum_service.db.models import (
     Trainer,
 )
 from oakum_service.states import LIVE_STATES, TrainerState
+from oakum_solver.exploration import Exploration
 from oakum_worker.protocol import Failure, FragmentReport, Phase, Progress, Switch
 from oakum_worker.spec import TrainerSpec
 
@@ -30,17 +32,25 @@ _MOST_FAILURES = 3
 class MembershipKeeper:
     """Turns reports into generations. Remembers only which reports it has already taken in."""
 
-    def __init__(self, regroup_timeout_s: float, warm_up_timeout_s: float) -> None:
+    def __init__(
+        self,
+        regroup_timeout_s: float,
+        warm_up_timeout_s: float,
+        exploration: Exploration = Exploration(share=0.0),
+    ) -> None:
         self._regroup_timeout_s = regroup_timeout_s
         self._warm_up_timeout_s = warm_up_timeout_s
         self._taken: dict[str, int] = {}
         self._warned: dict[str, tuple[str, ...]] = {}
+        self._rates = RateKeeper(exploration)
 
     def turn(self, session: Session, silent: list[str]) -> list[str]:
         """Bring every live trainer up to date; returns the fragments whose jobs are to be cancelled."""
         to_cancel = list(silent)
         self._forget_ended(session)
-        for trainer in session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars():
+        trainers = session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars().all()
+        self._rates.forget_all_but({trainer.id for trainer in trainers})
+        for trainer in trainers:
             rows = session.execute(
                 select(Fragment, Report)
                 .outerjoin(Report, Report.fragment_id == Fragment.id)
@@ -90,6 +100,7 @@ class MembershipKeeper:
         self._take_warnings(session, trainer, fragment, report)
         if report.progress is not None:
             _take_progress(session, trainer, report.progress)
+            self._rates.take(session, trainer.id, report.progress)
         for switch in report.switches:
             _take_switch(session, trainer, switch)
         if report.failure is not None and not fragment.cause:

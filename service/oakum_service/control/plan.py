@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.control import journal
+from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import idle_nodes
 from oakum_service.control.observe import Observed
 from oakum_service.db.models import PlanRecord, Trainer
 from oakum_service.states import LIVE_STATES
 from oakum_solver import problem as solver
-from oakum_solver.curves import curve_from_points
 from oakum_solver.forecast import group_nodes
 from oakum_solver.plan import Plan
 from oakum_worker.spec import TrainerSpec
@@ -34,8 +34,9 @@ def pose(session: Session, observed: Observed, settings: Settings) -> solver.Pro
         for node in idle_nodes(session, observed.snapshot, default_s=2 * settings.look_ahead_s)
         if node.owner is None or node.owner in names
     ]
+    curves = curves_to_plan_with(session, live, settings)
     return solver.Problem(
-        trainers=tuple(_trainer(row, settings) for row in live),
+        trainers=tuple(_trainer(row, curves[row.id], settings) for row in live),
         groups=group_nodes(nodes),
         look_ahead_s=settings.look_ahead_s,
         objective=settings.objective,
@@ -43,12 +44,12 @@ def pose(session: Session, observed: Observed, settings: Settings) -> solver.Pro
     )
 
 
-def _trainer(row: Trainer, settings: Settings) -> solver.Trainer:
+def _trainer(row: Trainer, curve: solver.Curve, settings: Settings) -> solver.Trainer:
     spec = TrainerSpec.model_validate(row.spec)
     stall_s = row.last_stall_s if row.last_stall_s is not None else settings.stall_s
     return solver.Trainer(
         id=row.name,
-        curve=curve_from_points(spec.curve, spec.max_nodes),
+        curve=curve,
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         weight=spec.weight,

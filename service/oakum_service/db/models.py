@@ -21,7 +21,7 @@ LARGEST_ID = 2**63 - 1
 class Base(DeclarativeBase):
     """Base of all tables."""
 
-    type_annotation_map = {dict[str, Any]: JSON, list[str]: JSON}  # noqa: RUF012
+    type_annotation_map = {dict[str, Any]: JSON, list[str]: JSON, list[list[float]]: JSON}  # noqa: RUF012
 
 
 class Trainer(Base):
@@ -192,6 +192,23 @@ class ProgressSample(Base):
     samples_per_s: Mapped[float | None]
 
     __table_args__ = (Index("ix_progress_trainer", "trainer_id", "id"),)
+
+
+class MeasuredRate(Base):
+    """How fast a trainer trains at one number of nodes, in undisturbed training."""
+
+    __tablename__ = "measured_rates"
+
+    trainer_id: Mapped[str] = mapped_column(ForeignKey("trainers.id"), primary_key=True)
+    nodes: Mapped[int] = mapped_column(primary_key=True)
+    seconds: Mapped[float]
+    """Over which it was measured, in all."""
+    samples: Mapped[float]
+    """Trained in these."""
+    explored_s: Mapped[float]
+    """Of the seconds, those in which the planner hoped for more than the curve says, to have the size measured."""
+    recent: Mapped[list[list[float]]]
+    """The newest windows, the newest last: [seconds, samples/s]."""
 
 
 class EventRecord(Base):

@@ -1,0 +1,69 @@
+"""Curves: what the planner is told of each trainer's scalability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from sqlalchemy.orm import Session
+
+from oakum_service.config import Settings
+from oakum_service.control.rates import measured_rates
+from oakum_service.db.models import MeasuredRate, Trainer
+from oakum_solver.curves import Sample, curve_from_points, fit_curve, newcomer_curve
+from oakum_solver.exploration import Exploration, explore
+from oakum_solver.problem import Curve
+from oakum_worker.spec import TrainerSpec
+
+
+def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings: Settings) -> dict[str, Curve]:
+    """Trainer id -> its curve: learnt where it was measured, else its spec's.
+
+    Raised where a size is worth trying. A trainer without a curve that nobody has measured yet, beside others that
+    are known, is promised its minimum of nodes: in the default's one sample per second and node, it would never
+    get one and never be measured.
+    """
+    specs = {trainer.id: TrainerSpec.model_validate(trainer.spec) for trainer in trainers}
+    if not settings.learns_curves:
+        return {trainer: curve_from_points(spec.curve, spec.max_nodes) for trainer, spec in specs.items()}
+    measured = measured_rates(session, list(specs))
+    known = {
+        trainer: _learnt(spec, measured.get(trainer, []), settings)
+        for trainer, spec in specs.items()
+        if spec.curve or trainer in measured
+    }
+    best = max((curve.rate(specs[t].min_nodes) / specs[t].min_nodes for t, curve in known.items()), default=1.0)
+    unknown = {t: _unknown(spec, best, alone=not known) for t, spec in specs.items() if t not in known}
+    return known | unknown
+
+
+def _samples(rows: Sequence[MeasuredRate]) -> tuple[Sample, ...]:
+    """The newest windows of each size, as evidence for all the seconds that were measured there."""
+    return tuple(
+        Sample(row.nodes, rate, seconds * row.seconds / sum(recent_s for recent_s, _ in row.recent))
+        for row in rows
+        for seconds, rate in row.recent
+    )
+
+
+def _learnt(spec: TrainerSpec, rows: Sequence[MeasuredRate], settings: Settings) -> Curve:
+    prior = Curve(spec.curve) if spec.curve else None
+    exploration = settings.exploration
+    budget = exploration.budget(
+        {row.nodes: row.seconds for row in rows}, {row.nodes: row.explored_s for row in rows}
+    )
+    return _fitted_and_raised(_samples(rows), prior, spec.max_nodes, budget, exploration)
+
+
+@lru_cache(maxsize=1024)
+def _fitted_and_raised(
+    samples: tuple[Sample, ...], prior: Curve | None, max_nodes: int, budget: float, exploration: Exploration
+) -> Curve:
+    """Remembered, as a planning turn comes every second, and a new measurement every few."""
+    return explore(fit_curve(samples, prior, max_nodes), max_nodes, budget, exploration)
+
+
+def _unknown(spec: TrainerSpec, rate_per_node: float, *, alone: bool) -> Curve:
+    if alone:
+        return curve_from_points((), spec.max_nodes)
+    return newcomer_curve(spec.min_nodes, spec.max_nodes, rate_per_node)
