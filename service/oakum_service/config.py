@@ -84,7 +84,7 @@ class Settings(_FromEnvironment):
     """Stall of a rescale until it has been measured."""
     learn_curves: bool | None = None
     """Plan with curves learnt from measured rates; default: yes, but not on the embedded cluster, whose nodes are
-    one machine, so that two of them are hardly faster than one."""
+    one machine: how fast a trainer is there says more of the machine's cores and other work than of its size."""
     explore_share: Annotated[float, Field(ge=0, le=1)] = 0.02
     """Most of a trainer's node-time that is spent on trying sizes whose rate is not known."""
     local: LocalClusterSettings = Field(default_factory=LocalClusterSettings)
