@@ -25,14 +25,14 @@ _EXIT_MARGIN_S = 0.25
 
 
 @dataclass(frozen=True)
-class CbcAnswer:
-    """What CBC found for a model, all in the model's own unit."""
+class MilpSolution:
+    """What a solver found for a model, all in the model's own unit."""
 
     values: dict[str, float]
     """Variable name -> value."""
     optimal: bool
     bound: float | None
-    """Proven bound on the objective; None where CBC named none."""
+    """Proven bound on the objective; None where the solver named none."""
 
 
 def find_cbc() -> str:
@@ -44,23 +44,23 @@ def find_cbc() -> str:
     return path
 
 
-def run_cbc(model: pulp.LpProblem, time_limit_s: float) -> CbcAnswer:
-    """Maximise `model`, a problem with integer variables, within `time_limit_s` seconds.
+def run_cbc(model: pulp.LpProblem, time_limit_s: float, gap: float = 0.0) -> MilpSolution:
+    """Maximise `model`, a problem with integer variables, within `time_limit_s` seconds, to an absolute `gap`.
 
     Raises `MilpError` where CBC is missing, crashes, or has no solution when its time is up.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="oakum-cbc-", ignore_cleanup_errors=True) as folder:
-            return _solve_in(Path(folder), model, time_limit_s)
+            return _solve_in(Path(folder), model, time_limit_s, gap)
     except (OSError, pulp.PulpError) as error:
         raise MilpError(f"CBC cannot be run: {error}") from error
 
 
-def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float) -> CbcAnswer:
+def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: float = 0.0) -> MilpSolution:
     model_file, solution_file = folder / "model.mps", folder / "model.sol"
     # Written as a minimisation, because CBC's log gives the bound of a maximisation with changing signs.
     variables, names, rows, _ = model.writeMPS(str(model_file), pulp.LpMinimize, rename=1)
-    log = _run(_command(model_file, solution_file, time_limit_s), folder, time_limit_s)
+    log = run_killable("CBC", _command(model_file, solution_file, time_limit_s, gap), folder, time_limit_s)
     try:
         status, values, *_, solution_status = pulp.COIN_CMD().readsol_MPS(
             str(solution_file), model, variables, names, rows
@@ -69,19 +69,22 @@ def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float) -> CbcAn
         raise MilpError(f"CBC left no readable solution ({error}); its last words: {log[-200:]!r}") from error
     if status != pulp.LpStatusOptimal:
         raise MilpError(f"CBC found no solution within {time_limit_s:.3g} s")
-    return CbcAnswer(values, solution_status == pulp.LpSolutionOptimal, _bound(log))
+    return MilpSolution(values, solution_status == pulp.LpSolutionOptimal, _bound(log))
 
 
-def _command(model_file: Path, solution_file: Path, time_limit_s: float) -> list[str]:
+def _command(model_file: Path, solution_file: Path, time_limit_s: float, gap: float) -> list[str]:
     own_limit_s = max(time_limit_s - _EXIT_MARGIN_S, time_limit_s / 2)
     # No `-threads`: even with one, the CBC 2.10.3 that PuLP ships hangs in about one run of twenty.
-    limits = ["-timeMode", "elapsed", "-sec", f"{own_limit_s:.3f}", "-ratio", "0", "-allow", "0"]
+    limits = ["-timeMode", "elapsed", "-sec", f"{own_limit_s:.3f}", "-ratio", "0", "-allow", f"{gap:.9g}"]
     output = ["-printingOptions", "all", "-solution", str(solution_file)]
     return [find_cbc(), str(model_file), *limits, "-solve", *output]
 
 
-def _run(command: list[str], folder: Path, time_limit_s: float) -> str:
-    """Run to the end or to the limit; what it printed."""
+def run_killable(solver: str, command: list[str], folder: Path, time_limit_s: float) -> str:
+    """Run a solver to its end or to the limit; what it printed.
+
+    Raises `MilpError` where it fails or runs past its time; then its whole process group is killed.
+    """
     process = subprocess.Popen(
         command,
         cwd=folder,
@@ -95,11 +98,11 @@ def _run(command: list[str], folder: Path, time_limit_s: float) -> str:
     try:
         log, _ = process.communicate(timeout=time_limit_s)
     except subprocess.TimeoutExpired as error:
-        raise MilpError(f"CBC ran past its {time_limit_s:.3g} s and was killed") from error
+        raise MilpError(f"{solver} ran past its {time_limit_s:.3g} s and was killed") from error
     finally:
         _kill_group(process)
     if process.returncode != 0:
-        raise MilpError(f"CBC ended with status {process.returncode}; its last words: {log[-200:]!r}")
+        raise MilpError(f"{solver} ended with status {process.returncode}; its last words: {log[-200:]!r}")
     return log
 
 

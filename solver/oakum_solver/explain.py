@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oakum_solver.greedy import Sizes
-from oakum_solver.objectives import Objective
+from oakum_solver.allocate import Decision
+from oakum_solver.objectives import unit
 from oakum_solver.plan import Reason, Why
-from oakum_solver.problem import Problem, Trainer
-from oakum_solver.value import stall_samples, trainer_value, worth_of_a_sample
+from oakum_solver.pools import Composition
+from oakum_solver.value import ValueModel
 
 _ORDINALS = ("a first", "a second", "a third", "a fourth", "a fifth", "a sixth", "a seventh", "an eighth")
 _ROUNDING = 1e-6
 """Relative difference of two values that counts as none."""
 
 
-def explain(problem: Problem, sizes: Sizes) -> dict[str, Reason]:
-    """Trainer id -> the reason for its size, in a plan of these sizes."""
-    return {trainer.id: _reason(problem, sizes, trainer) for trainer in problem.trainers}
+def explain(model: ValueModel, decision: Decision) -> dict[str, Reason]:
+    """Trainer id -> the reason for its size."""
+    explained = _Explained(model, decision)
+    return {trainer.id: explained.reason(j) for j, trainer in enumerate(model.trainers)}
 
 
 @dataclass(frozen=True)
@@ -31,76 +32,164 @@ class _Step:
 
     end: int
     gain: float
-    """f_j at the next size less f_j at the present one."""
-    stall: float
-    """What the step costs in stalls."""
+    """What the step adds."""
+    gross: float
+    """What it would add if rescaling were free."""
+    faster: bool
+    """Whether the trainer would make more samples/s."""
 
     @property
-    def gross(self) -> float:
-        """What the step would add if rescaling were free."""
-        return self.gain + self.stall
+    def stall(self) -> float:
+        """What the step costs in stalls."""
+        return self.gross - self.gain
 
 
-def _reason(problem: Problem, sizes: Sizes, trainer: Trainer) -> Reason:
-    size = sizes[trainer.id]
-    if size == trainer.max_nodes:
-        return Reason(Why.AT_MAXIMUM, f"has {_nodes(size)}, its maximum")
-    if size == problem.num_nodes:
-        return Reason(Why.NO_IDLE_NODE, f"has every idle node: {size}" if size else "no node is idle")
-    step = _next_step(problem, trainer, size)
-    return _own_reason(problem, trainer, size, step) or _others_reason(problem, sizes, trainer, step)
+class _Explained:
+    def __init__(self, model: ValueModel, decision: Decision) -> None:
+        self.model, self.decision = model, decision
+        self.problem = model.problem
+        self.after = decision.compositions
+        self.sizes = [sum(composition.values()) for composition in self.after]
+        self.free = self.problem.num_nodes - sum(self.sizes)
+        self.used = self._used()
+        self.steps = self._steps()
+        smaller = [_without_one(model, j, composition) for j, composition in enumerate(self.after)]
+        self.losses = [a - b for a, b in zip(decision.values, model.values(smaller), strict=True)]
+        donors = (j for j, size in enumerate(self.sizes) if size > 0)
+        self.donors = sorted(donors, key=lambda j: (self.losses[j], j))
+        """Trainers with nodes, those that would miss one least first."""
+        self.lowest_priority = min((model.trainers[j].priority for j in self.donors), default=0)
+        weighted = any(trainer.weight != 1 for trainer in model.trainers)
+        self.unit = ("weighted " if weighted else "") + unit(self.problem.objective)
+
+    def _used(self) -> dict[int, int]:
+        used = dict.fromkeys(range(len(self.model.pools.pools)), 0)
+        for composition in self.after:
+            for pool, count in composition.items():
+                used[pool] += count
+        return used
+
+    def _steps(self) -> list[_Step]:
+        model = self.model
+        larger = [self._larger(j) for j in range(len(self.after))]
+        ends = [sum(composition.values()) for composition in larger]
+        samples = [model.samples(j, composition) for j, composition in enumerate(larger)]
+        stalls = [
+            model.stall_samples(j, more) - model.stall_samples(j, now)
+            for j, (more, now) in enumerate(zip(larger, self.after, strict=True))
+        ]
+        values = model.worths(samples, ends)
+        free_values = model.worths([made + lost for made, lost in zip(samples, stalls, strict=True)], ends)
+        return [
+            _Step(
+                end,
+                gain=value - now,
+                gross=free - now,
+                faster=model.rate(j, larger[j]) > model.rate(j, self.after[j]),
+            )
+            for j, (end, value, free, now) in enumerate(
+                zip(ends, values, free_values, self.decision.values, strict=True)
+            )
+        ]
+
+    def _larger(self, j: int) -> Composition:
+        """The next allowed size, with nodes that are free where there are any."""
+        trainer, now, size = self.model.trainers[j], self.after[j], self.sizes[j]
+        more = max(1, trainer.min_nodes - size)
+        pools = self.model.pools.pools
+        if not pools or size >= trainer.max_nodes:
+            return now
+        pool = max(
+            range(len(pools)),
+            key=lambda p: (
+                self.model.rate(j, {**now, p: now.get(p, 0) + more}) > 0,
+                pools[p].size - self.used[p],
+                pools[p].size,
+            ),
+        )
+        return {**now, pool: now.get(pool, 0) + more}
+
+    def reason(self, j: int) -> Reason:
+        trainer, size = self.model.trainers[j], self.sizes[j]
+        if size == trainer.max_nodes:
+            return Reason(Why.AT_MAXIMUM, f"has {_nodes(size)}, its maximum")
+        if size == self.problem.num_nodes:
+            return Reason(Why.NO_IDLE_NODE, f"has every idle node: {size}" if size else "no node is idle")
+        return self._own_reason(j) or self._cap_reason(j) or self._others_reason(j)
+
+    def _own_reason(self, j: int) -> Reason | None:
+        """Why the trainer would not take the step even if the nodes were free; None where it would."""
+        step, size = self.steps[j], self.sizes[j]
+        has = f"has {_nodes(size)}: {_more(size, step)}"
+        if not step.faster:
+            return Reason(Why.CURVE_FLAT, f"{has} would not make it faster", step.gross, step.stall)
+        if size < self.model.held[j]:
+            text = f"{has} would have been kept, but it gives nodes up in this plan"
+            return Reason(Why.STALL_NOT_WORTH_IT, text, step.gain, step.stall) if step.gain <= 0 else None
+        if step.gain > 0:
+            return None
+        if step.gross > 0:
+            text = (
+                f"{has} would add {self._amount(step.gross)}, but the stall would cost {self._amount(step.stall)}"
+            )
+        elif self.model.problem.terms.departures and len(self.after[j]) > 0:
+            text = f"{has} would leave at another time than its others, which would cost more than it gives"
+        else:
+            text = f"{has} would still be starting up when the next {self.problem.look_ahead_s:g} s are over"
+        return Reason(Why.STALL_NOT_WORTH_IT, text, step.gross, step.stall)
+
+    def _cap_reason(self, j: int) -> Reason | None:
+        user = self.model.trainers[j].user
+        cap = self.problem.user_caps.get(user) if user is not None else None
+        if cap is None:
+            return None
+        used = sum(n for n, t in zip(self.sizes, self.model.trainers, strict=True) if t.user == user)
+        if used + self.steps[j].end - self.sizes[j] <= cap:
+            return None
+        text = f"has {_nodes(self.sizes[j])}: {user}'s trainers have {used} of the {cap} nodes that they may have"
+        return Reason(Why.USER_CAP, text, self.steps[j].gain)
+
+    def _others_reason(self, j: int) -> Reason:
+        """Why the trainer does not get the nodes that it would gain from."""
+        trainer, size, step = self.model.trainers[j], self.sizes[j], self.steps[j]
+        would_add = f"would add {self._amount(step.gain)} {self._when()}"
+        if size == 0 and self.free < trainer.min_nodes and trainer.min_nodes > 1:
+            text = f"has no node: its minimum of {trainer.min_nodes} {would_add}, but only {self.free} are free"
+            return Reason(Why.BELOW_MINIMUM, text, step.gain)
+        text = f"has {_nodes(size)}: {_more(size, step)} {would_add}"
+        donor = next((k for k in self.donors if k != j), None)
+        if donor is None:
+            text += ", but no node that it can use is free"
+            return Reason(Why.NO_IDLE_NODE, text, step.gain)
+        other = self.model.trainers[donor]
+        if self.lowest_priority > trainer.priority:
+            text += f", but every node has gone to trainers of a higher priority, such as {other.id}"
+            return Reason(Why.PRIORITY, text, step.gain, self.losses[donor], other.id)
+        loss = self.losses[donor]
+        if loss < step.gain * (1 - _ROUNDING):
+            text += ", but every idle node is granted and no better split was found in the time given"
+            return Reason(Why.NO_IDLE_NODE, text, step.gain, loss)
+        text += f", but {other.id}, which would miss it least, would lose {self._amount(loss)}"
+        return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, loss, other.id)
+
+    def _when(self) -> str:
+        return f"in the next {self.problem.look_ahead_s:g} s"
+
+    def _amount(self, value: float) -> str:
+        """A value of the objective, with its unit."""
+        number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        return f"{number} {self.unit}"
 
 
-def _next_step(problem: Problem, trainer: Trainer, size: int) -> _Step:
-    end = max(size + 1, trainer.min_nodes)
-    stall_samples_more = stall_samples(problem, trainer, end) - stall_samples(problem, trainer, size)
-    return _Step(
-        end,
-        gain=trainer_value(problem, trainer, end) - trainer_value(problem, trainer, size),
-        stall=stall_samples_more * worth_of_a_sample(problem, trainer),
-    )
-
-
-def _own_reason(problem: Problem, trainer: Trainer, size: int, step: _Step) -> Reason | None:
-    """Why the trainer would not take the step even if the nodes were free; None where it would."""
-    has = f"has {_nodes(size)}: {_more(size, step)}"
-    if trainer.curve.rate(step.end) <= trainer.curve.rate(size):
-        return Reason(Why.CURVE_FLAT, f"{has} would not make it faster", step.gross, step.stall)
-    if step.gain > 0:
-        return None
-    if step.gross > 0:
-        stall = _amount(problem, step.stall)
-        text = f"{has} would add {_amount(problem, step.gross)} {_when(problem)}, but the stall would cost {stall}"
-    else:
-        text = f"{has} would still be starting up when the next {problem.look_ahead_s:g} s are over"
-    return Reason(Why.STALL_NOT_WORTH_IT, text, step.gross, step.stall)
-
-
-def _others_reason(problem: Problem, sizes: Sizes, trainer: Trainer, step: _Step) -> Reason:
-    """Why the trainer does not get the nodes that it would gain from."""
-    size = sizes[trainer.id]
-    free = problem.num_nodes - sum(sizes.values())
-    would_add = f"would add {_amount(problem, step.gain)} {_when(problem)}"
-    if size == 0 and free < trainer.min_nodes and trainer.min_nodes > 1:
-        text = f"has no node: its minimum of {trainer.min_nodes} {would_add}, but only {free} are free"
-        return Reason(Why.BELOW_MINIMUM, text, step.gain)
-    text = f"has {_nodes(size)}: {_more(size, step)} {would_add}"
-    loss, donor = min(
-        (_loss_of_a_node(problem, other, sizes[other.id]), other.id)
-        for other in problem.trainers
-        if other is not trainer and sizes[other.id] > 0
-    )
-    if loss < step.gain * (1 - _ROUNDING):
-        text += ", but every idle node is granted and no better split was found in the time given"
-        return Reason(Why.NO_IDLE_NODE, text, step.gain, loss)
-    text += f", but {donor}, which would miss it least, would lose {_amount(problem, loss)}"
-    return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, loss, donor)
-
-
-def _loss_of_a_node(problem: Problem, trainer: Trainer, size: int) -> float:
-    """What the trainer would lose with one node less, or with none where that is below its minimum."""
-    smaller = size - 1 if size > trainer.min_nodes else 0
-    return trainer_value(problem, trainer, size) - trainer_value(problem, trainer, smaller)
+def _without_one(model: ValueModel, j: int, after: Composition) -> Composition:
+    """One node less, or none where that is below the minimum."""
+    size = sum(after.values())
+    if size - 1 < model.trainers[j].min_nodes:
+        return {}
+    if size <= model.held[j]:
+        return model.kept(j, size - 1)
+    added = next(pool for pool, count in after.items() if count > model.pools.held[j].get(pool, 0))
+    return {pool: left for pool, count in after.items() if (left := count - (pool == added))}
 
 
 def _nodes(count: int) -> str:
@@ -112,16 +201,3 @@ def _more(size: int, step: _Step) -> str:
     if step.end > size + 1:
         return _nodes(step.end)
     return _ORDINALS[size] if size < len(_ORDINALS) else f"node number {step.end}"
-
-
-def _when(problem: Problem) -> str:
-    return f"in the next {problem.look_ahead_s:g} s"
-
-
-def _amount(problem: Problem, value: float) -> str:
-    """A value of the objective, with its unit."""
-    number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    weighted = "weighted " if any(trainer.weight != 1 for trainer in problem.trainers) else ""
-    if problem.objective is Objective.SPEEDUP:
-        return f"{number} {weighted}s of training on one node"
-    return f"{number} {weighted}samples"

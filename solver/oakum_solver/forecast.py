@@ -8,6 +8,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from oakum_solver.problem import NodeGroup
 
 HORIZON_EDGES_S = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
@@ -92,3 +95,34 @@ def group_nodes(nodes: Iterable[IdleNode], edges_s: tuple[float, ...] = HORIZON_
         )
         for (node_type, owner, _), group in members.items()
     )
+
+
+class CohortForecast:
+    """`HoleForecast` for millions of holes: learns lengths into bins of a fifth of their size.
+
+    The answer is the mean residual life over all that was learned, each node's hole counted once.
+    """
+
+    _SHORTEST_S, _RATIO, _BINS = 1.0, 1.2, 100
+
+    def __init__(self, default_s: float = 1800.0, least: int = 50) -> None:
+        self.default_s = default_s
+        self.least = least
+        self._edges_s = self._SHORTEST_S * self._RATIO ** np.arange(self._BINS)
+        self._counts = np.zeros(self._BINS + 1)
+        self._sums_s = np.zeros(self._BINS + 1)
+
+    def learn(self, lengths_s: NDArray[np.float64]) -> None:
+        """These holes have ended."""
+        bins = np.searchsorted(self._edges_s, lengths_s)
+        np.add.at(self._counts, bins, 1.0)
+        np.add.at(self._sums_s, bins, lengths_s)
+
+    def remaining_s(self, ages_s: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Expected seconds for which holes of these ages last on, shape of `ages_s`."""
+        bins = np.searchsorted(self._edges_s, ages_s) + 1
+        counts = np.append(np.cumsum(self._counts[::-1])[::-1], 0.0)
+        sums_s = np.append(np.cumsum(self._sums_s[::-1])[::-1], 0.0)
+        longer = counts[np.minimum(bins, self._BINS + 1)]
+        mean_s = sums_s[np.minimum(bins, self._BINS + 1)] / np.maximum(longer, 1.0) - ages_s
+        return np.where(longer >= self.least, np.maximum(mean_s, 1.0), self.default_s)

@@ -1,113 +1,117 @@
-"""The MILP: which size for which trainer, as a multiple-choice knapsack solved by CBC through PuLP.
+"""The MILP: one choice for each trainer within the nodes of every pool, solved through PuLP by CBC or HiGHS.
 
-    maximise    sum_jn f_j(n) x_jn
-    subject to  sum_n x_jn = 1  for each trainer j,     sum_jn n x_jn <= N,     x_jn binary
+    maximise    sum_c value_c x_c
+    subject to  sum_{c of trainer j} x_c = 1  for each trainer j,
+                sum_c use_cp x_c <= size_p  for each pool p,
+                sum_{c of u's trainers} nodes_c x_c <= cap_u  for each user u with a cap,      x_c binary
 
-One binary for each (trainer, allowed size) takes any f_j, concave or not, with its stalls and minimum
-sizes, and its linear relaxation is almost integral; the published model (BFTrainer, arXiv:2106.12091) needs
-about 2JN binaries and big-M constraints for the same decision, because it names nodes. Naming them is
+A choice c is a composition: an integer count of nodes of each pool for one trainer, with its exact value,
+stalls, start-up, minimum sizes, mixed types and departures included. So curves need neither SOS2 nor big-M
+constraints, concave or not, and the linear relaxation is almost integral; the published model (BFTrainer,
+arXiv:2106.12091) needs about 2JN binaries and big-M constraints because it names nodes. Naming them is
 `place`'s work.
-
-Before CBC sees the model it is cut down without loss: given the relaxation's price p and bound B and an
-incumbent worth z, a plan that gives j the size n is worth at most
-
-    B - ( max_m (f_j(m) - p m) - (f_j(n) - p n) )
-
-so every size for which that is not above z goes (Kellerer, Pferschy and Pisinger, Knapsack Problems, 2004,
-ch. 11). The incumbent needs no warm start file then: it is in the cuts, and what CBC finds is compared with
-it anyway.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pulp
 
 from oakum_solver.cbc import run_cbc
 from oakum_solver.errors import MilpError
-from oakum_solver.greedy import Sizes
-from oakum_solver.relaxation import Relaxation
-from oakum_solver.value import ValueTable, total_value
+from oakum_solver.highs import run_highs
+from oakum_solver.problem import Problem
 
-TOLERANCE = 1e-9
-"""Relative difference of two objective values that counts as none."""
+_AFTERWARDS_S = 0.02
 _COEFFICIENT = 1e4
 """The model's largest coefficient. CBC takes absolute differences below 1e-5 for none."""
 
 
 @dataclass(frozen=True)
-class MilpAnswer:
-    """The best sizes known after CBC ran."""
+class Choice:
+    """One thing that a trainer may be given."""
 
-    sizes: Sizes
+    trainer: int
+    use: dict[str, int]
+    """Name of a capacity -> how much of it the choice takes."""
+    value: float
+
+
+@dataclass(frozen=True)
+class MilpAnswer:
+    """The best choices found."""
+
+    chosen: tuple[int, ...]
+    """Indexes into the choices, one for each trainer."""
+    value: float
     bound: float
-    """No plan is worth more, in the objective's unit."""
+    """No selection of these choices is worth more."""
     optimal: bool
 
 
-def proves_optimal(bound: float, value: float) -> bool:
-    """True where no plan can be worth more than `value` by more than rounding."""
-    return bound - value <= TOLERANCE * max(abs(bound), abs(value))
-
-
-def milp_sizes(
-    values: ValueTable, num_nodes: int, incumbent: Sizes, relaxation: Relaxation, time_limit_s: float
+def choose(
+    choices: Sequence[Choice],
+    capacities: dict[str, int],
+    incumbent: dict[int, float],
+    problem: Problem,
+    left_s: Callable[[], float],
+    gap: float,
 ) -> MilpAnswer:
-    """The best sizes that CBC finds in `time_limit_s` seconds.
+    """The best selection that the problem's solver finds in the seconds that are left.
 
-    Raises `MilpError` where CBC gives no usable answer; the incumbent then still stands.
+    It is asked for no better than a `gap`, relative to the incumbent's worth.
+
+    `incumbent`: trainer -> value of its choice in a known plan; gains are counted from it, so that the solver
+    sees small numbers. Raises `MilpError` where the solver gives no usable answer.
     """
-    incumbent_value = total_value(values, incumbent)
-    open_sizes = _sizes_that_may_beat(incumbent, incumbent_value, values, relaxation)
-    settled = {trainer: incumbent[trainer] for trainer, sizes in open_sizes.items() if len(sizes) == 1}
-    gains = {
-        (trainer, nodes): values[trainer][nodes] - values[trainer][incumbent[trainer]]
-        for trainer, sizes in open_sizes.items()
-        for nodes in sizes
-        if trainer not in settled
-    }
-    if not any(gains.values()):
-        return MilpAnswer(incumbent, incumbent_value, optimal=True)
-    scale = _COEFFICIENT / max(map(abs, gains.values()))
-    model, chosen = _model(gains, num_nodes - sum(settled.values()), scale)
-    answer = run_cbc(model, time_limit_s)
-    sizes = settled | {trainer: n for (trainer, n), x in chosen.items() if answer.values[x.name] > 0.5}
-    if sizes.keys() != values.keys() or sum(sizes.values()) > num_nodes:
-        raise MilpError("CBC's solution breaks the model's constraints")
-    value = total_value(values, sizes)
-    bound = relaxation.bound
-    if answer.bound is not None:
-        bound = min(bound, incumbent_value + answer.bound / scale)
-    if value <= incumbent_value:
-        sizes, value = incumbent, incumbent_value
-    return MilpAnswer(sizes, value if answer.optimal else max(bound, value), answer.optimal)
-
-
-def _sizes_that_may_beat(
-    incumbent: Sizes, incumbent_value: float, values: ValueTable, relaxation: Relaxation
-) -> dict[str, list[int]]:
-    """For each trainer its incumbent size, and those with which a plan can be worth more."""
-    slack = relaxation.bound - incumbent_value
-    return {
-        trainer: [
-            nodes
-            for nodes, value in table.items()
-            if nodes == incumbent[trainer] or relaxation.best[trainer] - (value - relaxation.price * nodes) < slack
-        ]
-        for trainer, table in values.items()
-    }
+    gains = [choice.value - incumbent[choice.trainer] for choice in choices]
+    scale = _COEFFICIENT / max(max(map(abs, gains)), 1e-12)
+    model, chosen = _model(choices, gains, capacities, scale)
+    run = run_highs if problem.milp_solver == "highs" else run_cbc
+    base = sum(incumbent.values())
+    allowed = gap * abs(base) * scale
+    answer = run(model, left_s() - _AFTERWARDS_S, allowed)
+    picked = tuple(index for index, x in enumerate(chosen) if answer.values[x.name] > 0.5)
+    _check(choices, picked, capacities, set(incumbent))
+    value = base + sum(gains[index] for index in picked)
+    bound = math.inf if answer.bound is None else base + answer.bound / scale
+    if answer.optimal:
+        bound = min(bound, value + allowed / scale)
+    return MilpAnswer(picked, value, max(bound, value), answer.optimal)
 
 
 def _model(
-    gains: dict[tuple[str, int], float], num_nodes: int, scale: float
-) -> tuple[pulp.LpProblem, dict[tuple[str, int], pulp.LpVariable]]:
-    """The knapsack over the undecided trainers; gains are counted from the incumbent."""
-    model = pulp.LpProblem("sizes", pulp.LpMaximize)
-    chosen = {size: model.add_variable(f"x{i}", cat=pulp.LpBinary) for i, size in enumerate(gains)}
-    model += pulp.LpAffineExpression({x: scale * gains[size] for size, x in chosen.items()})
-    for _, sizes in itertools.groupby(gains, key=lambda size: size[0]):
-        model += pulp.LpAffineExpression({chosen[size]: 1 for size in sizes}) == 1
-    model += pulp.LpAffineExpression({x: nodes for (_, nodes), x in chosen.items()}) <= num_nodes
+    choices: Sequence[Choice], gains: list[float], capacities: dict[str, int], scale: float
+) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
+    model = pulp.LpProblem("plan", pulp.LpMaximize)
+    chosen = [model.add_variable(f"x{index}", cat=pulp.LpBinary) for index in range(len(choices))]
+    model += pulp.LpAffineExpression({x: scale * gain for x, gain in zip(chosen, gains, strict=True)})
+    of_trainer: dict[int, dict[pulp.LpVariable, int]] = {}
+    of_capacity: dict[str, dict[pulp.LpVariable, int]] = {name: {} for name in capacities}
+    for x, choice in zip(chosen, choices, strict=True):
+        of_trainer.setdefault(choice.trainer, {})[x] = 1
+        for name, amount in choice.use.items():
+            of_capacity[name][x] = amount
+    for terms in of_trainer.values():
+        model += pulp.LpAffineExpression(terms) == 1
+    for name, terms in of_capacity.items():
+        if terms:
+            model += pulp.LpAffineExpression(terms) <= capacities[name]
     return model, chosen
+
+
+def _check(
+    choices: Sequence[Choice], picked: tuple[int, ...], capacities: dict[str, int], trainers: set[int]
+) -> None:
+    """Solvers round: what they say is checked before anything is built on it."""
+    if sorted(choices[index].trainer for index in picked) != sorted(trainers):
+        raise MilpError("the solver's answer does not give each trainer one choice")
+    used = dict.fromkeys(capacities, 0)
+    for index in picked:
+        for name, amount in choices[index].use.items():
+            used[name] += amount
+    if any(used[name] > capacities[name] for name in capacities):
+        raise MilpError("the solver's answer takes more nodes than there are")

@@ -1,82 +1,40 @@
-"""Which nodes make up a trainer's size: never a migration, and nodes that leave together stay together.
-
-A trainer that grows keeps all its nodes; one that shrinks keeps the nodes with the longest horizons. What
-is given up may go to another trainer in the same plan: execution waits until it is free.
+"""Which nodes make up a trainer's counts: its own first, so that nothing migrates; then free ones; then those that
+others give up, which come later: execution waits until they are free. The same input gives the same grants.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Sequence
 
-from oakum_solver.problem import Problem
-
-
-@dataclass
-class _Pool:
-    """Nodes of one group that are to be had."""
-
-    nodes: list[str]
-    horizon_s: float
-    released: bool
-    """Still held by the trainer that gives them up: they come later than free ones."""
+from oakum_solver.pools import Composition
+from oakum_solver.value import ValueModel
 
 
-def place(problem: Problem, sizes: Mapping[str, int]) -> dict[str, tuple[str, ...]]:
-    """Grants of these sizes: trainer id -> nodes, those it keeps first. The same input gives the same grants.
-
-    Trainers that need the most nodes choose first.
-    """
-    grants = {trainer.id: _kept(problem, trainer.id, sizes[trainer.id]) for trainer in problem.trainers}
-    pools = _pools(problem, {node for nodes in grants.values() for node in nodes})
-    needs = {trainer: sizes[trainer] - len(nodes) for trainer, nodes in grants.items()}
-    for trainer in sorted(needs, key=lambda trainer: -needs[trainer]):
-        grants[trainer] += _take(pools, needs[trainer])
-    return grants
-
-
-def _kept(problem: Problem, trainer: str, size: int) -> tuple[str, ...]:
-    """The trainer's nodes that it keeps, in their present order."""
-    held = problem.held[trainer]
-    if size >= len(held):
-        return held
-    horizon_s = {
-        node: group.horizon_s for group in problem.groups if group.owner == trainer for node in group.nodes
-    }
-    kept = set(sorted(held, key=lambda node: -horizon_s[node])[:size])
-    return tuple(node for node in held if node in kept)
-
-
-def _pools(problem: Problem, kept: set[str]) -> list[_Pool]:
-    """Nodes that nobody keeps, by group: the longest horizon first, free before released."""
-    pools = [
-        _Pool([node for node in group.nodes if node not in kept], group.horizon_s, group.owner is not None)
-        for group in problem.groups
-    ]
-    return sorted((pool for pool in pools if pool.nodes), key=lambda pool: (-pool.horizon_s, pool.released))
-
-
-def _take(pools: list[_Pool], need: int) -> tuple[str, ...]:
-    """Remove `need` nodes from the pools.
-
-    Taken in order of horizon, the last pool touched decides when the first of the nodes leaves. Where that
-    pool alone holds enough, all come from it: they leave together, no sooner, and the longer holes stay for
-    others.
-    """
-    if need <= 0:
-        return ()
-    reached = 0
-    for count, pool in enumerate(pools, start=1):
-        reached += len(pool.nodes)
-        if reached >= need:
-            sources = [pool] if len(pool.nodes) >= need else pools[:count]
-            break
-    else:
-        raise AssertionError(f"{need} nodes wanted, {reached} to be had: the sizes exceed the nodes")
-    taken: list[str] = []
-    for source in sources:
-        wanted = need - len(taken)
-        taken += source.nodes[:wanted]
-        del source.nodes[:wanted]
-    pools[:] = [pool for pool in pools if pool.nodes]
-    return tuple(taken)
+def place(model: ValueModel, compositions: Sequence[Composition]) -> dict[str, tuple[str, ...]]:
+    """Grants of these compositions: trainer id -> nodes, those it keeps first, in their present order."""
+    problem = model.problem
+    index = {trainer.id: j for j, trainer in enumerate(problem.trainers)}
+    grants: dict[str, list[str]] = {trainer.id: [] for trainer in problem.trainers}
+    left: list[Composition] = [dict(composition) for composition in compositions]
+    free: dict[int, list[str]] = defaultdict(list)
+    released: dict[int, list[str]] = defaultdict(list)
+    for group, pool in zip(problem.groups, model.pools.of_group, strict=True):
+        if group.owner is None:
+            free[pool] += group.nodes
+            continue
+        mine = left[index[group.owner]]
+        kept = min(mine.get(pool, 0), len(group.nodes))
+        grants[group.owner] += group.nodes[:kept]
+        released[pool] += group.nodes[kept:]
+        mine[pool] = mine.get(pool, 0) - kept
+    for trainer, rest in zip(problem.trainers, left, strict=True):
+        for pool, count in rest.items():
+            taken = free[pool][:count]
+            del free[pool][:count]
+            missing = count - len(taken)
+            taken += released[pool][:missing]
+            del released[pool][:missing]
+            assert len(taken) == count, "more nodes are granted than the pool has"
+            grants[trainer.id] += taken
+    return {trainer: tuple(nodes) for trainer, nodes in grants.items()}

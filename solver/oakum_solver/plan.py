@@ -16,6 +16,11 @@ class Why(StrEnum):
     OTHERS_GAIN_MORE = "others_gain_more"
     BELOW_MINIMUM = "below_minimum"
     """It has none, and fewer nodes are free than its minimum."""
+    UNEXPLAINED = "unexplained"
+    """Nobody asked."""
+    USER_CAP = "user_cap"
+    PRIORITY = "priority"
+    """Every node has gone to trainers of a higher priority."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,7 @@ class Plan:
     bound: float
     """No plan is worth more than this."""
     solver: str
-    """Who found the plan: `cbc`, `highs` or `greedy`."""
+    """Who found the plan: `greedy`, `exact` (the dynamic program), `cbc`, `highs`, or `equal-share`."""
     solve_s: float
     optimal: bool
 

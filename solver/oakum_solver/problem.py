@@ -157,6 +157,8 @@ class Problem:
     """Relative gap at which a plan is good enough: the MILP is not asked to close a smaller one."""
     held: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
     """Trainer id -> nodes it holds now, in the groups' order."""
+    num_nodes: int = field(init=False, repr=False, compare=False)
+    """Number of nodes that may be granted."""
 
     def __post_init__(self) -> None:
         for name in ("look_ahead_s", "time_limit_s", "gap"):
@@ -182,8 +184,4 @@ class Problem:
             if cap < 0:
                 raise ProblemError(f"user {user!r} may have {cap} nodes: expected a cap >= 0")
         object.__setattr__(self, "held", held)
-
-    @property
-    def num_nodes(self) -> int:
-        """Number of nodes that may be granted."""
-        return sum(len(group.nodes) for group in self.groups)
+        object.__setattr__(self, "num_nodes", len(nodes))

@@ -1,92 +1,274 @@
-"""What a trainer is worth at n nodes over the look-ahead.
+"""What a plan is worth: each trainer's expected samples over the look-ahead, valued by the objective.
 
-BFTrainer (arXiv:2106.12091, the MILP's objective) counts for trainer j that holds C nodes and is given n
+BFTrainer (arXiv:2106.12091, the MILP's objective) counts for a trainer that holds C nodes and is given n
 
-    T * S_j(n) - r_j * (up_j  if n > C,  dw_j  if n < C),       r_j = S_j(C), 0 if C < min_nodes
+    T S(n) - r (up  if n > C,  dw  if n < C),          r = S(C), 0 if C < min_nodes
 
-with T the look-ahead, S_j the scalability curve and up_j, dw_j the grow and shrink stalls. We depart from
-it in one place: a node that joins is not productive at once. While it starts up, for s = min(startup_s, T)
-seconds, the trainer runs on at C. So
+with T the look-ahead, S the scalability curve, up and dw the grow and shrink stalls. That is the special case
+`PUBLISHED` of what is counted here. Let L(g) be the expected seconds of the look-ahead for which the nodes of
+pool g are still idle, A(g) those after the start-up of a node that joins, q(g) the probability that they leave
+within the look-ahead, and a bar the mean over nodes. Then
 
-    f_j(n) = w_j * [ T * r_j                                          if n = C
-                     s * r_j + (T - s) * S_j(n) - grow_stall_s * r_j  if n > C
-                     T * S_j(n) - shrink_stall_s * r_j                if n < C ]
+    stay       r L(held)                                              - D
+    grow       r L(held) + (S(n) - r) A(added)    - up  S(n)          - D
+    shrink     r L(held) - (r - S(n)) L(given up) - dw  S(n)          - D
+    D = sum over the pools g in use of  q(g) dw S(n - nodes in g)
 
-which is the published form at startup_s = 0. Starting from zero nodes, free there, costs the start-up here.
-Giving up every node costs a shrink stall, as it does there: what keeps a plan from stopping one trainer to
-start another that is worth as much. A trainer left with fewer than `min_nodes` by departing nodes does not
-run: its r_j is 0, and it must grow to its minimum or give up the rest.
-
-w_j is the trainer's weight, divided for `Objective.SPEEDUP` by its rate on one node.
+Gains end where the holes are expected to end (L, A); a joining node does nothing for its start-up seconds
+while the trainer runs on at C (A); a stall costs what the trainer would make meanwhile (S(n) in place of r);
+and each pool in use is expected to cost the stall of its departure (D): a trainer whose nodes all leave
+together pays none, because nothing is left to stand still. Each of these is one of `Terms`.
 """
 
 from __future__ import annotations
 
-from oakum_solver.objectives import Objective
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oakum_solver.objectives import Facts, worth
+from oakum_solver.pools import Composition, Pools, pools_of
 from oakum_solver.problem import Curve, Problem, Trainer
 
-ValueTable = dict[str, dict[int, float]]
-"""Trainer id -> allowed number of nodes, rising -> f_j, in the objective's unit. 0 is always allowed."""
+Floats = NDArray[np.float64]
 
 
-def allowed_sizes(trainer: Trainer, num_nodes: int) -> list[int]:
-    """0 and min..max nodes, as far as there are nodes."""
-    return [0, *range(trainer.min_nodes, min(trainer.max_nodes, num_nodes) + 1)]
+class ValueModel:
+    """The value of every size and composition of a problem's trainers; J trainers, sizes 0 to M."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.trainers = problem.trainers
+        self.pools: Pools = pools_of(problem)
+        self.typed = any(trainer.curves_by_type is not None for trainer in self.trainers)
+        terms, look_ahead_s = problem.terms, problem.look_ahead_s
+        self.held = [sum(composition.values()) for composition in self.pools.held]
+        largest = max([t.max_nodes for t in self.trainers] + self.held, default=0)
+        self.largest = min(problem.num_nodes, largest)
+        """M: no trainer has more nodes, before or after."""
+        self.rates = _rates(tuple((_main_curve(t), t.min_nodes) for t in self.trainers), self.largest)
+        """Samples/s at n nodes, 0 below the minimum; shape (J, M + 1)."""
+        self.low = _column([t.min_nodes for t in self.trainers])
+        self.high = _column([min(t.max_nodes, self.largest) for t in self.trainers])
+        self.grow_s = _column([t.grow_stall_s for t in self.trainers])
+        self.shrink_s = _column([t.shrink_stall_s for t in self.trainers])
+        self.remaining = _column([t.remaining_samples if terms.completion else math.inf for t in self.trainers])
+        self.lasts_s = [pool.productive_s(look_ahead_s) for pool in self.pools.pools]
+        """L of each pool."""
+        startups_s = [t.startup_s if terms.startup else 0.0 for t in self.trainers]
+        self.startup_number = {startup_s: row for row, startup_s in enumerate(dict.fromkeys(startups_s))}
+        self.startup_row = np.array([self.startup_number[s] for s in startups_s], dtype=np.int64)
+        self.joined_s = np.array(
+            [[p.productive_s(look_ahead_s, s) for p in self.pools.pools] for s in self.startup_number]
+        ).reshape(len(self.startup_number), len(self.pools.pools))
+        """A of each pool, shape (different start-ups, pools)."""
+        self.leaving = [p.leaving(look_ahead_s) if terms.departures else 0.0 for p in self.pools.pools]
+        """q of each pool."""
+        if not terms.horizons:
+            self.lasts_s = [look_ahead_s] * len(self.lasts_s)
+            for startup_s, row in self.startup_number.items():
+                self.joined_s[row] = max(0.0, look_ahead_s - startup_s)
+        self.now = _column([self._rate_now(j) for j in range(len(self.trainers))])
+        """r: samples/s now, shape (J, 1)."""
+        self.base = _column([self._base(j) for j in range(len(self.trainers))])
+        """r L(held), shape (J, 1)."""
+        self.facts = self._facts()
+
+    def _facts(self) -> Facts:
+        trainers = self.trainers
+        return Facts(
+            weight=_column([t.weight for t in trainers]),
+            rate_one=_column([_rate_one(_main_curve(t)) for t in trainers]),
+            best_rate=_column([_best_rate(t) for t in trainers]),
+            attained_samples=_column([t.attained_samples for t in trainers]),
+            remaining_samples=_column([t.remaining_samples for t in trainers]),
+            deadline_in_s=_column([t.deadline_in_s for t in trainers]),
+            waited_s=_column([t.waited_s for t in trainers]),
+            priority=_column([float(t.priority) for t in trainers]),
+        )
+
+    def _rate_now(self, j: int) -> float:
+        return self.rate(j, self.pools.held[j]) if self.held[j] >= self.trainers[j].min_nodes else 0.0
+
+    def _base(self, j: int) -> float:
+        held = self.held[j]
+        return 0.0 if not held else float(self.now[j, 0]) * self._mean(self.pools.held[j], self.lasts_s)
+
+    @staticmethod
+    def _mean(composition: Composition, seconds: list[float] | Floats) -> float:
+        total = sum(composition.values())
+        return sum(count * float(seconds[pool]) for pool, count in composition.items()) / total
+
+    def rate(self, j: int, composition: Composition) -> float:
+        """S: samples/s of trainer j on these nodes; 0 below its minimum."""
+        nodes = sum(composition.values())
+        trainer = self.trainers[j]
+        if not nodes or nodes < trainer.min_nodes:
+            return 0.0
+        if trainer.curves_by_type is None:
+            return float(self.rates[j, nodes]) if nodes <= self.largest else trainer.curve.rate(nodes)
+        return typed_rate(trainer, self.types(composition))
+
+    def best_rate(self, j: int) -> float:
+        """Samples/s of trainer j on as many nodes as it may have, of its fastest type."""
+        trainer = self.trainers[j]
+        curves = [trainer.curve] if trainer.curves_by_type is None else list(trainer.curves_by_type.values())
+        return max(_rate_at(curve, trainer.max_nodes) for curve in curves)
+
+    def types(self, composition: Composition) -> dict[str, int]:
+        """Node type -> number of nodes."""
+        counts: dict[str, int] = {}
+        for pool, count in composition.items():
+            node_type = self.pools.pools[pool].node_type
+            counts[node_type] = counts.get(node_type, 0) + count
+        return counts
+
+    def samples(self, j: int, after: Composition) -> float:
+        """Net samples of trainer j over the look-ahead when it goes from what it holds to `after`."""
+        trainer, terms = self.trainers[j], self.problem.terms
+        before, held, nodes = self.pools.held[j], self.held[j], sum(after.values())
+        now, then = float(self.now[j, 0]), self.rate(j, after)
+        samples = float(self.base[j, 0]) - self._departures(j, after, nodes)
+        if nodes > held:
+            added = {p: k for pool, n in after.items() if (k := n - before.get(p := pool, 0)) > 0}
+            joined_s = self.joined_s[self.startup_row[j]]
+            samples += (then - now) * self._mean(added, joined_s)
+            samples -= trainer.grow_stall_s * (then if terms.new_rate else now)
+        elif nodes < held:
+            given_up = {p: k for pool, n in before.items() if (k := n - after.get(p := pool, 0)) > 0}
+            samples -= (now - then) * self._mean(given_up, self.lasts_s)
+            samples -= trainer.shrink_stall_s * (then if terms.new_rate else now)
+        return min(samples, float(self.remaining[j, 0]))
+
+    def _departures(self, j: int, composition: Composition, nodes: int) -> float:
+        """D, in samples."""
+        if len(composition) < 2 or not self.problem.terms.departures:
+            return 0.0
+        left = 0.0
+        for pool, count in composition.items():
+            rest = composition if self.typed else None
+            if rest is None:
+                left += self.leaving[pool] * float(self.rates[j, min(nodes - count, self.largest)])
+            else:
+                left += self.leaving[pool] * self.rate(j, {p: k for p, k in rest.items() if p != pool})
+        return self.trainers[j].shrink_stall_s * left
+
+    def stall_samples(self, j: int, after: Composition) -> float:
+        """Samples that the step from what trainer j holds to `after` costs in stalls, departures aside."""
+        trainer, nodes = self.trainers[j], sum(after.values())
+        if nodes == self.held[j]:
+            return 0.0
+        stall_s = trainer.grow_stall_s if nodes > self.held[j] else trainer.shrink_stall_s
+        return stall_s * (self.rate(j, after) if self.problem.terms.new_rate else float(self.now[j, 0]))
+
+    def value(self, j: int, after: Composition) -> float:
+        """Worth of `after` for trainer j, in the objective's unit."""
+        samples = np.array([[self.samples(j, after)]])
+        nodes = np.array([[sum(after.values())]], dtype=np.int64)
+        facts, look_ahead_s = facts_of(self.facts, j), self.problem.look_ahead_s
+        return float(worth(self.problem.objective, facts, look_ahead_s, samples, nodes)[0, 0])
+
+    def values(self, compositions: Sequence[Composition]) -> list[float]:
+        """Worth of one composition for each trainer, in the objective's unit."""
+        samples = [self.samples(j, after) for j, after in enumerate(compositions)]
+        return self.worths(samples, [sum(after.values()) for after in compositions])
+
+    def worths(self, samples: Sequence[float], nodes: Sequence[int]) -> list[float]:
+        """Worth of net samples at a size, one for each trainer."""
+        sizes = np.array(nodes, dtype=np.int64).reshape(-1, 1)
+        return [float(value) for value in self.worth(_column(list(samples)), sizes)[:, 0]]
+
+    def worth(self, samples: Floats, nodes: NDArray[np.int64]) -> Floats:
+        """Values of net samples at these sizes, both of shape (J, sizes)."""
+        samples = np.minimum(samples, self.remaining)
+        return worth(self.problem.objective, self.facts, self.problem.look_ahead_s, samples, nodes)
+
+    def kept(self, j: int, nodes: int) -> Composition:
+        """What trainer j keeps where it shrinks to `nodes`: those that are expected to stay the longest, and
+        of nodes alike in that, the pool of which it holds the most."""
+        kept: Composition = {}
+        for pool, count in self.keep_order(j):
+            if nodes <= 0:
+                break
+            kept[pool] = min(count, nodes)
+            nodes -= kept[pool]
+        return kept
+
+    @functools.cache  # noqa: B019 - the model lives for one solve
+    def keep_order(self, j: int) -> tuple[tuple[int, int], ...]:
+        """(pool, nodes) that trainer j holds, those that it would give up last first."""
+        held = self.pools.held[j]
+        return tuple(sorted(held.items(), key=lambda item: (-self.lasts_s[item[0]], -item[1], item[0])))
 
 
-def worth_of_a_sample(problem: Problem, trainer: Trainer) -> float:
-    """What one of the trainer's samples adds to the objective."""
-    if problem.objective is Objective.SPEEDUP:
-        return trainer.weight / _rate_per_node(trainer.curve)
-    return trainer.weight
+def facts_of(facts: Facts, j: int) -> Facts:
+    """The facts of trainer j alone."""
+    return Facts(**{field.name: getattr(facts, field.name)[j : j + 1] for field in dataclasses.fields(facts)})
 
 
-def current_rate(problem: Problem, trainer: Trainer) -> float:
-    """r_j: samples/s that the trainer makes now, 0 below its minimum."""
-    held = len(problem.held[trainer.id])
-    return trainer.curve.rate(held) if held >= trainer.min_nodes else 0.0
+def typed_rate(trainer: Trainer, counts: Mapping[str, int]) -> float:
+    """Samples/s of a trainer that has a curve for each type, on these nodes of each type.
 
-
-def stall_samples(problem: Problem, trainer: Trainer, nodes: int) -> float:
-    """Samples that the step from the present size to `nodes` costs in stalls."""
-    held = len(problem.held[trainer.id])
-    if nodes == held:
+    On nodes of several types, each counts as many nodes of the type on which one node is fastest as it is worth
+    alone: a step of synchronous training shares its batch in proportion to speed. A trainer that may not mix
+    types, or has no curve for one of them, makes nothing there.
+    """
+    curves = trainer.curves_by_type or {}
+    if any(node_type not in curves for node_type in counts) or (len(counts) > 1 and not trainer.mixes_types):
         return 0.0
-    stall_s = trainer.grow_stall_s if nodes > held else trainer.shrink_stall_s
-    return stall_s * current_rate(problem, trainer)
+    if len(counts) == 1:
+        ((node_type, nodes),) = counts.items()
+        return curves[node_type].rate(nodes)
+    ones = {node_type: _rate_one(curve) for node_type, curve in curves.items() if node_type in counts}
+    fastest = max(ones, key=lambda node_type: ones[node_type])
+    effective = sum(nodes * ones[node_type] / ones[fastest] for node_type, nodes in counts.items())
+    low = math.floor(effective)
+    share = effective - low
+    curve = curves[fastest]
+    return (1 - share) * curve.rate(low) + share * curve.rate(low + 1)
 
 
-def trainer_value(problem: Problem, trainer: Trainer, nodes: int) -> float:
-    """f_j(nodes), in the objective's unit, whether or not that many nodes exist."""
-    look_ahead_s = problem.look_ahead_s
-    starting_s = 0.0
-    if nodes > len(problem.held[trainer.id]):
-        starting_s = min(trainer.startup_s, look_ahead_s)
-    samples = (
-        starting_s * current_rate(problem, trainer)
-        + (look_ahead_s - starting_s) * trainer.curve.rate(nodes)
-        - stall_samples(problem, trainer, nodes)
-    )
-    return samples * worth_of_a_sample(problem, trainer)
+def _main_curve(trainer: Trainer) -> Curve:
+    """The curve by which a trainer's units are counted: that of its fastest type."""
+    if trainer.curves_by_type is None:
+        return trainer.curve
+    return max(trainer.curves_by_type.values(), key=_rate_one)
 
 
-def value_table(problem: Problem) -> ValueTable:
-    """f_j for every trainer and every size it may be given."""
-    return {
-        trainer.id: {
-            nodes: trainer_value(problem, trainer, nodes) for nodes in allowed_sizes(trainer, problem.num_nodes)
-        }
-        for trainer in problem.trainers
-    }
+def _best_rate(trainer: Trainer) -> float:
+    return _rate_at(_main_curve(trainer), trainer.max_nodes) or 1.0
 
 
-def total_value(values: ValueTable, sizes: dict[str, int]) -> float:
-    """Sum of f_j over the trainers at these sizes."""
-    return sum(table[sizes[trainer]] for trainer, table in values.items())
+@functools.lru_cache(maxsize=4096)
+def _rate_at(curve: Curve, nodes: int) -> float:
+    return curve.rate(nodes)
 
 
-def _rate_per_node(curve: Curve) -> float:
+@functools.lru_cache(maxsize=4096)
+def _rate_one(curve: Curve) -> float:
     """Samples/s on one node; where that is 0, the rate per node of the curve's first point that has one."""
     if curve.rate(1) > 0:
         return curve.rate(1)
     return next((rate / nodes for nodes, rate in curve.points if rate > 0), 1.0)
+
+
+@functools.lru_cache(maxsize=64)
+def _rates(curves: tuple[tuple[Curve, int], ...], largest: int) -> Floats:
+    rows = [_rate_row(curve, min_nodes, largest) for curve, min_nodes in curves]
+    return np.array(rows).reshape(len(curves), largest + 1)
+
+
+@functools.lru_cache(maxsize=4096)
+def _rate_row(curve: Curve, min_nodes: int, largest: int) -> Floats:
+    points = np.array([(0.0, 0.0), *curve.points])
+    row: Floats = np.interp(np.arange(largest + 1), points[:, 0], points[:, 1])
+    row[:min_nodes] = 0.0
+    return row
+
+
+def _column(values: list[float] | list[int]) -> Floats:
+    return np.array(values, dtype=np.float64).reshape(-1, 1)

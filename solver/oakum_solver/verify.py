@@ -1,17 +1,26 @@
 """Is the plan one that the problem allows, and worth what it says?
 
-Recomputed from the Plan and the Problem alone. Nothing is shared with the code that made the plan, the value
-function included: a bug there shows here.
+Recomputed from the Plan and the Problem alone, node by node. Nothing is shared with the code that made the plan,
+its count of samples included: a bug there shows here. Only what samples are worth under an objective that is not
+linear in them is looked up where the plan's maker looks.
 """
 
 from __future__ import annotations
 
+import functools
 import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import numpy as np
 
 from oakum_solver.errors import InfeasiblePlanError
-from oakum_solver.objectives import Objective
+from oakum_solver.objectives import Facts, Objective, worth
 from oakum_solver.plan import Plan
-from oakum_solver.problem import Problem, Trainer
+from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
+
+Grants = Mapping[str, tuple[str, ...]]
+"""Trainer id -> nodes."""
 
 _TOLERANCE = 1e-6
 """Allowed relative difference between the plan's value and the recomputed one."""
@@ -24,10 +33,12 @@ def verify(problem: Problem, plan: Plan) -> None:
     if given != expected:
         raise InfeasiblePlanError(f"the plan allocates to {given}: expected {expected}, in this order")
     _check_nodes(problem, plan)
+    grants = {allocation.trainer: allocation.nodes for allocation in plan.allocations}
     for trainer in problem.trainers:
-        _check_size(problem, plan, trainer)
-        _check_no_migration(problem, plan, trainer)
-    _check_value(problem, plan)
+        _check_size(problem, grants, trainer)
+        _check_no_migration(problem, grants, trainer)
+    _check_caps(problem, grants)
+    _check_value(problem, plan, grants)
 
 
 def _check_nodes(problem: Problem, plan: Plan) -> None:
@@ -45,17 +56,19 @@ def _check_nodes(problem: Problem, plan: Plan) -> None:
             granted_to[node] = allocation.trainer
 
 
-def _check_size(problem: Problem, plan: Plan, trainer: Trainer) -> None:
-    size = len(plan.grant(trainer.id))
+def _check_size(problem: Problem, grants: Grants, trainer: Trainer) -> None:
+    size = len(grants[trainer.id])
     if size and not trainer.min_nodes <= size <= trainer.max_nodes:
         raise InfeasiblePlanError(
             f"{trainer.id} is granted {size} nodes: expected 0 or {trainer.min_nodes} to {trainer.max_nodes}"
         )
 
 
-def _check_no_migration(problem: Problem, plan: Plan, trainer: Trainer) -> None:
+def _check_no_migration(problem: Problem, grants: Grants, trainer: Trainer) -> None:
     """Who grows keeps every node it holds; who shrinks or stays gets no other."""
-    held, granted = set(problem.held[trainer.id]), set(plan.grant(trainer.id))
+    if problem.held[trainer.id] == grants[trainer.id]:
+        return
+    held, granted = set(problem.held[trainer.id]), set(grants[trainer.id])
     if not (held <= granted or granted <= held):
         raise InfeasiblePlanError(
             f"{trainer.id} gives up {sorted(held - granted)} and is granted {sorted(granted - held)}: "
@@ -63,8 +76,9 @@ def _check_no_migration(problem: Problem, plan: Plan, trainer: Trainer) -> None:
         )
 
 
-def _check_value(problem: Problem, plan: Plan) -> None:
-    value = math.fsum(_value(problem, plan, trainer) for trainer in problem.trainers)
+def _check_value(problem: Problem, plan: Plan, grants: Grants) -> None:
+    book = _Book(problem)
+    value = math.fsum(book.value(trainer, grants[trainer.id]) for trainer in problem.trainers)
     slack = _TOLERANCE * max(1.0, abs(value))
     if not abs(plan.value - value) <= slack:
         raise InfeasiblePlanError(f"the plan claims the value {plan.value!r}: recomputed, it is {value!r}")
@@ -72,20 +86,132 @@ def _check_value(problem: Problem, plan: Plan) -> None:
         raise InfeasiblePlanError(f"the plan claims the bound {plan.bound!r} and is worth {value!r}")
 
 
-def _value(problem: Problem, plan: Plan, trainer: Trainer) -> float:
-    """Samples over the look-ahead, phase by phase, less what the stall costs, in the objective's unit."""
-    before, after = len(problem.held[trainer.id]), len(plan.grant(trainer.id))
-    rate_before = trainer.curve.rate(before) if before >= trainer.min_nodes else 0.0
-    rate_after = trainer.curve.rate(after)
-    horizon_s = problem.look_ahead_s
-    if after > before:
-        warm_s = min(trainer.startup_s, horizon_s)
-        samples = warm_s * rate_before + (horizon_s - warm_s) * rate_after - trainer.grow_stall_s * rate_before
-    elif after < before:
-        samples = horizon_s * rate_after - trainer.shrink_stall_s * rate_before
-    else:
-        samples = horizon_s * rate_after
-    if problem.objective is Objective.SPEEDUP:
-        first_nodes, first_rate = next((p for p in trainer.curve.points if p[1] > 0), (1, 1.0))
-        samples /= trainer.curve.rate(1) or first_rate / first_nodes
-    return trainer.weight * samples
+def _check_caps(problem: Problem, grants: Grants) -> None:
+    """No user's trainers have more nodes together than the user may have."""
+    for user, cap in problem.user_caps.items():
+        used = sum(len(grants[trainer.id]) for trainer in problem.trainers if trainer.user == user)
+        if used > cap:
+            raise InfeasiblePlanError(f"{user}'s trainers are granted {used} nodes: expected at most {cap}")
+
+
+class _Book:
+    """Keeps account of nodes one by one, as the value's definition does it in `oakum_solver.value`."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.type_of: dict[str, str] = {}
+        self.departure: dict[str, object] = {}
+        """Node -> what tells with whom it leaves."""
+        self.horizon_s: dict[object, float] = {}
+        for group in problem.groups:
+            departure = self._departure(group)
+            self.horizon_s[departure] = min(group.horizon_s, self.horizon_s.get(departure, math.inf))
+            for node in group.nodes:
+                self.type_of[node] = group.node_type
+                self.departure[node] = departure
+
+    def _departure(self, group: NodeGroup) -> object:
+        terms = self.problem.terms
+        if terms.departures and group.cohort is not None:
+            return group.node_type, group.cohort
+        return (group.node_type, group.horizon_s) if terms.horizons or terms.departures else group.node_type
+
+    def value(self, trainer: Trainer, granted: tuple[str, ...]) -> float:
+        """Worth of the grant: samples phase by phase, less stalls, in the objective's unit."""
+        problem = self.problem
+        samples = self._samples(trainer, granted)
+        if problem.terms.completion:
+            samples = min(samples, trainer.remaining_samples)
+        match problem.objective:
+            case Objective.THROUGHPUT:
+                return trainer.weight * samples
+            case Objective.SPEEDUP:
+                return trainer.weight * samples / _rate_one(_fastest_curve(trainer))
+            case Objective.WEIGHTED:
+                return trainer.weight * samples / _best_rate(trainer)
+        facts = Facts(
+            weight=trainer.weight,
+            rate_one=_rate_one(_fastest_curve(trainer)),
+            best_rate=_best_rate(trainer),
+            attained_samples=trainer.attained_samples,
+            remaining_samples=trainer.remaining_samples,
+            deadline_in_s=trainer.deadline_in_s,
+            waited_s=trainer.waited_s,
+            priority=float(trainer.priority),
+        )
+        made, nodes = np.array([[samples]]), np.array([[len(granted)]])
+        return float(worth(problem.objective, facts, problem.look_ahead_s, made, nodes)[0, 0])
+
+    def _samples(self, trainer: Trainer, granted: tuple[str, ...]) -> float:
+        terms, held = self.problem.terms, self.problem.held[trainer.id]
+        before = self._rate(trainer, held)
+        after = before if granted == held else self._rate(trainer, granted)
+        samples = before * self._mean_s(held) if held else 0.0
+        if len(granted) > len(held):
+            new = set(granted) - set(held)
+            startup_s = trainer.startup_s if terms.startup else 0.0
+            samples += (after - before) * self._mean_s(new, startup_s)
+            samples -= trainer.grow_stall_s * (after if terms.new_rate else before)
+        elif len(granted) < len(held):
+            lost = set(held) - set(granted)
+            samples -= (before - after) * self._mean_s(lost)
+            samples -= trainer.shrink_stall_s * (after if terms.new_rate else before)
+        if terms.departures:
+            for departure in {self.departure[node] for node in granted}:
+                rest = tuple(node for node in granted if self.departure[node] != departure)
+                leaves = 1.0 - self._stays(self.horizon_s[departure], self.problem.look_ahead_s)
+                samples -= leaves * trainer.shrink_stall_s * self._rate(trainer, rest)
+        return samples
+
+    def _rate(self, trainer: Trainer, nodes: tuple[str, ...]) -> float:
+        """Samples/s on these nodes; 0 below the minimum or on a type that it cannot use."""
+        if len(nodes) < trainer.min_nodes:
+            return 0.0
+        if trainer.curves_by_type is None:
+            return trainer.curve.rate(len(nodes))
+        counts = Counter(self.type_of[node] for node in nodes)
+        if not counts.keys() <= trainer.curves_by_type.keys() or (len(counts) > 1 and not trainer.mixes_types):
+            return 0.0
+        speeds = {kind: _rate_one(curve) for kind, curve in trainer.curves_by_type.items() if kind in counts}
+        fastest = max(speeds, key=lambda node_type: speeds[node_type])
+        curve = trainer.curves_by_type[fastest]
+        effective = sum(count * speeds[node_type] for node_type, count in counts.items()) / speeds[fastest]
+        whole = int(effective + 1e-12)
+        return curve.rate(whole) + (effective - whole) * (curve.rate(whole + 1) - curve.rate(whole))
+
+    def _mean_s(self, nodes: Collection[str], from_s: float = 0.0) -> float:
+        """Mean over nodes of the seconds of the look-ahead after `from_s` for which they are still there."""
+        if not self.problem.terms.horizons:
+            return max(0.0, self.problem.look_ahead_s - from_s)
+        return sum(self._lasts_s(node, from_s) for node in nodes) / len(nodes)
+
+    def _lasts_s(self, node: str, from_s: float = 0.0) -> float:
+        """Expected seconds of the look-ahead after `from_s` for which the node is still there."""
+        look_ahead_s = self.problem.look_ahead_s
+        if from_s >= look_ahead_s:
+            return 0.0
+        horizon_s = self.horizon_s[self.departure[node]]
+        if horizon_s == math.inf:
+            return look_ahead_s - from_s
+        return horizon_s * (self._stays(horizon_s, from_s) - self._stays(horizon_s, look_ahead_s))
+
+    @staticmethod
+    def _stays(horizon_s: float, seconds: float) -> float:
+        """Probability that a hole of this mean goes on for so long."""
+        return math.exp(-seconds / horizon_s) if horizon_s > 0 else 0.0
+
+
+def _fastest_curve(trainer: Trainer) -> Curve:
+    if trainer.curves_by_type is None:
+        return trainer.curve
+    return max(trainer.curves_by_type.values(), key=_rate_one)
+
+
+def _best_rate(trainer: Trainer) -> float:
+    return _fastest_curve(trainer).rate(trainer.max_nodes) or 1.0
+
+
+@functools.lru_cache(maxsize=4096)
+def _rate_one(curve: Curve) -> float:
+    first_nodes, first_rate = next((point for point in curve.points if point[1] > 0), (1, 1.0))
+    return curve.rate(1) or first_rate / first_nodes

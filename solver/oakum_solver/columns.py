@@ -1,0 +1,185 @@
+"""Compositions worth looking at, for the MILP to choose from."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from oakum_solver.milp import Choice, choose
+from oakum_solver.pools import Composition
+from oakum_solver.prices import Market
+from oakum_solver.value import Floats, ValueModel
+
+_MOST_CHOICES = 4000
+"""PuLP writes about ten thousand binaries a second."""
+_MOST_OF_ALL = 600
+"""So many compositions of all trainers are looked at without asking which are promising."""
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """What the MILP made of a plan."""
+
+    compositions: tuple[Composition, ...]
+    values: tuple[float, ...]
+    bound: float
+    """No selection of the compositions looked at is worth more."""
+    optimal: bool
+    complete: bool
+    """Whether every composition that a plan may use was looked at."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Compositions to choose from, for each trainer."""
+
+    compositions: list[list[Composition]]
+    complete: bool
+    """Whether every plan that could be better is among them."""
+
+
+def improve(
+    model: ValueModel,
+    candidates: Candidates,
+    incumbent: tuple[Composition, ...],
+    values: tuple[float, ...],
+    left_s: Callable[[], float],
+) -> Improvement:
+    """The best selection among the candidates and the incumbent's compositions.
+
+    Raises `MilpError` where the solver gives no usable answer.
+    """
+    found: list[Composition] = []
+    choices: list[Choice] = []
+    for j, composition in enumerate(incumbent):
+        for candidate in _distinct([composition, *candidates.compositions[j]]):
+            found.append(candidate)
+            value = values[j] if candidate == composition else model.value(j, candidate)
+            choices.append(Choice(j, _use(model, j, candidate), value))
+    capacities = {str(number): pool.size for number, pool in enumerate(model.pools.pools)}
+    capacities |= {f"user {user}": cap for user, cap in model.problem.user_caps.items()}
+    gap = 0.0 if candidates.complete else model.problem.gap
+    answer = choose(choices, capacities, dict(enumerate(values)), model.problem, left_s, gap)
+    picked = {choices[index].trainer: index for index in answer.chosen}
+    return Improvement(
+        tuple(found[picked[j]] for j in range(len(incumbent))),
+        tuple(choices[picked[j]].value for j in range(len(incumbent))),
+        answer.bound,
+        answer.optimal,
+        candidates.complete,
+    )
+
+
+def all_compositions(model: ValueModel) -> Candidates | None:
+    """Every composition without migration; None where they are too many to look at."""
+    counts = [_count(model, j) for j in range(len(model.trainers))]
+    if sum(counts) > _MOST_OF_ALL:
+        return None
+    return Candidates([list(_all(model, j)) for j in range(len(model.trainers))], complete=True)
+
+
+def _ranges(model: ValueModel, j: int) -> tuple[list[range], list[range]]:
+    """For each pool, the nodes that trainer j may have of it where it shrinks, and where it grows."""
+    held, high = model.pools.held[j], model.trainers[j].max_nodes
+    fewer = [range(held.get(pool, 0) + 1) for pool in range(len(model.pools.pools))]
+    more = [
+        range(held.get(number, 0), min(pool.size, max(high, held.get(number, 0))) + 1)
+        for number, pool in enumerate(model.pools.pools)
+    ]
+    return fewer, more
+
+
+def _count(model: ValueModel, j: int) -> float:
+    return sum(math.prod(len(counts) for counts in ranges) for ranges in _ranges(model, j))
+
+
+def _all(model: ValueModel, j: int) -> Iterator[Composition]:
+    trainer = model.trainers[j]
+    for ranges in _ranges(model, j):
+        for counts in itertools.product(*ranges):
+            composition = {pool: count for pool, count in enumerate(counts) if count}
+            nodes = sum(counts)
+            if (nodes == 0 and not trainer.guaranteed) or trainer.min_nodes <= nodes <= trainer.max_nodes:
+                yield composition
+
+
+def promising(model: ValueModel, market: Market, prices: Floats, slack: float) -> Candidates:
+    """Compositions that stay, shrink, or take nodes of one pool, the most promising at these prices.
+
+    With one that gives up more than `slack` of the surplus at the prices no plan is better than the known one.
+    """
+    best = market.best(prices).surplus[:, None]
+    forbidden = np.array([trainer.guaranteed for trainer in model.trainers])
+    kept = best - market.net_of_keeping(prices)
+    kept[forbidden, 0] = np.inf
+    held_price = (market.held_counts @ prices)[:, None]
+    lost = [(kept, -1)]
+    for pool, table in enumerate(market.grow):
+        room = market.sizes[pool] - market.held_counts[:, pool]
+        short = best - (table - prices[pool] * market.more - held_price)
+        lost.append((np.where(market.more <= room[:, None], short, np.inf), pool))
+    entries = []
+    for table, pool in lost:
+        for j, nodes in zip(*np.nonzero(table <= slack), strict=True):
+            entries.append((float(table[j, nodes]), int(j), pool, int(nodes)))
+    entries.sort()
+    compositions = [list(_mixtures(model, j)) for j in range(len(model.trainers))]
+    for _, j, pool, nodes in entries[:_MOST_CHOICES]:
+        compositions[j].append(_composition(model, j, pool, nodes))
+    complete = len(entries) <= _MOST_CHOICES and len(market.sizes) <= 1 and not model.typed
+    return Candidates(compositions, complete)
+
+
+def _composition(model: ValueModel, j: int, pool: int, nodes: int) -> Composition:
+    if pool < 0:
+        return model.kept(j, nodes)
+    held = model.pools.held[j]
+    return {**held, pool: held.get(pool, 0) + nodes}
+
+
+def _use(model: ValueModel, j: int, composition: Composition) -> dict[str, int]:
+    use = {str(pool): count for pool, count in composition.items()}
+    user = model.trainers[j].user
+    if user is not None and user in model.problem.user_caps:
+        use[f"user {user}"] = sum(composition.values())
+    return use
+
+
+def _distinct(candidates: list[Composition]) -> Iterator[Composition]:
+    seen = set()
+    for composition in candidates:
+        key = tuple(sorted(composition.items()))
+        if key not in seen:
+            seen.add(key)
+            yield composition
+
+
+def _grid(most: int) -> Iterator[int]:
+    """All counts up to 8, then about a fifth apart: a finer grid would bring thousands of binaries."""
+    count = 1
+    while count < most:
+        yield count
+        count = max(count + 1, int(count * 1.2)) if count >= 8 else count + 1
+    if most > 0:
+        yield most
+
+
+def _mixtures(model: ValueModel, j: int) -> Iterator[Composition]:
+    """Nodes of two types for a trainer that may mix them and has none yet."""
+    trainer, pools = model.trainers[j], model.pools.pools
+    if not trainer.mixes_types or trainer.curves_by_type is None or model.held[j]:
+        return
+    high = min(trainer.max_nodes, model.problem.num_nodes)
+    for first, a in enumerate(pools):
+        for second in range(first + 1, len(pools)):
+            if a.node_type == pools[second].node_type:
+                continue
+            for x in _grid(min(a.size, high - 1)):
+                for y in _grid(min(pools[second].size, high - x)):
+                    mixture = {first: x, second: y}
+                    if model.rate(j, mixture) > 0:
+                        yield mixture

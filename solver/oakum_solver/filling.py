@@ -1,0 +1,133 @@
+"""Hands free nodes out: pool by pool, each split among the trainers by a knapsack of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from oakum_solver.draft import Draft
+from oakum_solver.knapsack import exact, fill, relax
+from oakum_solver.value import Floats, ValueModel
+
+_MOST_ROUNDS = 3
+
+
+def fill_pools(draft: Draft, classes: Iterable[list[int]], thorough: bool) -> None:
+    """Give free nodes to whom they are worth the most, the trainers of one class after the other.
+
+    Nodes that leave together go out together: the largest pool first, each pool split at once, so that a
+    trainer takes as few pools as it is worth. `thorough` splits each pool exactly.
+    """
+    for trainers in classes:
+        give_minimum(draft, [j for j in trainers if draft.model.trainers[j].guaranteed], forced=True)
+        for _ in range(_MOST_ROUNDS):
+            given = sum(draft.free)
+            for pool in sorted(range(len(draft.free)), key=lambda pool: -draft.free[pool]):
+                if draft.free[pool]:
+                    _split(draft, pool, trainers, thorough)
+            give_minimum(draft, trainers, forced=False)
+            if sum(draft.free) in (0, given):
+                break
+
+
+def split_again(draft: Draft, trainers: list[int], go_on: Callable[[], bool]) -> None:
+    """Take each pool's new nodes back and split them anew, as long as that raises the draft's worth."""
+    worth = math.fsum(draft.values())
+    for _ in range(_MOST_ROUNDS):
+        before = worth
+        for pool in range(len(draft.free)):
+            if not go_on():
+                return
+            after, free = [dict(composition) for composition in draft.after], list(draft.free)
+            if not draft.take_back(pool):
+                continue
+            _split(draft, pool, trainers, thorough=True)
+            now = math.fsum(draft.values())
+            if now > worth:
+                worth = now
+            else:
+                draft.restore(after, free)
+        if worth <= before:
+            return
+
+
+def _split(draft: Draft, pool: int, trainers: list[int], thorough: bool) -> None:
+    """Split the free nodes of one pool among trainers."""
+    gains = draft.gains(pool)[trainers]
+    if draft.model.problem.user_caps:
+        _split_within_caps(draft, pool, trainers, gains)
+        return
+    if not (gains[:, 1:] > 0).any():
+        return
+    relaxation = relax(gains, draft.free[pool])
+    assert relaxation is not None, "no nodes at all is always a choice"
+    sizes = fill(gains, relaxation.sizes, draft.free[pool])
+    if thorough:
+        better = exact(gains, draft.free[pool], sizes, relaxation)
+        sizes = sizes if better is None else better
+    for j, more in zip(trainers, sizes.tolist(), strict=True):
+        if more:
+            draft.add(j, pool, more)
+
+
+def _split_within_caps(draft: Draft, pool: int, trainers: list[int], gains: Floats) -> None:
+    """Jump by jump, the best worth per node first, as far as each user's cap allows."""
+    more = np.arange(gains.shape[1])
+    while draft.free[pool]:
+        room = np.array([min(draft.free[pool], draft.room_of_user(j)) for j in trainers])[:, None]
+        slopes = np.where((more > 0) & (more <= room), gains, -np.inf) / np.maximum(more, 1)
+        row, count = divmod(int(slopes.argmax()), len(more))
+        if not slopes[row, count] > 0:
+            return
+        draft.add(trainers[row], pool, count)
+        gains = draft.gains(pool)[trainers]
+        more = np.arange(gains.shape[1])
+
+
+def give_minimum(draft: Draft, trainers: list[int], forced: bool) -> None:
+    """Trainers without enough nodes gather their minimum from several pools, where that gains or is `forced`."""
+    for j in sorted(trainers, key=lambda j: -draft.model.trainers[j].waited_s):
+        need = draft.model.trainers[j].min_nodes - sum(draft.after[j].values())
+        if need <= 0 or draft.shrunk[j] or need > min(sum(draft.free), draft.room_of_user(j)):
+            continue
+        found = _gathered(draft, j, need)
+        if found is None:
+            continue
+        grown = dict(draft.after[j])
+        for pool, count in found.items():
+            grown[pool] = grown.get(pool, 0) + count
+        if forced or draft.model.value(j, grown) > draft.model.value(j, draft.after[j]):
+            for pool, count in found.items():
+                draft.add(j, pool, count)
+
+
+def _gathered(draft: Draft, j: int, need: int) -> dict[int, int] | None:
+    """`need` free nodes for trainer j from as few pools as possible; None where it cannot run on what is free."""
+    model = draft.model
+    trainer = model.trainers[j]
+    present = set(model.types(draft.after[j]))
+    usable = set(trainer.curves_by_type or {pool.node_type for pool in model.pools.pools})
+    together = trainer.mixes_types or trainer.curves_by_type is None
+    choices = [usable] if together else [{t} for t in sorted(usable if not present else present & usable)]
+    for types in choices:
+        pools = [p for p, free in enumerate(draft.free) if free and model.pools.pools[p].node_type in types]
+        if sum(draft.free[pool] for pool in pools) >= need:
+            return _largest_first(draft, pools, need)
+    return None
+
+
+def _largest_first(draft: Draft, pools: list[int], need: int) -> dict[int, int]:
+    found = {}
+    for pool in sorted(pools, key=lambda pool: -draft.free[pool]):
+        if need > 0:
+            found[pool] = min(need, draft.free[pool])
+            need -= found[pool]
+    return found
+
+
+def classes_of(model: ValueModel) -> list[list[int]]:
+    """Trainers by priority, the highest first."""
+    priorities = sorted({trainer.priority for trainer in model.trainers}, reverse=True)
+    return [[j for j, t in enumerate(model.trainers) if t.priority == priority] for priority in priorities]

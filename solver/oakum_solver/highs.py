@@ -1,0 +1,82 @@
+"""HiGHS as a child process that can always be killed: a crash in its library costs a plan's quality, no more."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import pulp
+
+from oakum_solver.cbc import MilpSolution, run_killable
+from oakum_solver.errors import MilpError
+
+_EXIT_MARGIN_S = 0.25
+"""Left to HiGHS, out of its time, to start, and to write its best solution."""
+
+
+def run_highs(model: pulp.LpProblem, time_limit_s: float, gap: float = 0.0) -> MilpSolution:
+    """Maximise `model`, a problem with integer variables, within `time_limit_s` seconds, to an absolute `gap`.
+
+    Raises `MilpError` where highspy is missing, HiGHS crashes, or has no solution when its time is up.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="oakum-highs-", ignore_cleanup_errors=True) as folder:
+            return _solve_in(Path(folder), model, time_limit_s, gap)
+    except (OSError, pulp.PulpError) as error:
+        raise MilpError(f"HiGHS cannot be run: {error}") from error
+
+
+def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: float = 0.0) -> MilpSolution:
+    model_file, solution_file = folder / "model.mps", folder / "solution.json"
+    _, names, _, _ = model.writeMPS(str(model_file), pulp.LpMinimize, rename=1)
+    own_limit_s = max(time_limit_s - _EXIT_MARGIN_S, time_limit_s / 2)
+    command = [
+        sys.executable,
+        "-m",
+        "oakum_solver.highs",
+        str(model_file),
+        str(solution_file),
+        f"{own_limit_s:.3f}",
+    ]
+    log = run_killable("HiGHS", command, folder, time_limit_s)
+    try:
+        found = json.loads(solution_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MilpError(f"HiGHS left no readable solution ({error}); its last words: {log[-200:]!r}") from error
+    if found["values"] is None:
+        raise MilpError(f"HiGHS found no solution within {time_limit_s:.3g} s: {found['status']}")
+    values = {name: found["values"].get(short, 0.0) for name, short in names.items()}
+    return MilpSolution(values, found["optimal"], found["bound"])
+
+
+def _main(model_file: str, solution_file: str, time_limit_s: str, gap: str) -> None:
+    """The child: solve the model file, which is a minimisation, and write what was found."""
+    import highspy
+
+    solver = highspy.Highs()  # type: ignore[no-untyped-call]
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("threads", 1)
+    solver.setOptionValue("mip_rel_gap", 0.0)
+    solver.setOptionValue("mip_abs_gap", float(gap))
+    solver.setOptionValue("time_limit", float(time_limit_s))
+    solver.readModel(model_file)
+    solver.run()
+    status, info = solver.getModelStatus(), solver.getInfo()
+    values = None
+    if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
+        columns = solver.getLp().col_names_
+        values = dict(zip(columns, solver.getSolution().col_value, strict=True))
+    bound = -info.mip_dual_bound if abs(info.mip_dual_bound) < highspy.kHighsInf else None
+    document = {
+        "status": solver.modelStatusToString(status),
+        "optimal": status == highspy.HighsModelStatus.kOptimal,
+        "values": values,
+        "bound": bound,
+    }
+    Path(solution_file).write_text(json.dumps(document), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,439 @@
+"""A log, replayed: at every change of the idle nodes, at every arrival and end of a trainer, a plan is made.
+
+The planner sees what it would see in service: which nodes are idle now and for how long they have been, what
+it granted, and what the past of this very log taught it. It never sees an end of a hole before it comes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from oakum_solver.errors import ProblemError
+from oakum_solver.forecast import CohortForecast
+from oakum_solver.logs.holes import HoleLog, changes, count_changes
+from oakum_solver.objectives import Metric, Objective
+from oakum_solver.plan import Plan
+from oakum_solver.problem import PUBLISHED, MilpSolver, NodeGroup, Problem, Terms, Trainer
+from oakum_solver.replay.costs import CostModel, RescaleCosts
+from oakum_solver.replay.ideal import ideal_achievement
+from oakum_solver.replay.result import Losses, ReplayResult, Steps, TrainerOutcome
+from oakum_solver.replay.run import Cause, TrainerRun
+from oakum_solver.replay.workload import WorkItem, Workload
+from oakum_solver.solve import Policy, solve
+
+Nodes = NDArray[np.int32]
+Progress = Callable[[float, int, int], None]
+"""Called with the fraction of the log's time done, the events done, and the events in all."""
+
+_NOT_IDLE, _FREE = -2, -1
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """How a log is replayed."""
+
+    objective: Metric = Objective.SPEEDUP
+    look_ahead_s: float = 1800.0
+    cost: CostModel = CostModel.PAPER
+    stall_s: float = 1.0
+    """Seconds of a regroup, for the cost model `in-place`."""
+    startup_s: float = 20.0
+    """Seconds until a node that joins is ready, for the cost model `in-place`."""
+    max_trainers: int | None = None
+    """Most trainers that run or wait for nodes at once, first come first served; None: all."""
+    policy: Policy = "milp"
+    groups: bool = True
+    """Whether the planner knows which nodes became idle together and how long their holes are expected to last."""
+    published: bool = False
+    """Plan for the published objective alone, without the terms that it leaves out."""
+    milp_solver: MilpSolver = "cbc"
+    time_limit_s: float = 5.0
+    gap: float = 1e-3
+    """Relative gap at which a plan is good enough."""
+
+    def __post_init__(self) -> None:
+        if self.max_trainers is not None and self.max_trainers < 1:
+            raise ProblemError(f"max_trainers is {self.max_trainers}: expected at least 1")
+        if not 0 < self.look_ahead_s < math.inf:
+            raise ProblemError(f"look_ahead_s is {self.look_ahead_s}: expected seconds above 0")
+
+    @property
+    def terms(self) -> Terms:
+        """What the planner counts."""
+        if self.published:
+            return PUBLISHED
+        return Terms(horizons=self.groups, departures=self.groups)
+
+
+def replay(
+    log: HoleLog, workload: Workload, settings: ReplaySettings, progress: Progress | None = None
+) -> ReplayResult:
+    """Replay the log. Raises `ProblemError` where the workload makes no sense for it."""
+    started_s = time.perf_counter()
+    engine = _Engine(log, workload, settings)
+    engine.run(progress)
+    return engine.result(time.perf_counter() - started_s)
+
+
+@dataclass
+class _Rows:
+    """The steps so far, column by column."""
+
+    time_s: list[float] = field(default_factory=list)
+    idle: list[int] = field(default_factory=list)
+    used: list[int] = field(default_factory=list)
+    running: list[int] = field(default_factory=list)
+    rate: list[float] = field(default_factory=list)
+    value: list[float] = field(default_factory=list)
+    bound: list[float] = field(default_factory=list)
+    optimal: list[bool] = field(default_factory=list)
+    solve_s: list[float] = field(default_factory=list)
+    solver: list[str] = field(default_factory=list)
+
+
+class _Engine:
+    def __init__(self, log: HoleLog, workload: Workload, settings: ReplaySettings) -> None:
+        self.log, self.settings = log, settings
+        costs = RescaleCosts(settings.cost, settings.stall_s, settings.startup_s)
+        self.runs = [_run(item, costs, len(log.nodes)) for item in workload.items]
+        self.waiting = list(range(len(self.runs)))
+        """Runs that have not arrived, or wait for a place among `max_trainers`, in order of submission."""
+        self.live: list[int] = []
+        self.number = {run.trainer.id: index for index, run in enumerate(self.runs)}
+        self.index = {name: index for index, name in enumerate(log.nodes)}
+        self.names = np.array(log.nodes, dtype=object)
+        self.owner: NDArray[np.int32] = np.full(len(log.nodes), _NOT_IDLE, dtype=np.int32)
+        """For each node, the run that has it, or one of the constants above."""
+        self.cohort: NDArray[np.int32] = np.zeros(len(log.nodes), dtype=np.int32)
+        """For each idle node, the number of the event at which it became idle."""
+        self.born_s = [0.0]
+        """When the event of each number was."""
+        self.forecast = CohortForecast()
+        self.ends: list[tuple[float, int, int]] = []
+        """(end_s, run, version): when runs end if nothing changes."""
+        self.version = [0] * len(self.runs)
+        self.idle_node_s = 0.0
+        self.rows = _Rows()
+        self.idle_steps: list[tuple[float, int]] = []
+
+    def run(self, progress: Progress | None) -> None:
+        total = count_changes(self.log)
+        now_s, idle = 0.0, 0
+        for done, (at_s, left, came) in enumerate(self._changes_and_end(), start=1):
+            while (own_s := self._next_own_event_s()) < at_s:
+                self.idle_node_s += idle * (own_s - now_s)
+                now_s = own_s
+                self._event(now_s, _NONE, _NONE)
+            self.idle_node_s += idle * (at_s - now_s)
+            now_s = at_s
+            idle += len(came) - len(left)
+            self.idle_steps.append((now_s, idle))
+            if done <= total:
+                self._event(now_s, left, came)
+            if progress is not None:
+                progress(now_s / self.log.duration_s, min(done, total), total)
+        for run in self.runs:
+            run.advance(max(run.now_s, now_s))
+
+    def _changes_and_end(self) -> Iterator[tuple[float, Nodes, Nodes]]:
+        yield from changes(self.log)
+        yield self.log.duration_s, _NONE, _NONE
+
+    def _next_own_event_s(self) -> float:
+        """When the next trainer arrives or ends."""
+        while self.ends and self.ends[0][2] != self.version[self.ends[0][1]]:
+            heapq.heappop(self.ends)
+        end_s = self.ends[0][0] if self.ends else math.inf
+        return min(end_s, self._next_arrival_s())
+
+    def _next_arrival_s(self) -> float:
+        most = self.settings.max_trainers
+        if not self.waiting or (most is not None and len(self.live) >= most):
+            return math.inf
+        return self.runs[self.waiting[0]].item.submit_s
+
+    def _event(self, now_s: float, left: Nodes, came: Nodes) -> None:
+        """Nodes leave and come, trainers end and arrive; then the rest is planned anew."""
+        self.born_s.append(now_s)
+        self._take_away(now_s, left)
+        self.owner[came] = _FREE
+        self.cohort[came] = len(self.born_s) - 1
+        self._end_runs(now_s)
+        while self._next_arrival_s() <= now_s:
+            run = self.waiting.pop(0)
+            self.live.append(run)
+            self.runs[run].now_s = self.runs[run].waiting_since_s = now_s
+        idle = np.flatnonzero(self.owner != _NOT_IDLE)
+        if self.live:
+            problem = self._problem(now_s, idle)
+            plan = solve(problem, self.settings.policy, explained=False)
+            self._carry_out(now_s, problem, plan)
+            self._note(now_s, len(idle), plan)
+
+    def _take_away(self, now_s: float, left: Nodes) -> None:
+        """Foreground jobs take nodes."""
+        if not len(left):
+            return
+        owners = self.owner[left]
+        for run in np.unique(owners[owners >= 0]).tolist():
+            self._resize(run, now_s, taken=set(left[owners == run].tolist()), cause=Cause.PREEMPTION)
+        ages_s = now_s - np.array(self.born_s)[self.cohort[left]]
+        self.forecast.learn(ages_s)
+        self.owner[left] = _NOT_IDLE
+
+    def _end_runs(self, now_s: float) -> None:
+        while self._next_end_s() <= now_s:
+            run = heapq.heappop(self.ends)[1]
+            self.version[run] += 1
+            ended = self.runs[run]
+            ended.advance(now_s)
+            ended.samples = float(ended.item.samples or 0.0)
+            ended.end_s = now_s
+            self.owner[sorted(ended.nodes)] = _FREE
+            ended.sizes.append((now_s, 0))
+            ended.nodes = set()
+            self.live.remove(run)
+
+    def _next_end_s(self) -> float:
+        while self.ends and self.ends[0][2] != self.version[self.ends[0][1]]:
+            heapq.heappop(self.ends)
+        return self.ends[0][0] if self.ends else math.inf
+
+    def _problem(self, now_s: float, idle: NDArray[np.int64]) -> Problem:
+        return Problem(
+            trainers=tuple(self._trainer(run, now_s) for run in self.live),
+            groups=self._groups(now_s, idle),
+            look_ahead_s=self.settings.look_ahead_s,
+            objective=self.settings.objective,
+            time_limit_s=self.settings.time_limit_s,
+            terms=self.settings.terms,
+            milp_solver=self.settings.milp_solver,
+            gap=self.settings.gap,
+        )
+
+    def _trainer(self, index: int, now_s: float) -> Trainer:
+        """The trainer as it is now. Facts that the objective does not ask for stay away: they cost time."""
+        run = self.runs[index]
+        if run.item.samples is None and self.settings.objective in _MEMORYLESS:
+            return run.trainer
+        run.advance(now_s)
+        return dataclasses.replace(
+            run.trainer,
+            attained_samples=run.samples,
+            remaining_samples=run.remaining_samples,
+            deadline_in_s=run.trainer.deadline_in_s + run.item.submit_s - now_s,
+            waited_s=0.0 if run.nodes else now_s - run.waiting_since_s,
+        )
+
+    def _groups(self, now_s: float, idle: NDArray[np.int64]) -> tuple[NodeGroup, ...]:
+        """The idle nodes by owner and, where the planner may know it, by cohort."""
+        owners = self.owner[idle].astype(np.int64)
+        cohorts = self.cohort[idle].astype(np.int64) if self.settings.groups else np.zeros_like(owners)
+        keys = cohorts * (len(self.runs) + 1) + owners + 1
+        order = np.argsort(keys, kind="stable")
+        keys = keys[order]
+        firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+        names = self.names[idle[order]].tolist()
+        lasts = [*firsts[1:].tolist(), len(names)][: len(firsts)]
+        cohort_of = (keys[firsts] // (len(self.runs) + 1)).tolist()
+        owner_of = (keys[firsts] % (len(self.runs) + 1) - 1).tolist()
+        if self.settings.groups:
+            horizons = self.forecast.remaining_s(now_s - np.array([self.born_s[c] for c in cohort_of])).tolist()
+        else:
+            horizons = [math.inf] * len(cohort_of)
+        return tuple(
+            NodeGroup(
+                tuple(names[first:last]),
+                owner=None if owner < 0 else self.runs[owner].trainer.id,
+                horizon_s=horizon_s,
+                cohort=str(cohort) if self.settings.groups else None,
+            )
+            for first, last, cohort, owner, horizon_s in zip(
+                firsts.tolist(), lasts, cohort_of, owner_of, horizons, strict=True
+            )
+        )
+
+    def _carry_out(self, now_s: float, problem: Problem, plan: Plan) -> None:
+        """Give and take what the plan changes: first take, then give."""
+        given = []
+        for allocation in plan.allocations:
+            held = problem.held[allocation.trainer]
+            if len(held) == len(allocation.nodes):
+                continue
+            run = self.number[allocation.trainer]
+            before = {self.index[name] for name in held}
+            after = {self.index[name] for name in allocation.nodes}
+            if taken := before - after:
+                self.owner[sorted(taken)] = _FREE
+                self._resize(run, now_s, taken=taken, cause=Cause.SHRINK)
+            if new := after - before:
+                given.append((run, new))
+        for run, new in given:
+            self.owner[sorted(new)] = run
+            self._resize(run, now_s, given=new)
+
+    def _resize(
+        self,
+        index: int,
+        now_s: float,
+        given: set[int] | None = None,
+        taken: set[int] | None = None,
+        cause: Cause = Cause.SHRINK,
+    ) -> None:
+        run = self.runs[index]
+        run.advance(now_s)
+        if taken:
+            run.take(taken, cause)
+        if given:
+            run.give(given)
+        self.version[index] += 1
+        if (end_s := run.finish_s()) < math.inf:
+            heapq.heappush(self.ends, (end_s, index, self.version[index]))
+
+    def _note(self, now_s: float, idle: int, plan: Plan) -> None:
+        rows, sizes = self.rows, [len(self.runs[run].nodes) for run in self.live]
+        rows.time_s.append(now_s)
+        rows.idle.append(idle)
+        rows.used.append(sum(sizes))
+        rows.running.append(sum(size > 0 for size in sizes))
+        rows.rate.append(
+            sum(self.runs[run].rates[size] * self._unit(run) for run, size in zip(self.live, sizes, strict=True))
+        )
+        rows.value.append(plan.value)
+        rows.bound.append(plan.bound)
+        rows.optimal.append(plan.optimal)
+        rows.solve_s.append(plan.solve_s)
+        rows.solver.append(plan.solver)
+
+    def _unit(self, run: int) -> float:
+        """Worth of one sample in the unit in which achievements are compared."""
+        return sample_worth(self.settings.objective, self.runs[run].trainer)
+
+    def result(self, wall_s: float) -> ReplayResult:
+        log, settings, hours = self.log, self.settings, self.log.duration_s / 3600
+        equivalent = self.idle_node_s / self.log.duration_s
+        achieved = sum(run.samples * self._unit(index) for index, run in enumerate(self.runs))
+        achievable = self._ideal([(0.0, log.duration_s, equivalent)], math.ceil(equivalent))
+        bound = self._ideal(self._idle_intervals(), max((idle for _, idle in self.idle_steps), default=0))
+        granted = sum(run.granted_node_s for run in self.runs) / 3600
+        lost = {cause: sum(run.lost_node_s[cause] for run in self.runs) / 3600 for cause in Cause}
+        return ReplayResult(
+            log=log.name,
+            policy=settings.policy,
+            cost=settings.cost,
+            objective=str(settings.objective),
+            look_ahead_s=settings.look_ahead_s,
+            nodes=len(log.nodes),
+            hours=hours,
+            cut_hours=log.cut_s / 3600,
+            events=len(self.born_s) - 1,
+            idle_node_hours=self.idle_node_s / 3600,
+            used_node_hours=granted,
+            productive_node_hours=sum(run.productive_node_s for run in self.runs) / 3600,
+            equivalent_nodes=equivalent,
+            samples=sum(run.samples for run in self.runs),
+            achieved=achieved,
+            achievable=achievable,
+            efficiency=achieved / achievable if achievable else 0.0,
+            zero_cost_bound=bound / achievable if achievable else 0.0,
+            losses=Losses(
+                startup=lost[Cause.STARTUP],
+                grow=lost[Cause.GROW],
+                shrink=lost[Cause.SHRINK],
+                preemption=lost[Cause.PREEMPTION],
+                unallocated=max(0.0, self.idle_node_s / 3600 - granted),
+            ),
+            rescales=sum(run.rescales for run in self.runs),
+            trainers=tuple(_outcome(run) for run in self.runs),
+            steps=_steps(self.rows),
+            wall_s=wall_s,
+            notes=log.notes,
+        )
+
+    def _idle_intervals(self) -> list[tuple[float, float, float]]:
+        points = [(0.0, 0), *self.idle_steps]
+        return [
+            (start_s, end_s, float(idle))
+            for (start_s, idle), (end_s, _) in itertools.pairwise(points)
+            if end_s > start_s
+        ]
+
+    def _ideal(self, idle: list[tuple[float, float, float]], most_nodes: int) -> float:
+        units = [self._unit(index) for index in range(len(self.runs))]
+        return ideal_achievement(
+            [_worth_by_size(run, unit) for run, unit in zip(self.runs, units, strict=True)],
+            [run.item.submit_s for run in self.runs],
+            [
+                math.inf if run.item.samples is None else run.item.samples * unit
+                for run, unit in zip(self.runs, units, strict=True)
+            ],
+            idle,
+            most_nodes,
+            self.settings.max_trainers,
+        )
+
+
+_NONE: Nodes = np.zeros(0, dtype=np.int32)
+_MEMORYLESS = (Objective.THROUGHPUT, Objective.SPEEDUP, Objective.WEIGHTED)
+
+
+def sample_worth(objective: Metric, trainer: Trainer) -> float:
+    """Worth of one sample where achievements are added up: as the objective says where it is linear in samples,
+    else in seconds of training on one node."""
+    if objective is Objective.THROUGHPUT:
+        return trainer.weight
+    if objective is Objective.WEIGHTED:
+        return trainer.weight / trainer.curve.rate(trainer.max_nodes)
+    rate_one = trainer.curve.rate(1) or next((rate / n for n, rate in trainer.curve.points if rate > 0), 1.0)
+    return trainer.weight / rate_one
+
+
+def _run(item: WorkItem, costs: RescaleCosts, num_nodes: int) -> TrainerRun:
+    trainer = costs.charged(item.trainer)
+    most = min(trainer.max_nodes, num_nodes)
+    rates = tuple(trainer.curve.rate(n) if n >= trainer.min_nodes else 0.0 for n in range(most + 1))
+    return TrainerRun(item, trainer, rates, sizes=[(item.submit_s, 0)])
+
+
+def _worth_by_size(run: TrainerRun, unit: float) -> NDArray[np.float64]:
+    worth = np.array(run.rates) * unit
+    worth[1 : run.trainer.min_nodes] = -np.inf
+    return worth
+
+
+def _outcome(run: TrainerRun) -> TrainerOutcome:
+    return TrainerOutcome(
+        name=run.trainer.id,
+        submit_s=run.item.submit_s,
+        start_s=run.start_s,
+        end_s=run.end_s,
+        samples=run.samples,
+        wanted_samples=run.item.samples,
+        node_hours=run.granted_node_s / 3600,
+        rescales=run.rescales,
+        sizes=tuple(run.sizes),
+    )
+
+
+def _steps(rows: _Rows) -> Steps:
+    return Steps(
+        time_s=np.array(rows.time_s),
+        idle_nodes=np.array(rows.idle, dtype=np.int64),
+        used_nodes=np.array(rows.used, dtype=np.int64),
+        running_trainers=np.array(rows.running, dtype=np.int64),
+        rate=np.array(rows.rate),
+        value=np.array(rows.value),
+        bound=np.array(rows.bound),
+        optimal=np.array(rows.optimal, dtype=np.bool_),
+        solve_s=np.array(rows.solve_s),
+        solver=tuple(rows.solver),
+    )
