@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from oakum_solver.errors import ProblemError
 from oakum_solver.forecast import CohortForecast
+from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog, changes, count_changes
 from oakum_solver.objectives import Metric, Objective
 from oakum_solver.plan import Plan
@@ -42,7 +43,7 @@ class ReplaySettings:
     """How a log is replayed."""
 
     objective: Metric = Objective.SPEEDUP
-    look_ahead_s: float = 1800.0
+    look_ahead_s: float = 600.0
     cost: CostModel = CostModel.PAPER
     stall_s: float = 1.0
     """Seconds of a regroup, for the cost model `in-place`."""
@@ -51,14 +52,18 @@ class ReplaySettings:
     max_trainers: int | None = None
     """Most trainers that run or wait for nodes at once, first come first served; None: all."""
     policy: Policy = "milp"
-    groups: bool = True
-    """Whether the planner knows which nodes became idle together and how long their holes are expected to last."""
+    groups: bool = False
+    """Whether the planner looks at which nodes became idle together and how long their holes may last."""
     published: bool = False
     """Plan for the published objective alone, without the terms that it leaves out."""
     milp_solver: MilpSolver = "cbc"
     time_limit_s: float = 5.0
     gap: float = 1e-3
     """Relative gap at which a plan is good enough."""
+    user_cap: int | None = None
+    """Most nodes that one user's trainers may have together; None: no cap."""
+    guard: StarvationGuard = field(default_factory=StarvationGuard)
+    """Who has waited for nodes for how long is guaranteed some; by default nobody is."""
 
     def __post_init__(self) -> None:
         if self.max_trainers is not None and self.max_trainers < 1:
@@ -72,6 +77,11 @@ class ReplaySettings:
         if self.published:
             return PUBLISHED
         return Terms(horizons=self.groups, departures=self.groups)
+
+    @property
+    def wants_facts(self) -> bool:
+        """Whether the planner asks what each trainer has had so far. If not, not asking saves time."""
+        return self.objective not in _MEMORYLESS or self.guard.wait_s < math.inf
 
 
 def replay(
@@ -124,6 +134,9 @@ class _Engine:
         self.idle_node_s = 0.0
         self.rows = _Rows()
         self.idle_steps: list[tuple[float, int]] = []
+        users = {run.trainer.user for run in self.runs} - {None}
+        cap = settings.user_cap
+        self._user_caps = {} if cap is None else {str(user): cap for user in users}
 
     def run(self, progress: Progress | None) -> None:
         total = count_changes(self.log)
@@ -153,7 +166,15 @@ class _Engine:
         while self.ends and self.ends[0][2] != self.version[self.ends[0][1]]:
             heapq.heappop(self.ends)
         end_s = self.ends[0][0] if self.ends else math.inf
-        return min(end_s, self._next_arrival_s())
+        return min(end_s, self._next_arrival_s(), self._next_guarantee_s())
+
+    def _next_guarantee_s(self) -> float:
+        """When the guard's word on a trainer next changes."""
+        guard = self.settings.guard
+        if guard.wait_s == math.inf:
+            return math.inf
+        runs = (self.runs[index] for index in self.live)
+        return min((r.waited_to_s + guard.changes_in_s(r.wait, bool(r.nodes)) for r in runs), default=math.inf)
 
     def _next_arrival_s(self) -> float:
         most = self.settings.max_trainers
@@ -164,6 +185,8 @@ class _Engine:
     def _event(self, now_s: float, left: Nodes, came: Nodes) -> None:
         """Nodes leave and come, trainers end and arrive; then the rest is planned anew."""
         self.born_s.append(now_s)
+        for index in self.live if self.settings.guard.wait_s < math.inf else ():
+            self.runs[index].wait_until(now_s, self.settings.guard)
         self._take_away(now_s, left)
         self.owner[came] = _FREE
         self.cohort[came] = len(self.born_s) - 1
@@ -171,7 +194,7 @@ class _Engine:
         while self._next_arrival_s() <= now_s:
             run = self.waiting.pop(0)
             self.live.append(run)
-            self.runs[run].now_s = self.runs[run].waiting_since_s = now_s
+            self.runs[run].arrive(now_s)
         idle = np.flatnonzero(self.owner != _NOT_IDLE)
         if self.live:
             problem = self._problem(now_s, idle)
@@ -218,16 +241,18 @@ class _Engine:
             terms=self.settings.terms,
             milp_solver=self.settings.milp_solver,
             gap=self.settings.gap,
+            user_caps=self._user_caps,
         )
 
     def _trainer(self, index: int, now_s: float) -> Trainer:
         """The trainer as it is now. Facts that the objective does not ask for stay away: they cost time."""
         run = self.runs[index]
-        if run.item.samples is None and self.settings.objective in _MEMORYLESS:
+        if run.item.samples is None and not self.settings.wants_facts:
             return run.trainer
         run.advance(now_s)
         return dataclasses.replace(
             run.trainer,
+            guaranteed=self.settings.guard.guarantees(run.wait),
             attained_samples=run.samples,
             remaining_samples=run.remaining_samples,
             deadline_in_s=run.trainer.deadline_in_s + run.item.submit_s - now_s,

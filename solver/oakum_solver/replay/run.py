@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from oakum_solver.guard import StarvationGuard, Wait
 from oakum_solver.problem import Trainer
 from oakum_solver.replay.workload import WorkItem
 
@@ -49,6 +50,18 @@ class TrainerRun:
     end_s: float | None = None
     sizes: list[tuple[float, int]] = field(default_factory=list)
     waiting_since_s: float = 0.0
+    wait: Wait = field(default_factory=Wait)
+    """What the starvation guard has to know, at `waited_to_s`."""
+    waited_to_s: float = 0.0
+
+    def arrive(self, now_s: float) -> None:
+        """It may have nodes from now on."""
+        self.now_s = self.waiting_since_s = self.waited_to_s = now_s
+
+    def wait_until(self, now_s: float, guard: StarvationGuard) -> None:
+        """Tell the guard that nothing has changed since it was last told."""
+        self.wait = guard.after(self.wait, now_s - self.waited_to_s, bool(self.nodes))
+        self.waited_to_s = now_s
 
     @property
     def productive(self) -> int:
