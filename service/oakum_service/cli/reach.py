@@ -1,0 +1,72 @@
+"""How far a long local command has got."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+
+class Reach:
+    """How far a replay has got: a bar on a terminal's stderr, and a sentence if it is interrupted."""
+
+    def __init__(self, bar: Progress | None) -> None:
+        self._bar = bar
+        self._task = None if bar is None else bar.add_task("Reading the log", total=1.0)
+        self._shown = 0.0
+        self._sentence = "while reading the log"
+
+    @classmethod
+    @contextmanager
+    def shown(cls) -> Iterator[Reach]:
+        """Shows it until the work is done; Ctrl-C ends the command with 130 and says how far it got."""
+        bar = _bar() if sys.stderr.isatty() else None
+        reach = cls(bar)
+        try:
+            if bar is None:
+                yield reach
+            else:
+                with bar:
+                    yield reach
+        except KeyboardInterrupt:
+            typer.echo(f"oakum: interrupted {reach._sentence}; nothing is written", err=True)
+            raise typer.Exit(130) from None
+
+    def reading(self, done: float) -> None:
+        """Progress of the reader."""
+        self._show(done, "Reading the log")
+
+    def replaying(self, done: float, events: int, total: int) -> None:
+        """Progress of the engine."""
+        self._sentence = f"after {done:.1%} of the log ({events:,} of {total:,} events)"
+        self._show(done, "Replaying")
+
+    def _show(self, done: float, name: str) -> None:
+        # Some ten thousand events a second must not each move the bar.
+        if self._bar is None or self._task is None or 0 <= done - self._shown < 0.001:
+            return
+        if done < self._shown:
+            self._bar.reset(self._task)
+        self._shown = done
+        self._bar.update(self._task, completed=done, description=name)
+
+
+def _bar() -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("ready in"),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

@@ -1,0 +1,119 @@
+"""What `oakum replay` prints for a person."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from oakum_service.cli.output import console, table
+from oakum_service.cli.units import count, duration
+from oakum_solver.replay.export import (
+    finished,
+    gaps,
+    loss_hours,
+    mean_completion_s,
+    not_optimal,
+    share,
+    solve_ms,
+)
+from oakum_solver.replay.result import ReplayResult
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_CAUSES = {
+    "startup": "Starting up",
+    "grow": "Grow stalls",
+    "shrink": "Shrink stalls",
+    "preemption": "Preemption stalls",
+    "unallocated": "Granted to nobody",
+}
+
+
+def print_summary(result: ReplayResult) -> None:
+    """Heading, key figures, where the idle node-time went, plans, trainers and notes."""
+    screen = console()
+    screen.print(_heading(result))
+    screen.print()
+    screen.print(_key_figures(result))
+    screen.print()
+    screen.print(_node_time(result))
+    screen.print()
+    screen.print(f"{_plans(result)}\n{_trainers(result)}\nReplayed in {duration(result.wall_s)}.")
+    if result.notes:
+        screen.print("\nNotes:")
+        for note in result.notes:
+            screen.print(f"  {note}", soft_wrap=True)
+
+
+def _heading(result: ReplayResult) -> str:
+    cut = f" ({_hours(result.cut_hours)} of maintenance cut out)" if result.cut_hours else ""
+    return (
+        f"{result.log}: {_hours(result.hours)}{cut} of {count(result.nodes)} nodes, "
+        f"{count(result.events)} events\n"
+        f"policy {result.policy}, cost {result.cost}, objective {result.objective}, "
+        f"look-ahead {duration(result.look_ahead_s)}"
+    )
+
+
+def _key_figures(result: ReplayResult) -> Table:
+    figures = table("", "", "")
+    figures.show_header = False
+    reached = share(result.efficiency, result.zero_cost_bound)
+    equivalent = f"{result.equivalent_nodes:,.1f}"
+    figures.add_row("Efficiency", _percent(result.efficiency), f"of what {equivalent} dedicated nodes would train")
+    figures.add_row(
+        "Zero-cost bound",
+        _percent(result.zero_cost_bound),
+        f"without any stall; {_percent(reached)} of it reached",
+    )
+    used = share(result.used_node_hours, result.idle_node_hours)
+    figures.add_row("Used", _percent(used), f"of {count(result.idle_node_hours)} idle node-hours")
+    machine = share(result.equivalent_nodes, result.nodes)
+    figures.add_row("Equivalent nodes", equivalent, f"idle on average, {_percent(machine)} of the machine")
+    return figures
+
+
+def _node_time(result: ReplayResult) -> Table:
+    rows = {"Productive": result.productive_node_hours}
+    rows |= {_CAUSES[cause]: hours for cause, hours in loss_hours(result.losses).items()}
+    listing = table("IDLE NODE-TIME", "NODE-HOURS", "SHARE", right=("NODE-HOURS", "SHARE"))
+    for name, hours in rows.items():
+        listing.add_row(name, f"{hours:,.1f}", _percent(share(hours, result.idle_node_hours)))
+    return listing
+
+
+def _plans(result: ReplayResult) -> str:
+    number = len(result.steps.solve_s)
+    if not number:
+        return "Plans: none."
+    p50, p99, longest = (duration(value / 1000) for value in solve_ms(result.steps).values())
+    return (
+        f"Plans: {count(number)}, {count(not_optimal(result.steps))} not proven optimal{_gap(result)}; "
+        f"half made within {p50}, 99 of 100 within {p99}, the longest took {longest}."
+    )
+
+
+def _gap(result: ReplayResult) -> str:
+    median = gaps(result.steps)["p50"]
+    told = not_optimal(result.steps) > 0 and math.isfinite(median)
+    return f" (median gap {median:.2g})" if told else ""
+
+
+def _trainers(result: ReplayResult) -> str:
+    number, done = len(result.trainers), len(finished(result))
+    if all(trainer.wanted_samples is None for trainer in result.trainers):
+        ended = f"{count(number)} endless"
+    elif done:
+        ended = f"{done} of {number} finished, {duration(mean_completion_s(result))} after submission on average"
+    else:
+        ended = f"none of {number} finished"
+    return f"Trainers: {ended}; {count(result.rescales)} rescales, {result.samples:.4g} samples."
+
+
+def _hours(hours: float) -> str:
+    return duration(3600 * hours)
+
+
+def _percent(part: float) -> str:
+    return f"{part:.1%}" if math.isfinite(part) else "-"
