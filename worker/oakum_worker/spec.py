@@ -6,11 +6,21 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import to_jsonable_python
 from yaml.composer import ComposerError
 
@@ -18,11 +28,56 @@ from oakum_worker.errors import SpecError
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+_NODE_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,62}")
 _MOST_SAMPLES_PER_S = 1e12
 _DEEPEST = 50
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 """How many of something: at least one, and no more than a database's integer holds."""
+
+
+def _rising(points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
+    for nodes, rate in points:
+        if not 0 < rate <= _MOST_SAMPLES_PER_S:
+            raise ValueError(
+                f"the point [{nodes}, {rate}] is not usable: give samples per second above 0 and "
+                f"up to {_MOST_SAMPLES_PER_S:g}"
+            )
+    for (n0, r0), (n1, r1) in itertools.pairwise(points):
+        if n1 <= n0:
+            raise ValueError(f"{n1} nodes follow {n0}: list the points in rising order of nodes, each once")
+        if r1 <= r0:
+            raise ValueError(
+                f"{r1:g} samples/s at {n1} nodes is not more than {r0:g} at {n0}: the curve has to rise; "
+                f"if more nodes do not help, end the curve at {n0} and set max_nodes to {n0}"
+            )
+    return points
+
+
+def _node_type(name: str) -> str:
+    if not _NODE_TYPE.fullmatch(name):
+        raise ValueError(f"{name!r} is not a node type: expected letters, digits and any of _.:+-, at most 63")
+    return name
+
+
+def _moment(value: object) -> datetime:
+    """Kept in UTC: one form for every offset that it may be written in."""
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        if isinstance(moment, datetime) and moment.tzinfo is not None:
+            return moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        pass
+    raise ValueError(
+        f"{str(value)!r} is not a point in time: expected ISO 8601 with a time zone, such as "
+        "2027-03-31T18:00:00+02:00"
+    )
+
+
+Points = Annotated[tuple[tuple[Count, float], ...], AfterValidator(_rising)]
+"""(nodes, samples per second), rising in both."""
+NodeType = Annotated[str, AfterValidator(_node_type)]
+Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
 class _Strict(BaseModel):
@@ -63,10 +118,18 @@ class TrainerSpec(_Strict):
     min_nodes: Count = 1
     max_nodes: Count = 64
     """Where it is not given, it is lowered to what `global_batch` allows: one sample for each rank."""
-    curve: tuple[tuple[Count, float], ...] = ()
+    curve: Points = ()
     """Scalability curve: (nodes, samples per second), rising in both. Default: linear until measured."""
+    curves_by_type: dict[NodeType, Annotated[Points, Field(min_length=1)]] = {}
+    """Instead of `curve`, one for each type of node that the trainer runs on; it runs on no other."""
+    mixes_types: bool = False
+    """Whether it may run on nodes of several of these types at once."""
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Value of this trainer's samples relative to other trainers'."""
+    priority: Annotated[int, Field(ge=-100, le=100)] = 0
+    """Trainers of a higher priority choose their nodes first. Above 0 it is the administrators' to give."""
+    deadline: Moment | None = None
+    """When it should have ended, for plans that ask for it: `OAKUM_OBJECTIVE=deadline`."""
     ranks_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     """Rank processes on each node: one per GPU, or one on a CPU node."""
     threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -101,24 +164,13 @@ class TrainerSpec(_Strict):
             raise ValueError(f"cannot be sent as JSON: {error}: use finite numbers and Unicode text") from error
         return value
 
-    @field_validator("curve")
-    @classmethod
-    def _curve_rises(cls, curve: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
-        for nodes, rate in curve:
-            if not 0 < rate <= _MOST_SAMPLES_PER_S:
-                raise ValueError(
-                    f"the point [{nodes}, {rate}] is not usable: give samples per second above 0 and "
-                    f"up to {_MOST_SAMPLES_PER_S:g}"
-                )
-        for (n0, r0), (n1, r1) in itertools.pairwise(curve):
-            if n1 <= n0:
-                raise ValueError(f"{n1} nodes follow {n0}: list the points in rising order of nodes, each once")
-            if r1 <= r0:
-                raise ValueError(
-                    f"{r1:g} samples/s at {n1} nodes is not more than {r0:g} at {n0}: the curve has to rise; "
-                    f"if more nodes do not help, end the curve at {n0} and set max_nodes to {n0}"
-                )
-        return curve
+    @model_validator(mode="after")
+    def _curves_are_one_thing_or_the_other(self) -> Self:
+        if self.curve and self.curves_by_type:
+            raise ValueError("curve and curves_by_type are both given: leave out one of them")
+        if self.mixes_types and not self.curves_by_type:
+            raise ValueError("mixes_types says nothing without curves_by_type: add these or leave it out")
+        return self
 
     @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
