@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, Field, PlainValidator, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from oakum_service.errors import ConfigurationError
+from oakum_solver.errors import ProblemError
 from oakum_solver.exploration import Exploration
-from oakum_solver.objectives import Objective
+from oakum_solver.guard import StarvationGuard
+from oakum_solver.objectives import Expression, Metric, Objective, parse_metric
+from oakum_solver.problem import MilpSolver, Terms
+
+
+def _metric(given: object) -> Metric:
+    if isinstance(given, (Objective, Expression)):
+        return given
+    try:
+        return parse_metric(str(given))
+    except ProblemError as error:
+        raise ValueError(str(error)) from error
+
+
+def _installed(solver: MilpSolver) -> MilpSolver:
+    if solver == "highs" and find_spec("highspy") is None:
+        raise ValueError("highspy is not installed: install oakum[highs], or leave it at 'cbc'")
+    return solver
 
 
 class _FromEnvironment(BaseSettings):
@@ -25,7 +44,7 @@ class _FromEnvironment(BaseSettings):
 
     def _explain(self, item: dict[str, Any]) -> str:
         variable = (self.model_config["env_prefix"] + "_".join(str(part) for part in item["loc"])).upper()
-        return f"{variable} is {item['input']!r}: {item['msg']}"
+        return f"{variable} is {item['input']!r}: {item['msg'].removeprefix('Value error, ')}"
 
 
 class LocalClusterSettings(_FromEnvironment):
@@ -64,10 +83,20 @@ class Settings(_FromEnvironment):
     public_url: str | None = None
     """Address under which the nodes reach the service; default: host and port."""
     scheduler: str = "local"
-    objective: Objective = Objective.THROUGHPUT
+    objective: Annotated[Metric, NoDecode, PlainValidator(_metric)] = Objective.THROUGHPUT
+    """What plans maximise: one of `Objective`, or an expression of `oakum_solver.expressions`."""
     look_ahead_s: Annotated[float, Field(gt=0)] = 30.0
     """T_fwd of the plans."""
     solver_limit_s: Annotated[float, Field(gt=0)] = 5.0
+    milp_solver: Annotated[MilpSolver, AfterValidator(_installed)] = "cbc"
+    groups: bool = False
+    """Plan with how long holes are expected to last, and with which nodes are expected to leave together."""
+    user_cap: Annotated[int, Field(ge=1)] | None = None
+    """Most nodes that the trainers of one user may have together."""
+    starvation_guard_s: Annotated[float, Field(gt=0)] = 3600.0
+    """Seconds without nodes after which a trainer is guaranteed some; `inf`: never."""
+    starvation_quantum_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 600.0
+    """Seconds with nodes that end the guarantee."""
     poll_s: Annotated[float, Field(gt=0)] = 1.0
     """Seconds between two looks at the scheduler when nothing calls for one."""
     debounce_s: float = 0.05
@@ -98,6 +127,17 @@ class Settings(_FromEnvironment):
     def exploration(self) -> Exploration:
         """What trainers may spend on trying sizes."""
         return Exploration(share=self.explore_share if self.learns_curves else 0.0)
+
+    @property
+    def starvation_guard(self) -> StarvationGuard:
+        """When a trainer is guaranteed nodes, and for how long."""
+        return StarvationGuard(self.starvation_guard_s, self.starvation_quantum_s)
+
+    @property
+    def terms(self) -> Terms:
+        """What plans count. Not that a trainer gains nothing after its last sample: planned anew every second,
+        that takes the nodes from whoever has a few seconds left, as others gain more over the whole look-ahead."""
+        return Terms(horizons=self.groups, departures=self.groups, completion=False)
 
     @property
     def database(self) -> str:

@@ -37,6 +37,8 @@ from oakum_solver.errors import LogError
 
 _log = logging.getLogger("oakum")
 _DRAIN_S = 3.5
+LOCAL_ADMIN = "local-admin"
+"""Name of the token that this machine's own CLI has."""
 
 
 class OakumServer:
@@ -204,7 +206,7 @@ def _admin_token(begin: Any, client_file: Path) -> str:
     with begin() as session:
         if token and session.get(ApiToken, digest(token)) is not None:
             return token
-        return create_token(session, "local-admin", Role.ADMIN)
+        return create_token(session, LOCAL_ADMIN, Role.ADMIN)
 
 
 def _write_private(file: Path, content: bytes) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import select
 from oakum_service.config import Settings
 from oakum_service.control.submission import add_trainer
 from oakum_service.db.models import Trainer
-from oakum_service.server import OakumServer
+from oakum_service.server import LOCAL_ADMIN, OakumServer
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, read_spec
 
@@ -75,5 +75,5 @@ def submit_once(server: OakumServer, spec: TrainerSpec) -> TrainerState:
         known = select(Trainer.state).where(Trainer.name == spec.name).order_by(Trainer.submitted_at.desc())
         if (state := session.execute(known.limit(1)).scalar_one_or_none()) is not None:
             return TrainerState(state)
-        add_trainer(session, spec)
+        add_trainer(session, spec, LOCAL_ADMIN)
     return TrainerState.WAITING

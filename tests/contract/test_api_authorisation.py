@@ -85,6 +85,31 @@ def test_a_role_may_do_what_the_list_says_and_no_more(api: ApiUnderTest, method:
         )
 
 
+def test_only_administrators_submit_above_priority_0(api: ApiUnderTest) -> None:
+    detail = problem_of(api.user.post("/v1/trainers", json=SPEC | {"priority": 1}), 403)["detail"]
+    assert detail == (
+        "priority 1 needs the role admin; this token has user: submit with a priority of 0 or below, "
+        "or ask an administrator to submit it"
+    )
+    assert api.trainer_names() == []
+    for client, priority in ((api.user, 0), (api.user, -100), (api.admin, 100)):
+        spec = SPEC | {"name": f"p{abs(priority)}-{client is api.admin}".lower(), "priority": priority}
+        answer = client.post("/v1/trainers", json=spec)
+        assert (answer.status_code, answer.json()["spec"]["priority"]) == (201, priority)
+
+
+def test_a_trainer_is_its_submitters_whoever_scales_it(api: ApiUnderTest) -> None:
+    assert api.submit()["user"] == "ulla"
+    assert api.admin.patch("/v1/trainers/digits", json={"weight": 2.0}).json()["user"] == "ulla"
+    assert api.admin.post("/v1/trainers", json=SPEC | {"name": "mine"}).json()["user"] == "anna"
+
+
+def test_scaling_a_trainer_of_a_high_priority_needs_no_more_than_scaling_another(api: ApiUnderTest) -> None:
+    api.admin.post("/v1/trainers", json=SPEC | {"priority": 5})
+    answer = api.user.patch("/v1/trainers/digits", json={"max_nodes": 3})
+    assert (answer.status_code, answer.json()["spec"]["priority"]) == (200, 5)
+
+
 def test_a_refused_write_changes_nothing(api: ApiUnderTest) -> None:
     api.submit()
     before = api.viewer.get("/v1/trainers").json()

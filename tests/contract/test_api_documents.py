@@ -135,6 +135,7 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "state": "waiting",
         "message": "",
         "spec": full_spec(workdir="/home/ulla"),
+        "user": "ulla",
         "submitted_at": about(time.time()),
         "started_at": None,
         "ended_at": None,
@@ -163,6 +164,14 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
     assert api.viewer.get(f"/v1/trainers/{submitted['id']}").json() == submitted
 
 
+def test_what_a_spec_says_of_sharing_is_shown_with_its_deadline_in_utc(api: ApiUnderTest) -> None:
+    curves = {"gpu": [[1, 90.0], [2, 170.0]], "cpu": [[1, 10.0]]}
+    sharing = {"priority": -2, "curves_by_type": curves, "mixes_types": True}
+    submitted = api.submit(**sharing, deadline="2027-03-31T18:00:00+02:00")
+    assert submitted["spec"] == full_spec() | sharing | {"deadline": "2027-03-31T16:00:00Z"}
+    assert api.viewer.get("/v1/trainers/digits").json() == submitted
+
+
 def test_submitting_wakes_the_controller_and_is_written_down(api: ApiUnderTest) -> None:
     before = api.inbox.version
     api.submit()
@@ -179,6 +188,7 @@ def test_a_running_trainer(scene: Scene) -> None:
         "state": "running",
         "message": "",
         "spec": full_spec(max_nodes=4),
+        "user": "ulla",
         "submitted_at": about(scene.now),
         "started_at": scene.now - 120.0,
         "ended_at": None,

@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,11 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "min_nodes": NUMBERS,
     "max_nodes": NUMBERS,
     "curve": RISING | CURVES,
+    "curves_by_type": st.dictionaries(st.sampled_from(["cpu", "gpu"]) | TEXT, RISING | CURVES, max_size=2),
+    "mixes_types": st.booleans() | NUMBERS,
     "weight": NUMBERS,
+    "priority": st.integers(-100, 0) | NUMBERS,
+    "deadline": st.datetimes(timezones=st.timezones()).map(datetime.isoformat) | TEXT | NUMBERS | st.none(),
     "ranks_per_node": NUMBERS,
     "threads_per_rank": NUMBERS,
     "checkpoint": st.fixed_dictionaries({}, optional={"every_s": NUMBERS, "keep": NUMBERS, "x": NUMBERS}),
@@ -73,6 +78,8 @@ GOOD_SPECS = st.fixed_dictionaries(
         "max_nodes": st.integers(3, 64) | st.none().map(lambda _: 64),
         "curve": RISING,
         "weight": st.floats(0, 1e6, exclude_min=True),
+        "priority": st.integers(-100, 0),
+        "deadline": st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
     },
 )
 """Good specs, with numbers as extreme as they may be."""

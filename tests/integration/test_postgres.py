@@ -35,7 +35,7 @@ from oakum_service.db.engine import (
     open_sessions,
     upgrade,
 )
-from oakum_service.db.models import Base, EventRecord, Report, Trainer
+from oakum_service.db.models import Base, EventRecord, PlanRecord, Report, Trainer
 from oakum_service.errors import ConfigurationError, LeaseLost
 from oakum_worker.protocol import Phase
 from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of, wait_until
@@ -202,6 +202,18 @@ class TestSchema:
         downgrade(engine, "base")
         assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
         assert inspect(engine).get_sequence_names() == []
+        upgrade(engine)
+        assert differences(engine) == []
+
+    def test_a_plans_objective_is_cut_where_an_older_schema_has_no_room_for_it(
+        self, engine: Engine, sessions: Sessions
+    ) -> None:
+        facts = {"snapshot": 1, "made_at": 5.0, "look_ahead_s": 30.0, "value": 1.0, "bound": 1.0, "solve_s": 0.1}
+        with sessions.begin() as session:
+            session.add(PlanRecord(objective="x" * 500, solver="cbc", optimal=True, allocations={}, **facts))
+        downgrade(engine, "0002")
+        with engine.connect() as connection:
+            assert connection.execute(text("SELECT objective FROM plans")).scalar_one() == "x" * 32
         upgrade(engine)
         assert differences(engine) == []
 

@@ -27,6 +27,8 @@ class TrainerView(BaseModel):
     state: TrainerState
     message: str = ""
     spec: TrainerSpec
+    user: str | None = None
+    """Name of the token that submitted it."""
     submitted_at: float
     started_at: float | None = None
     ended_at: float | None = None
@@ -215,7 +217,8 @@ class Event(BaseModel):
     at: float
     kind: str
     """`trainer.submitted`, `trainer.running`, `trainer.waiting`, `trainer.finished`, `trainer.failed`,
-    `trainer.cancelled`, `generation.formed`, `node.hole`, `node.foreground`, `node.unavailable`, `plan.made`,
+    `trainer.cancelled`, `trainer.changed`, `trainer.warning`, `trainer.guaranteed`, `generation.formed`,
+    `node.hole`, `node.foreground`, `node.unavailable`, `plan.made`, `plan.failed`,
     `fragment.launched`, `fragment.ready`, `fragment.left`, `fragment.lost`, `checkpoint.written`,
     `service.started`, `service.stopping`."""
     subject: str

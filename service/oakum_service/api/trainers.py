@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.auth import User, Viewer
+from oakum_service.api.auth import Principal, Role, User, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.logs import read_log
@@ -29,7 +29,7 @@ from oakum_service.api.views import explanation, find_trainer, trainer_view, tra
 from oakum_service.control import journal
 from oakum_service.control.submission import add_trainer
 from oakum_service.db.models import ProgressSample, Trainer
-from oakum_service.errors import Conflict
+from oakum_service.errors import Conflict, Forbidden
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, explain
 
@@ -61,21 +61,35 @@ def submit_trainer(
     except ValidationError as error:
         lines = explain(error)
         return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, f"the spec cannot be accepted: {lines[0]}", lines)
+    _check_priority(spec, user)
     with context.sessions.begin() as session:
         response = answer_once(
-            session, user, key, spec.model_dump(mode="json"), HTTPStatus.CREATED, lambda: _insert(session, spec)
+            session,
+            user,
+            key,
+            spec.model_dump(mode="json"),
+            HTTPStatus.CREATED,
+            lambda: _insert(session, spec, user),
         )
     context.inbox.notify()
     return response
 
 
-def _insert(session: Session, spec: TrainerSpec) -> TrainerView:
+def _check_priority(spec: TrainerSpec, user: Principal) -> None:
+    if spec.priority > 0 and user.role < Role.ADMIN:
+        raise Forbidden(
+            f"priority {spec.priority} needs the role admin; this token has {user.role.name.lower()}: "
+            "submit with a priority of 0 or below, or ask an administrator to submit it"
+        )
+
+
+def _insert(session: Session, spec: TrainerSpec, user: Principal) -> TrainerView:
     taken = session.execute(select(Trainer).where(Trainer.name == spec.name, Trainer.state.not_in(_ENDED)))
     if (other := taken.scalars().first()) is not None:
         raise Conflict(
             f"a trainer named {spec.name!r} is {other.state}: choose another name or `oakum cancel {spec.name}`"
         )
-    trainer = add_trainer(session, spec)
+    trainer = add_trainer(session, spec, user.name)
     session.flush()
     return trainer_view(session, trainer)
 

@@ -62,6 +62,7 @@ def _view(
         state=state,
         message=trainer.message,
         spec=TrainerSpec.model_validate(trainer.spec),
+        user=trainer.user_name,
         submitted_at=trainer.submitted_at,
         started_at=trainer.started_at,
         ended_at=trainer.ended_at,

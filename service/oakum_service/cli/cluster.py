@@ -40,7 +40,7 @@ def _print_plan(view: PlanView) -> None:
     screen = console()
     screen.print(
         f"Plan {view.id} of {clock(view.made_at)} from snapshot {view.snapshot}{replaces}\n"
-        f"{view.objective} {view.value:,.4g} over {duration(view.look_ahead_s)}, {quality}, "
+        f"{view.objective}: {view.value:,.4g} over {duration(view.look_ahead_s)}, {quality}, "
         f"by {view.solver} in {duration(view.solve_s)}"
     )
     if not view.allocations:

@@ -23,6 +23,9 @@ def serve(
     database_url: Annotated[
         str | None, typer.Option(help="SQLAlchemy URL; default SQLite in the data directory. [OAKUM_DATABASE_URL]")
     ] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="What plans maximise: a name or an expression. [OAKUM_OBJECTIVE]")
+    ] = None,
     nodes: Annotated[int | None, typer.Option(help="Nodes of the embedded cluster. [OAKUM_LOCAL_NODES]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of its foreground jobs. [OAKUM_LOCAL_SEED]")] = None,
     load: Annotated[
@@ -45,7 +48,13 @@ def serve(
     from oakum_worker.errors import SpecError
 
     local: dict[str, Any] = {"nodes": nodes, "seed": seed, "load": load, "swf": swf}
-    given: dict[str, Any] = {"data_dir": data_dir, "host": host, "port": port, "database_url": database_url}
+    given: dict[str, Any] = {
+        "data_dir": data_dir,
+        "host": host,
+        "port": port,
+        "database_url": database_url,
+        "objective": objective,
+    }
     try:
         settings = Settings(
             **{name: value for name, value in given.items() if value is not None},

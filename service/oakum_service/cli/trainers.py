@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -132,10 +133,12 @@ def _facts(view: TrainerView) -> list[tuple[str, str]]:
     facts = [
         ("Id", view.id),
         ("Entrypoint", spec.entrypoint),
-        ("Submitted", f"{clock(view.submitted_at)} ({age(view.submitted_at)} ago)"),
+        ("Submitted", f"{clock(view.submitted_at)} ({age(view.submitted_at)} ago){_by(view)}"),
         ("Nodes", ", ".join(view.nodes) or "none"),
         ("Joining", ", ".join(joining)),
         ("Bounds", f"{spec.min_nodes} to {spec.max_nodes} nodes, weight {spec.weight:g}"),
+        ("Priority", str(spec.priority or "")),
+        ("Deadline", _deadline(view)),
         ("Samples", count(view.samples)),
         ("Checkpoint", "" if view.checkpoint_step is None else f"step {count(view.checkpoint_step)}"),
         ("Rescales", _rescales(view)),
@@ -143,6 +146,18 @@ def _facts(view: TrainerView) -> list[tuple[str, str]]:
         ("Metrics", ", ".join(f"{name} {decimal(value)}" for name, value in view.metrics.items())),
     ]
     return [(name, value) for name, value in facts if value]
+
+
+def _by(view: TrainerView) -> str:
+    return "" if view.user is None else f" by {view.user}"
+
+
+def _deadline(view: TrainerView) -> str:
+    if view.spec.deadline is None:
+        return ""
+    at = view.spec.deadline.timestamp()
+    left_s = at - time.time()
+    return f"{clock(at)} ({f'in {duration(left_s)}' if left_s > 0 else f'{duration(-left_s)} ago'})"
 
 
 def _rescales(view: TrainerView) -> str:

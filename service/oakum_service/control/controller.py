@@ -24,14 +24,14 @@ from oakum_service.control.hub import Hub
 from oakum_service.control.lease import TERM_S, LeaseHolder
 from oakum_service.control.membership import MembershipKeeper, cancel_requested
 from oakum_service.control.observe import Observed, end_fragments, write_snapshot
-from oakum_service.control.plan import pose, write_plan
+from oakum_service.control.planner import Planner
 from oakum_service.control.retention import EVERY_S, forget, remove_folders
+from oakum_service.control.waits import WaitKeeper
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models import Fragment, FragmentState, Trainer
 from oakum_service.errors import LeaseLost, SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.schedulers.port import Scheduler
-from oakum_solver.solve import solve
 
 _log = logging.getLogger("oakum")
 Result = TypeVar("Result")
@@ -57,10 +57,12 @@ class Controller:
         self._readers = readers
         self._scheduler = scheduler
         self._lease = lease
+        self._planner = Planner(settings, readers, lease)
         self._executor = Executor(lease, scheduler, configs)
         self._keeper = MembershipKeeper(
             settings.regroup_timeout_s, settings.warm_up_timeout_s, settings.exploration
         )
+        self._waits = WaitKeeper(settings.starvation_guard)
         self._inbox = inbox
         self._outbox = outbox
         self._replan = Hub()
@@ -79,6 +81,7 @@ class Controller:
                 await self._inbox.wait(self._inbox.version, TERM_S / 3)
                 continue
             self._listening_since = self._turned_at = time.time()
+            self._waits.begin()
             if not self._watching:
                 self._scheduler.start(self._inbox.notify)
                 self._watching = True
@@ -189,6 +192,7 @@ class Controller:
             )
             cancel_requested(session)
             to_cancel = self._keeper.turn(session, silent)
+            self._waits.turn(session, now)
             changed = self._fingerprint(session) != before
         stale = self._observed is None or observed.number != self._observed.number
         self._observed = observed
@@ -208,12 +212,8 @@ class Controller:
         observed = self._observed
         if observed is None or self._is_stale(observed):
             return
-        with self._readers.begin() as session:
-            problem = pose(session, observed, self._settings)
-        plan = solve(problem)
-        with self._lease.writing() as session:
-            plan_id = write_plan(session, plan, problem, observed).id
-        if self._is_stale(observed):
+        plan_id = self._planner.plan(observed)
+        if plan_id is None or self._is_stale(observed):
             return  # the solver took its time: the next turn plans on what is true by now
         if self._executor.carry_out(plan_id, observed):
             self._inbox.notify()

@@ -30,7 +30,7 @@ def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings:
     known = {
         trainer: _learnt(spec, measured.get(trainer, []), settings)
         for trainer, spec in specs.items()
-        if spec.curve or trainer in measured
+        if spec.curve or spec.curves_by_type or trainer in measured
     }
     best = max((curve.rate(specs[t].min_nodes) / specs[t].min_nodes for t, curve in known.items()), default=1.0)
     unknown = {t: _unknown(spec, best, alone=not known) for t, spec in specs.items() if t not in known}
@@ -47,12 +47,18 @@ def _samples(rows: Sequence[MeasuredRate]) -> tuple[Sample, ...]:
 
 
 def _learnt(spec: TrainerSpec, rows: Sequence[MeasuredRate], settings: Settings) -> Curve:
-    prior = Curve(spec.curve) if spec.curve else None
+    prior = _prior(spec)
     exploration = settings.exploration
     budget = exploration.budget(
         {row.nodes: row.seconds for row in rows}, {row.nodes: row.explored_s for row in rows}
     )
     return _fitted_and_raised(_samples(rows), prior, spec.max_nodes, budget, exploration)
+
+
+def _prior(spec: TrainerSpec) -> Curve | None:
+    """The user's curve; where there is one for each type of nodes, that of the fastest."""
+    curves = [Curve(points) for points in (spec.curve, *spec.curves_by_type.values()) if points]
+    return max(curves, key=lambda curve: curve.rate(spec.min_nodes), default=None)
 
 
 @lru_cache(maxsize=1024)

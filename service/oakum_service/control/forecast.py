@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -11,6 +12,7 @@ from oakum_service.db.models import Fragment, FragmentState, NodeInterval, Repor
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
 from oakum_solver.forecast import HoleForecast, IdleNode
+from oakum_solver.problem import NodeGroup
 from oakum_worker.protocol import Phase
 
 _PAST_HOLES = 500
@@ -47,6 +49,38 @@ def idle_nodes(session: Session, snapshot: Snapshot, default_s: float) -> list[I
             IdleNode(node.name, forecast.remaining_s(age_s, announced_in_s), held.get(node.name), node.node_type)
         )
     return nodes
+
+
+def cohorts(session: Session, snapshot: Snapshot) -> dict[str, str]:
+    """Node -> its cohort: nodes that are expected to leave together.
+
+    These are nodes whose holes began in the same snapshot, which one foreground job had, or nodes whose next job
+    is announced for the same time.
+    """
+    started = _hole_starts(session)
+    return {
+        node.name: f"idle since {started.get(node.name)}"
+        if node.announced_at is None
+        else f"wanted at {node.announced_at}"
+        for node in snapshot.nodes
+    }
+
+
+def group_cohorts(nodes: Iterable[IdleNode], cohort_of: Mapping[str, str]) -> tuple[NodeGroup, ...]:
+    """Nodes of one type, owner and cohort as one group, whose horizon is that of the first to leave."""
+    members: dict[tuple[str, str | None, str], list[IdleNode]] = {}
+    for node in nodes:
+        members.setdefault((node.node_type, node.owner, cohort_of[node.node]), []).append(node)
+    return tuple(
+        NodeGroup(
+            nodes=tuple(node.node for node in group),
+            owner=owner,
+            horizon_s=min(node.horizon_s for node in group),
+            node_type=node_type,
+            cohort=cohort,
+        )
+        for (node_type, owner, cohort), group in members.items()
+    )
 
 
 def _past_holes(session: Session) -> tuple[float, ...]:

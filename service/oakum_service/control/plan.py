@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -12,14 +14,18 @@ from sqlalchemy.orm import Session
 from oakum_service.config import Settings
 from oakum_service.control import journal
 from oakum_service.control.curves import curves_to_plan_with
-from oakum_service.control.forecast import idle_nodes
+from oakum_service.control.forecast import cohorts, group_cohorts, idle_nodes
 from oakum_service.control.observe import Observed
+from oakum_service.control.waits import wait_of
 from oakum_service.db.models import PlanRecord, Trainer
 from oakum_service.states import LIVE_STATES
 from oakum_solver import problem as solver
 from oakum_solver.forecast import group_nodes
 from oakum_solver.plan import Plan
 from oakum_worker.spec import TrainerSpec
+
+_MOST_SAMPLES = 2**53
+"""A trainer that tells of more, or of less than none, is not believed."""
 
 
 def pose(session: Session, observed: Observed, settings: Settings) -> solver.Problem:
@@ -35,17 +41,38 @@ def pose(session: Session, observed: Observed, settings: Settings) -> solver.Pro
         if node.owner is None or node.owner in names
     ]
     curves = curves_to_plan_with(session, live, settings)
+    trainers = tuple(_trainer(row, curves[row.id], settings) for row in live)
     return solver.Problem(
-        trainers=tuple(_trainer(row, curves[row.id], settings) for row in live),
-        groups=group_nodes(nodes),
+        trainers=trainers,
+        groups=(
+            group_cohorts(nodes, cohorts(session, observed.snapshot)) if settings.groups else group_nodes(nodes)
+        ),
         look_ahead_s=settings.look_ahead_s,
         objective=settings.objective,
         time_limit_s=settings.solver_limit_s,
+        terms=settings.terms,
+        user_caps=_user_caps(trainers, settings.user_cap),
+        milp_solver=settings.milp_solver,
     )
 
 
+def _user_caps(trainers: Iterable[solver.Trainer], cap: int | None) -> dict[str, int]:
+    """The cap of each user whose trainers could take more."""
+    if cap is None:
+        return {}
+    wanted: Counter[str] = Counter()
+    for trainer in trainers:
+        if trainer.user is not None:
+            wanted[trainer.user] += trainer.max_nodes
+    return {user: cap for user, nodes in wanted.items() if nodes > cap}
+
+
 def _trainer(row: Trainer, curve: solver.Curve, settings: Settings) -> solver.Trainer:
+    now = time.time()
     spec = TrainerSpec.model_validate(row.spec)
+    curves_by_type = {node_type: solver.Curve(points) for node_type, points in spec.curves_by_type.items()}
+    deadline_in_s = math.inf if spec.deadline is None else spec.deadline.timestamp() - now
+    best_rate = max(known.rate(spec.max_nodes) for known in curves_by_type.values() or [curve])
     stall_s = row.last_stall_s if row.last_stall_s is not None else settings.stall_s
     return solver.Trainer(
         id=row.name,
@@ -58,7 +85,31 @@ def _trainer(row: Trainer, curve: solver.Curve, settings: Settings) -> solver.Tr
         startup_s=min(
             row.startup_s if row.startup_s is not None else settings.start_up_s, settings.look_ahead_s / 2
         ),
+        curves_by_type=curves_by_type or None,
+        mixes_types=spec.mixes_types,
+        priority=spec.priority,
+        user=row.user_name,
+        guaranteed=settings.starvation_guard.guarantees(wait_of(row)),
+        attained_samples=_believed(row.progress.get("samples", 0)),
+        remaining_samples=_remaining_samples(row, spec, best_rate * max(deadline_in_s, settings.look_ahead_s)),
+        deadline_in_s=deadline_in_s,
+        waited_s=0.0 if row.waiting_since is None else max(0.0, now - row.waiting_since),
     )
+
+
+def _remaining_samples(row: Trainer, spec: TrainerSpec, most: float) -> float:
+    """Samples to the trainer's end, each batch taken as a whole one.
+
+    Nobody knows them of a trainer that was never built. It is taken to need `most`, all that it can make until its
+    deadline: if it had no end, the objective `deadline` would care for it least of all.
+    """
+    if not row.progress:
+        return most
+    return _believed((row.progress["total_steps"] - row.progress["step"]) * spec.global_batch)
+
+
+def _believed(samples: int) -> float:
+    return float(min(max(0, samples), _MOST_SAMPLES))
 
 
 def write_plan(session: Session, plan: Plan, problem: solver.Problem, observed: Observed) -> PlanRecord:
@@ -80,7 +131,7 @@ def write_plan(session: Session, plan: Plan, problem: solver.Problem, observed: 
         parent_id=parent.id if parent is not None else None,
         snapshot=observed.number,
         made_at=time.time(),
-        objective=problem.objective,
+        objective=str(problem.objective),
         look_ahead_s=problem.look_ahead_s,
         value=plan.value,
         bound=plan.bound,

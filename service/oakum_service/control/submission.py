@@ -13,14 +13,17 @@ from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 
 
-def add_trainer(session: Session, spec: TrainerSpec) -> Trainer:
-    """Add a trainer that waits for its first node. The caller has seen to it that its name is free."""
+def add_trainer(session: Session, spec: TrainerSpec, user: str) -> Trainer:
+    """Add a trainer of a user's that waits for its first node. The caller has seen to it that its name is free."""
+    now = time.time()
     trainer = Trainer(
         id=str(uuid.uuid4()),
         name=spec.name,
         spec=spec.model_dump(mode="json"),
         state=TrainerState.WAITING,
-        submitted_at=time.time(),
+        submitted_at=now,
+        waiting_since=now,
+        user_name=user,
     )
     session.add(trainer)
     journal.record(session, "trainer.submitted", spec.name, f"{spec.entrypoint}, {spec.epochs} epochs")

@@ -36,6 +36,8 @@ class Trainer(Base):
     message: Mapped[str] = mapped_column(Text, default="")
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     submitted_at: Mapped[float]
+    user_name: Mapped[str | None] = mapped_column(String(63))
+    """Name of the token that submitted it; null where that was not written down yet."""
     started_at: Mapped[float | None]
     ended_at: Mapped[float | None]
 
@@ -61,6 +63,12 @@ class Trainer(Base):
     crashes: Mapped[int] = mapped_column(default=0)
     """Fragments lost to errors since the last finished step."""
     crashed_step: Mapped[int] = mapped_column(default=-1)
+
+    guard_waited_s: Mapped[float] = mapped_column(default=0.0)
+    guard_served_s: Mapped[float] = mapped_column(default=0.0)
+    """With `guard_waited_s`, its `oakum_solver.guard.Wait`."""
+    waiting_since: Mapped[float | None]
+    """When it lost its last node or, before its first, was submitted; null while it has some."""
 
 
 class Fragment(Base):
@@ -167,7 +175,7 @@ class PlanRecord(Base):
     parent_id: Mapped[int | None] = mapped_column(_Id)
     snapshot: Mapped[int] = mapped_column(_Id)
     made_at: Mapped[float]
-    objective: Mapped[str] = mapped_column(String(32))
+    objective: Mapped[str] = mapped_column(Text)
     look_ahead_s: Mapped[float]
     value: Mapped[float]
     bound: Mapped[float]

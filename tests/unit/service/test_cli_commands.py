@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,27 @@ def test_show_tells_progress_size_and_reason(service: Service, output: Output) -
     assert "2 nodes (3 granted)" in shown
     assert "It gets every hole." in shown
     assert "accuracy 0.97" in shown
+
+
+def test_show_tells_whose_it_is_its_priority_and_its_deadline(service: Service, output: Output) -> None:
+    ahead = datetime.fromtimestamp(time.time() + 7 * 3600.0 + 30.0, UTC).isoformat()
+    document = trainer(user="ulla")
+    document["spec"] |= {"priority": -5, "deadline": ahead}
+    service.documents["GET", "/v1/trainers/digits"] = document
+    assert run(["show", "digits"]) == 0
+    facts = {line.split()[0]: line.rstrip() for line in output().splitlines() if line.strip()}
+    assert facts["Submitted"].endswith(" ago) by ulla")
+    assert facts["Priority"].split() == ["Priority", "-5"]
+    assert facts["Deadline"].endswith("(in 7 h 00 min)")
+
+
+def test_show_says_that_a_deadline_has_passed(service: Service, output: Output) -> None:
+    document = trainer()
+    document["spec"] |= {"deadline": "2026-01-01T00:00:00Z"}
+    service.documents["GET", "/v1/trainers/digits"] = document
+    assert run(["show", "digits"]) == 0
+    (line,) = (line for line in output().splitlines() if line.strip().startswith("Deadline"))
+    assert line.rstrip().endswith(" ago)")
 
 
 def test_show_of_an_unknown_trainer_says_so_without_a_traceback(

@@ -20,8 +20,32 @@ from oakum_service.db.engine import (
     open_sessions,
     upgrade,
 )
-from oakum_service.db.models import ApiToken, Base
+from oakum_service.db.models import ApiToken, Base, PlanRecord, Trainer
 from oakum_service.errors import ConfigurationError
+
+ROWS_OF_0002: dict[str, dict[str, object]] = {
+    "trainers": {
+        **{
+            "id": "t1",
+            "name": "digits",
+            "spec": "{}",
+            "state": "waiting",
+            "message": "",
+            "cancel_requested": False,
+        },
+        **{"submitted_at": 5.0, "generation": 0, "members": "[]", "over": 0, "revision": 0, "published_at": 0.0},
+        **{"progress": "{}", "steps_at_size": "{}", "nodes_lost": 0, "nodes_gained": 0, "rescales": 0},
+        **{"stall_s": 0.0, "crashes": 0, "crashed_step": -1},
+    },
+    "fragments": {
+        **{"id": "f1", "trainer_id": "t1", "node": "n1", "state": "live", "released": False},
+        **{"launched_at": 6.0, "cause": ""},
+    },
+    "plans": {
+        **{"id": 1, "snapshot": 1, "made_at": 5.0, "objective": "throughput", "look_ahead_s": 30.0, "value": 1.0},
+        **{"bound": 1.0, "solver": "greedy", "solve_s": 0.1, "optimal": True, "allocations": "{}"},
+    },
+}
 
 
 @pytest.fixture
@@ -58,6 +82,32 @@ def test_a_downgrade_to_the_base_leaves_nothing(engine: Engine) -> None:
     assert set(inspect(engine).get_table_names()) <= {"alembic_version"}
     upgrade(engine)
     assert differences(engine) == []
+
+
+def test_rows_outlive_the_way_to_the_newest_revision_and_back(engine: Engine) -> None:
+    """A trainer with fragments, which SQLite must not drop on the way; a plan of a long objective."""
+    upgrade(engine)
+    downgrade(engine, "0002")
+    fill(engine)
+    upgrade(engine)
+    with open_sessions(engine).begin() as session:
+        trainer = session.get_one(Trainer, "t1")
+        assert (trainer.user_name, trainer.guard_waited_s, trainer.guard_served_s) == (None, 0.0, 0.0)
+        assert trainer.waiting_since is None
+        session.get_one(PlanRecord, 1).objective = "weight * samples / rate_one / (1 + attained)"
+    downgrade(engine, "0002")
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT id FROM fragments")).scalars().all() == ["f1"]
+        assert connection.execute(text("SELECT count(*) FROM plans")).scalar_one() == 1
+
+
+def fill(engine: Engine) -> None:
+    """Rows as the service wrote them at revision 0002."""
+    with engine.begin() as connection:
+        for table, columns in ROWS_OF_0002.items():
+            names = ", ".join(f'"{name}"' for name in columns)
+            values = ", ".join(f":{name}" for name in columns)
+            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), columns)
 
 
 def test_an_upgrade_of_the_newest_changes_nothing(engine: Engine) -> None:

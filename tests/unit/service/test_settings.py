@@ -12,7 +12,9 @@ from oakum_service.cli.app import run
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.engine import open_engine
 from oakum_service.errors import ConfigurationError
+from oakum_solver.guard import StarvationGuard
 from oakum_solver.objectives import Objective
+from oakum_solver.problem import Terms
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +46,42 @@ def test_what_is_given_counts_more_than_the_environment(monkeypatch: pytest.Monk
     assert (settings.port, settings.local.nodes) == (2, 3)
 
 
+def test_how_nodes_are_shared_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "OAKUM_OBJECTIVE": "weight * samples / rate_one / (1 + attained / rate_one / 3600)",
+        "OAKUM_USER_CAP": "16",
+        "OAKUM_STARVATION_GUARD_S": "7200",
+        "OAKUM_STARVATION_QUANTUM_S": "300",
+        "OAKUM_MILP_SOLVER": "highs",
+        "OAKUM_GROUPS": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    settings = Settings()
+    assert str(settings.objective) == "weight * samples / rate_one / (1 + attained / rate_one / 3600)"
+    assert (settings.user_cap, settings.milp_solver) == (16, "highs")
+    assert settings.starvation_guard == StarvationGuard(wait_s=7200.0, quantum_s=300.0)
+    assert settings.terms == Terms(completion=False)
+
+
+def test_by_default_users_are_not_capped_and_nobody_waits_for_ever() -> None:
+    settings = Settings()
+    assert (settings.user_cap, settings.milp_solver, settings.groups) == (None, "cbc", False)
+    assert settings.starvation_guard == StarvationGuard(wait_s=3600.0, quantum_s=600.0)
+    assert settings.terms == Terms(horizons=False, departures=False, completion=False)
+
+
+def test_the_starvation_guard_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OAKUM_STARVATION_GUARD_S", "inf")
+    assert Settings().starvation_guard == StarvationGuard()
+
+
+def test_a_solver_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oakum_service.config.find_spec", lambda name: None)
+    assert Settings().milp_solver == "cbc"
+    with pytest.raises(ConfigurationError, match="OAKUM_MILP_SOLVER is 'highs': highspy is not installed"):
+        Settings(milp_solver="highs")
+
+
 def test_everything_lives_in_the_data_directory(tmp_path: Path) -> None:
     settings = Settings(data_dir=Path("data"))
     assert settings.database == f"sqlite:///{tmp_path / 'data' / 'oakum.db'}"
@@ -62,7 +100,17 @@ def test_an_empty_database_url_is_none() -> None:
         ("OAKUM_PORT", "eighty", "Input should be a valid integer"),
         ("OAKUM_PORT", "65536", "Input should be less than or equal to 65535"),
         ("OAKUM_POLL_S", "0", "Input should be greater than 0"),
-        ("OAKUM_OBJECTIVE", "fun", "Input should be 'throughput' or 'speedup'"),
+        (
+            "OAKUM_OBJECTIVE",
+            "fun",
+            "objective 'fun': expected throughput, speedup, weighted, fair-share, deadline",
+        ),
+        ("OAKUM_OBJECTIVE", "samples / waited_s", "tried on made-up trainers: objective 'samples / waited_s' is "),
+        ("OAKUM_MILP_SOLVER", "glpk", "Input should be 'cbc' or 'highs'"),
+        ("OAKUM_USER_CAP", "0", "Input should be greater than or equal to 1"),
+        ("OAKUM_STARVATION_GUARD_S", "nan", "Input should be greater than 0"),
+        ("OAKUM_STARVATION_QUANTUM_S", "inf", "Input should be a finite number"),
+        ("OAKUM_GROUPS", "often", "Input should be a valid boolean"),
         ("OAKUM_LOCAL_NODES", "0", "Input should be greater than or equal to 1"),
         ("OAKUM_LOCAL_LOAD", "1", "Input should be less than 1"),
     ],
@@ -84,6 +132,13 @@ def test_a_command_tells_it_in_one_line(
     monkeypatch.setenv("OAKUM_PORT", "eighty")
     assert run(command) == 1
     assert capsys.readouterr().err.startswith("oakum: OAKUM_PORT is 'eighty': ")
+
+
+def test_an_objective_that_is_none_is_told_before_anything_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    load_commands()
+    assert run(["serve", "--objective", "weight * sample"]) == 1
+    assert capsys.readouterr().err.startswith("oakum: OAKUM_OBJECTIVE is 'weight * sample': ")
+    assert not Path(".oakum").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,256 @@
+"""What the solver is asked: every fact of a trainer, of its user and of the nodes, from the database."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import pytest
+
+from oakum_service.api.views import explanation
+from oakum_service.config import Settings
+from oakum_service.control.observe import Observed, write_snapshot
+from oakum_service.control.plan import pose, write_plan
+from oakum_service.control.submission import add_trainer
+from oakum_service.db.engine import Sessions
+from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
+from oakum_service.schedulers.port import Node, Snapshot
+from oakum_service.states import NodeState
+from oakum_solver.objectives import parse_metric
+from oakum_solver.problem import Curve, NodeGroup, Problem, Terms
+from oakum_solver.problem import Trainer as Posed
+from oakum_solver.solve import solve
+from oakum_worker.spec import TrainerSpec
+
+NOW = 1_800_000_000.0
+PROGRESS = {"generation": 1, "nodes": 1, "step": 30, "total_steps": 40, "epoch": 0, "samples": 2880}
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
+
+
+def holes(*names: str, **fields: Any) -> tuple[Node, ...]:
+    return tuple(Node(name, NodeState.HOLE, "10.0.0.1", **fields) for name in names)
+
+
+def submit(sessions: Sessions, name: str, user: str = "ulla", **fields: Any) -> str:
+    """Submit a trainer; fields that are no part of the spec are columns that the controller writes."""
+    columns = {key: fields.pop(key) for key in [*fields] if key not in TrainerSpec.model_fields}
+    required = {"name": name, "entrypoint": "a:b", "global_batch": 96, "epochs": 1, "max_nodes": 8}
+    with sessions.begin() as session:
+        trainer = add_trainer(session, TrainerSpec.model_validate(required | fields), user)
+        for column, value in columns.items():
+            setattr(trainer, column, value)
+        return trainer.id
+
+
+def hold(sessions: Sessions, trainer: str, *nodes: str) -> None:
+    """Have the trainer hold these nodes."""
+    with sessions.begin() as session:
+        for node in nodes:
+            session.add(
+                Fragment(id=node, trainer_id=trainer, node=node, state=FragmentState.LIVE, launched_at=NOW)
+            )
+
+
+def observe(sessions: Sessions, *snapshots: tuple[Node, ...]) -> Observed:
+    """Write snapshots down, a second apart, the last one now."""
+    last: Observed | None = None
+    for index, nodes in enumerate(snapshots, start=1):
+        with sessions.begin() as session:
+            last = write_snapshot(session, Snapshot(NOW + index - len(snapshots), nodes, ()), last)
+    assert last is not None
+    return last
+
+
+def posed(sessions: Sessions, *snapshots: tuple[Node, ...], **settings: Any) -> Problem:
+    observed = observe(sessions, *(snapshots or (holes("n1", "n2"),)))
+    with sessions.begin() as session:
+        return pose(session, observed, Settings(**settings))
+
+
+def posed_trainer(sessions: Sessions, **settings: Any) -> Posed:
+    (trainer,) = posed(sessions, **settings).trainers
+    return trainer
+
+
+def reason(sessions: Sessions, trainer: str, *snapshots: tuple[Node, ...], **settings: Any) -> tuple[str, str]:
+    """Why the trainer has the size that a plan gives it, as `oakum explain` has it."""
+    observed = observe(sessions, *snapshots)
+    with sessions.begin() as session:
+        problem = pose(session, observed, Settings(**settings))
+        write_plan(session, solve(problem), problem, observed)
+        session.flush()
+        told = explanation(session, session.get_one(Trainer, trainer))
+    return told.why, told.reason
+
+
+def test_what_the_settings_say_is_posed(sessions: Sessions) -> None:
+    submit(sessions, "digits")
+    problem = posed(sessions, objective="weight * samples / rate_one", milp_solver="highs", look_ahead_s=20.0)
+    assert problem.objective == parse_metric("weight * samples / rate_one")
+    assert (problem.milp_solver, problem.look_ahead_s, problem.user_caps) == ("highs", 20.0, {})
+    assert problem.terms == Terms(horizons=False, departures=False, completion=False)
+
+
+def test_what_the_spec_says_is_posed(sessions: Sessions) -> None:
+    curves = {"gpu": [[1, 90], [2, 170]], "cpu": [[1, 10]]}
+    submit(sessions, "digits", priority=-3, weight=2.0, curves_by_type=curves, mixes_types=True)
+    trainer = posed_trainer(sessions)
+    assert (trainer.priority, trainer.weight, trainer.user, trainer.mixes_types) == (-3, 2.0, "ulla", True)
+    assert trainer.curves_by_type == {"gpu": Curve(((1, 90.0), (2, 170.0))), "cpu": Curve(((1, 10.0),))}
+
+
+def test_without_curves_by_type_all_nodes_are_alike(sessions: Sessions) -> None:
+    submit(sessions, "digits")
+    assert posed_trainer(sessions).curves_by_type is None
+
+
+def test_beside_a_trainer_of_known_curves_by_type_a_newcomer_is_promised_its_minimum(sessions: Sessions) -> None:
+    submit(sessions, "known", curves_by_type={"cpu": [[1, 10]], "gpu": [[1, 700]]})
+    submit(sessions, "new")
+    curves = {trainer.id: trainer.curve for trainer in posed(sessions, learn_curves=True).trainers}
+    assert curves["new"].rate(1) == 700.0
+
+
+def test_a_deadline_is_posed_in_seconds_from_now(sessions: Sessions) -> None:
+    submit(sessions, "soon", deadline="2027-01-15T10:01:00+02:00")
+    submit(sessions, "late", deadline="2027-01-15T06:00:00Z")
+    submit(sessions, "without")
+    deadlines = {trainer.id: trainer.deadline_in_s for trainer in posed(sessions).trainers}
+    assert deadlines == {"soon": 60.0, "late": -7200.0, "without": math.inf}
+
+
+def test_what_is_done_and_what_is_left_come_from_the_progress(sessions: Sessions) -> None:
+    submit(sessions, "digits", progress=PROGRESS)
+    trainer = posed_trainer(sessions)
+    assert (trainer.attained_samples, trainer.remaining_samples) == (2880.0, 960.0)
+
+
+@pytest.mark.parametrize("number", [-5, 10**40, -(10**40)])
+def test_nonsense_in_the_progress_is_bounded(sessions: Sessions, number: int) -> None:
+    submit(sessions, "digits", progress=PROGRESS | {"samples": number, "total_steps": number})
+    trainer = posed_trainer(sessions)
+    assert (trainer.attained_samples, trainer.remaining_samples) == ((2.0**53,) * 2 if number > 0 else (0.0, 0.0))
+
+
+def test_before_its_first_word_a_trainer_is_endless_or_needs_all_its_time(sessions: Sessions) -> None:
+    submit(sessions, "endless", curve=[[1, 10], [8, 50]])
+    submit(sessions, "dated", curve=[[1, 10], [8, 50]], deadline="2027-01-15T09:00:00Z")
+    facts = {t.id: (t.attained_samples, t.remaining_samples) for t in posed(sessions).trainers}
+    assert facts == {"endless": (0.0, math.inf), "dated": (0.0, 50 * 3600.0)}
+
+
+def test_a_trainer_that_waits_is_posed_with_its_wait(sessions: Sessions) -> None:
+    submit(sessions, "digits", waiting_since=NOW - 90.0)
+    assert posed_trainer(sessions).waited_s == 90.0
+
+
+def test_a_trainer_with_nodes_does_not_wait(sessions: Sessions) -> None:
+    submit(sessions, "digits", waiting_since=None)
+    assert posed_trainer(sessions).waited_s == 0.0
+
+
+def test_who_has_waited_as_long_as_the_guard_allows_is_guaranteed_nodes(sessions: Sessions) -> None:
+    submit(sessions, "digits", guard_waited_s=500.0)
+    assert not posed_trainer(sessions).guaranteed
+    assert posed_trainer(sessions, starvation_guard_s=500.0).guaranteed
+    assert not posed_trainer(sessions, starvation_guard_s=math.inf).guaranteed
+
+
+def test_a_cap_is_posed_for_the_users_whose_trainers_could_take_more(sessions: Sessions) -> None:
+    submit(sessions, "one", max_nodes=2)
+    submit(sessions, "two", max_nodes=2)
+    submit(sessions, "other", user="otto", max_nodes=3)
+    assert posed(sessions, user_cap=3).user_caps == {"ulla": 3}
+    assert posed(sessions).user_caps == {}
+
+
+def test_trainers_of_before_users_were_written_down_have_no_cap(sessions: Sessions) -> None:
+    submit(sessions, "digits", user_name=None)
+    assert posed(sessions, user_cap=1).user_caps == {}
+
+
+def test_nodes_whose_holes_began_in_one_snapshot_are_a_cohort(sessions: Sessions) -> None:
+    hold(sessions, submit(sessions, "digits"), "n1", "n3")
+    busy = Node("n3", NodeState.FOREGROUND, "10.0.0.1", job="j1")
+    snapshots = (*holes("n1", "n2"), busy), holes("n1", "n2", "n3")
+    groups = posed(sessions, *snapshots, groups=True).groups
+    early, late = f"idle since {NOW - 1.0}", f"idle since {NOW}"
+    assert groups == (
+        NodeGroup(("n1",), "digits", 60.0, "cpu", early),
+        NodeGroup(("n2",), None, 60.0, "cpu", early),
+        NodeGroup(("n3",), "digits", 60.0, "cpu", late),
+    )
+    assert posed(sessions, *snapshots, groups=True).terms == Terms(completion=False)
+
+
+def test_nodes_that_are_announced_to_one_job_are_a_cohort(sessions: Sessions) -> None:
+    submit(sessions, "digits")
+    nodes = (*holes("n1"), *holes("n2", "n3", announced_at=NOW + 10.0))
+    assert posed(sessions, nodes, groups=True).groups == (
+        NodeGroup(("n1",), None, 60.0, "cpu", f"idle since {NOW}"),
+        NodeGroup(("n2", "n3"), None, 10.0, "cpu", f"wanted at {NOW + 10.0}"),
+    )
+
+
+def test_without_group_awareness_there_are_no_cohorts(sessions: Sessions) -> None:
+    submit(sessions, "digits")
+    assert posed(sessions).groups == (NodeGroup(("n1", "n2"), None, 60.0, "cpu"),)
+
+
+def test_a_cap_is_named_as_the_reason(sessions: Sessions) -> None:
+    trainer = submit(sessions, "digits")
+    assert reason(sessions, trainer, holes("n1", "n2", "n3"), user_cap=2) == (
+        "user_cap",
+        "has 2 nodes: ulla's trainers have 2 of the 2 nodes that they may have",
+    )
+
+
+def test_a_higher_priority_is_named_as_the_reason(sessions: Sessions) -> None:
+    trainer = submit(sessions, "later", weight=1000.0)
+    submit(sessions, "sooner", priority=1, max_nodes=2)
+    why, text = reason(sessions, trainer, holes("n1", "n2"))
+    assert why == "priority"
+    assert text.endswith("but every node has gone to trainers of a higher priority, such as sooner")
+
+
+def test_a_guaranteed_trainer_gets_nodes_from_whoever_gains_more(sessions: Sessions) -> None:
+    poor = submit(sessions, "poor", curve=[[1, 1]], max_nodes=1, guard_waited_s=3600.0)
+    submit(sessions, "rich", curve=[[1, 1000], [2, 2000]], max_nodes=2)
+    assert reason(sessions, poor, holes("n1", "n2")) == ("at_maximum", "has 1 node, its maximum")
+
+
+def test_a_trainer_near_its_end_keeps_its_nodes(sessions: Sessions) -> None:
+    """Others gain more from them in the next 30 s, but it needs them for less than one."""
+    ending = submit(sessions, "ending", curve=[[4, 400]], max_nodes=4, progress=PROGRESS | {"step": 39})
+    hold(sessions, ending, "n1", "n2")
+    hold(sessions, submit(sessions, "growing", curve=[[4, 400]], max_nodes=4), "n3", "n4")
+    reason(sessions, ending, holes("n1", "n2", "n3", "n4"))
+    with sessions.begin() as session:
+        (plan,) = session.query(PlanRecord).all()
+        assert plan.allocations[ending]["nodes"] == ["n1", "n2"]
+
+
+def test_a_trainer_gets_no_node_of_a_type_it_has_no_curve_for(sessions: Sessions) -> None:
+    trainer = submit(sessions, "digits", curves_by_type={"gpu": [[1, 90]]})
+    why, text = reason(sessions, trainer, holes("n1", "n2"))
+    assert (why, text) == ("curve_flat", "has no node: a first would not make it faster")
+    nodes = (*holes("n1", "n2"), *holes("g1", node_type="gpu"))
+    reason(sessions, trainer, nodes)
+    with sessions.begin() as session:
+        plan = session.query(PlanRecord).order_by(PlanRecord.id.desc()).first()
+        assert plan is not None
+        assert plan.allocations[trainer]["nodes"] == ["g1"]
+
+
+def test_an_objective_of_any_length_is_recorded_with_its_plan(sessions: Sessions) -> None:
+    submit(sessions, "digits")
+    objective = "weight * samples / rate_one" + " + 0 * samples" * 20
+    observed = observe(sessions, holes("n1"))
+    with sessions.begin() as session:
+        problem = pose(session, observed, Settings(objective=objective))
+        assert write_plan(session, solve(problem), problem, observed).objective == objective
