@@ -43,6 +43,7 @@ class Decision:
     bound: float
     solver: str
     optimal: bool
+    """Whether no plan is worth more, to rounding."""
 
     @property
     def value(self) -> float:
@@ -51,19 +52,17 @@ class Decision:
 
     def bounded_by(self, bound: float) -> Decision:
         """The same, now that this bound is known, too."""
-        bound = max(min(bound, self.bound), self.value)
-        return dataclasses.replace(self, bound=bound, optimal=proves_optimal(bound, self.value))
+        return dataclasses.replace(self, bound=max(min(bound, self.bound), self.value))
 
-    @property
-    def gap(self) -> float:
-        """Relative distance of the value to the bound."""
-        return (self.bound - self.value) / max(abs(self.bound), 1e-12) if self.bound < math.inf else math.inf
+    def judged(self) -> Decision:
+        """The same, optimal where the bound proves it."""
+        return dataclasses.replace(self, optimal=proves_optimal(self.bound, self.value))
 
 
 def allocate(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> Decision:
     """The best decision found; `thorough` for policy `milp`, else greedy. `left_s` tells the seconds left."""
     alike = len(model.pools.pools) <= 1 and not model.typed and not model.problem.user_caps
-    if alike or not model.problem.num_nodes:
+    if alike or not model.problem.num_nodes or not model.trainers:
         found = _by_sizes(model, thorough)
         market = Market(model) if thorough and not found.optimal else None
     else:
@@ -86,20 +85,28 @@ def _improved(model: ValueModel, market: Market, known: Decision, left_s: Callab
         return left_s() > WORTH_STARTING_S
 
     prices, bounded = _prices_by_seconds(model), _bounded_by_prices(model)
+    reach = math.inf
     for _ in range(_PRICE_ROUNDS):
         prices, bound = lower_bound(market, prices, known.value, _PRICE_STEPS, go_on)
-        known = known.bounded_by(bound if bounded else math.inf)
-        if not go_on() or (bounded and known.gap <= model.problem.gap):
+        if bounded:
+            reach = min(reach, bound)
+            known = known.bounded_by(market.safe_bound(prices, market.best(prices)))
+        if not go_on() or _gap(known.value, reach) <= model.problem.gap:
             break
         guided = _guided(model, market, prices, go_on)
         if guided.value <= known.value:
             break
         known = dataclasses.replace(known, compositions=guided.compositions, values=guided.values, solver="prices")
-        known = known.bounded_by(math.inf)
-    if known.optimal or known.gap <= model.problem.gap or not go_on():
+    known = known.judged()
+    if known.optimal or _gap(known.value, reach) <= model.problem.gap or not go_on():
         return known
     slack = max(0.0, market.bound(prices, market.best(prices)) - known.value)
     return _chosen(model, promising(model, market, prices, slack), known, left_s)
+
+
+def _gap(value: float, bound: float) -> float:
+    """Relative distance of a value to a bound."""
+    return (bound - value) / max(abs(bound), 1e-12) if bound < math.inf else math.inf
 
 
 def _chosen(model: ValueModel, candidates: Candidates, known: Decision, left_s: Callable[[], float]) -> Decision:
@@ -107,14 +114,14 @@ def _chosen(model: ValueModel, candidates: Candidates, known: Decision, left_s: 
     try:
         found = improve(model, candidates, known.compositions, known.values, left_s)
     except MilpError:
-        return known.bounded_by(_bound(model))
+        return known.bounded_by(_bound(model)).judged()
     if math.fsum(found.values) > known.value:
         known = dataclasses.replace(
             known, compositions=found.compositions, values=found.values, solver=model.problem.milp_solver
         )
-    return known.bounded_by(found.bound if found.complete else math.inf).bounded_by(
-        math.inf if candidates.complete else _bound(model)
-    )
+    if candidates.complete:
+        known = known.bounded_by(found.bound)
+    return known.judged()
 
 
 def _prices_by_seconds(model: ValueModel) -> Floats:
@@ -180,8 +187,11 @@ def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, fl
     """(sizes, bound, solver, whether optimal), one class of priority after the other."""
     sizes = np.zeros(len(values), dtype=np.int64)
     left, bound, solver, optimal = model.problem.num_nodes, 0.0, "greedy", True
+    room = dict(model.problem.user_caps)
     for trainers in classes_of(model):
         rows = values[trainers]
+        for row, j in enumerate(trainers):
+            rows[row, max(0, room.get(model.trainers[j].user or "", left)) + 1 :] = -np.inf
         for row, j in _guaranteed(model, trainers, left):
             rows[row, : model.trainers[j].min_nodes] = -np.inf
         held = np.array([model.held[j] for j in trainers], dtype=np.int64)
@@ -197,6 +207,9 @@ def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, fl
             bound += relaxation.bound
         sizes[trainers] = found
         left -= int(found.sum())
+        for row, j in enumerate(trainers):
+            if (user := model.trainers[j].user or "") in room:
+                room[user] -= int(found[row])
     return sizes, bound, solver, optimal
 
 
@@ -245,7 +258,7 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
         found.append(_filled(model, draft, thorough))
     best = max(found, key=lambda decision: _by_class(model, decision))
     bound = max(_bound(model), best.value)
-    best = dataclasses.replace(best, bound=bound, optimal=proves_optimal(bound, best.value))
+    best = best.bounded_by(bound).judged()
     return best, Market(model) if thorough else None
 
 

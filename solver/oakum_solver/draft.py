@@ -78,9 +78,21 @@ class Draft:
         """Give up what is held beyond a trainer's maximum or its user's cap, the last trainers first."""
         for j in range(len(self.after) - 1, -1, -1):
             trainer, size = self.model.trainers[j], sum(self.after[j].values())
-            most = min(size, trainer.max_nodes, size + min(0, self.room_of_user(j)))
+            usable = size - self._useless(j)
+            most = min(usable, trainer.max_nodes, size + min(0, self.room_of_user(j)))
             if most < size:
                 self.shrink(j, most if most >= trainer.min_nodes else 0)
+
+    def _useless(self, j: int) -> int:
+        """How many of the nodes that trainer j holds it cannot run on and gains from giving up."""
+        after = self.after[j]
+        if after != self.model.pools.held[j]:
+            return 0
+        usable = self.model.usable(j)
+        useless = sum(after.values()) - usable
+        if not useless or self.model.value(j, self.model.kept(j, usable)) <= self.model.value(j, after):
+            return 0
+        return useless
 
     def drop_below_minimum(self) -> None:
         """Give up what is too little to run on."""
@@ -163,16 +175,53 @@ class Draft:
             row[count:] += self.model.leaving[pool] * rates[: len(rates) - count]
 
     def _gains_one_by_one(self, pool: int, most: int) -> Floats:
-        gains = np.full((len(self.after), most + 1), -np.inf)
-        gains[:, 0] = 0.0
+        """`gains` where trainers have curves by type."""
+        model = self.model
+        samples = np.zeros((len(self.after), most + 1))
+        allowed = np.zeros(samples.shape, dtype=np.bool_)
+        allowed[:, 0] = True
+        nodes = np.array(self.sizes(), dtype=np.int64)[:, None] + np.arange(most + 1)
         for j, after in enumerate(self.after):
-            size = sum(after.values())
-            low, high = self.model.trainers[j].min_nodes, self.model.trainers[j].max_nodes
-            if self.shrunk[j] or size >= high:
-                continue
-            now = self.model.value(j, after)
-            for more in range(max(1, low - size), min(most, high - size) + 1):
-                grown = {**after, pool: after.get(pool, 0) + more}
-                if self.model.rate(j, grown) > 0:
-                    gains[j, more] = self.model.value(j, grown) - now
+            rates = self._rates_with(j, after, pool, most)
+            samples[j] = self._samples_of(j, after, pool, rates)
+            if not self.shrunk[j]:
+                allowed[j, 1:] = (rates[1:] > 0) & (nodes[j, 1:] <= model.trainers[j].max_nodes)
+        worth = model.worth(samples, nodes)
+        gains = np.where(allowed, worth - worth[:, :1], -np.inf)
+        gains[:, 0] = 0.0
         return gains
+
+    def _rates_with(self, j: int, composition: Composition, pool: int, most: int) -> Floats:
+        """Samples/s with 0 to `most` nodes of the pool more."""
+        if self.model.trainers[j].curves_by_type is not None:
+            return self.model.rate_row(j, composition, pool, most)
+        nodes = sum(composition.values()) + np.arange(most + 1)
+        rates: Floats = self.model.rates[j, np.minimum(nodes, self.model.largest)]
+        return rates
+
+    def _samples_of(self, j: int, after: Composition, pool: int, rates: Floats) -> Floats:
+        """Net samples of trainer j with 0, 1, ... nodes of the pool more."""
+        model, terms, trainer = self.model, self.model.problem.terms, self.model.trainers[j]
+        samples = np.full(len(rates), model.samples(j, after))
+        if self.shrunk[j] or len(rates) == 1:
+            return samples
+        joined_s = model.joined_s[model.startup_row[j]]
+        held = model.pools.held[j]
+        given = {p: count - held.get(p, 0) for p, count in after.items() if count > held.get(p, 0)}
+        more = np.arange(1, len(rates))
+        seconds = sum(count * joined_s[p] for p, count in given.items()) + more * joined_s[pool]
+        now, then = float(model.now[j, 0]), rates[1:]
+        gained = (then - now) * seconds / (sum(given.values()) + more)
+        samples[1:] = float(model.base[j, 0]) + gained - trainer.grow_stall_s * (then if terms.new_rate else now)
+        if terms.departures:
+            samples[1:] -= trainer.shrink_stall_s * self._departures_with(j, after, pool, len(more))
+        return samples
+
+    def _departures_with(self, j: int, after: Composition, pool: int, most: int) -> Floats:
+        """sum over the pools in use of q S(the rest), with 1 to `most` nodes of the pool more."""
+        rest = {p: count for p, count in after.items() if p != pool}
+        stalls = np.full(most, self.model.leaving[pool] * self.model.rate(j, rest))
+        for other in rest:
+            without = {p: count for p, count in after.items() if p != other}
+            stalls += self.model.leaving[other] * self._rates_with(j, without, pool, most)[1:]
+        return stalls

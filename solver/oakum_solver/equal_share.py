@@ -6,6 +6,7 @@ import math
 
 from oakum_solver.allocate import Decision, loose_bound
 from oakum_solver.draft import Draft
+from oakum_solver.filling import gathered
 from oakum_solver.value import ValueModel
 
 
@@ -18,14 +19,13 @@ def equal_shares(model: ValueModel) -> Decision:
             draft.shrink(j, size)
     for j, size in enumerate(sizes):
         need = size - sum(draft.after[j].values())
-        for pool, free in enumerate(list(draft.free)):
-            more = min(need, free)
-            if more > 0 and model.rate(j, {**draft.after[j], pool: draft.after[j].get(pool, 0) + more}) > 0:
-                draft.add(j, pool, more)
-                need -= more
+        for pool, count in (gathered(draft, j, need) or {}).items() if need > 0 else ():
+            draft.add(j, pool, count)
+    draft.drop_below_minimum()
     draft.obey_limits()
     values = tuple(draft.values())
-    return Decision(tuple(draft.after), values, math.inf, "equal-share", False).bounded_by(loose_bound(model))
+    shares = Decision(tuple(draft.after), values, math.inf, "equal-share", optimal=False)
+    return shares.bounded_by(loose_bound(model)).judged()
 
 
 def _sizes(model: ValueModel) -> list[int]:
@@ -33,8 +33,8 @@ def _sizes(model: ValueModel) -> list[int]:
     room = dict(model.problem.user_caps)
     sizes = []
     for trainer in model.trainers:
-        size = min(max(share, trainer.min_nodes), trainer.max_nodes)
-        sizes.append(size if size <= min(left, room.get(trainer.user or "", left)) else 0)
+        size = min(max(share, trainer.min_nodes), trainer.max_nodes, left, room.get(trainer.user or "", left))
+        sizes.append(size if size >= trainer.min_nodes else 0)
         left -= sizes[-1]
         room[trainer.user or ""] = room.get(trainer.user or "", model.problem.num_nodes) - sizes[-1]
     for j, trainer in enumerate(model.trainers):

@@ -58,7 +58,8 @@ class _Explained:
         donors = (j for j, size in enumerate(self.sizes) if size > 0)
         self.donors = sorted(donors, key=lambda j: (self.losses[j], j))
         """Trainers with nodes, those that would miss one least first."""
-        self.lowest_priority = min((model.trainers[j].priority for j in self.donors), default=0)
+        self.runnable = [self._runnable(j) for j in range(len(self.after))] if model.typed else None
+        """For each trainer the pools that it can use; None where all can use all."""
         weighted = any(trainer.weight != 1 for trainer in model.trainers)
         self.unit = ("weighted " if weighted else "") + unit(self.problem.objective)
 
@@ -68,6 +69,13 @@ class _Explained:
             for pool, count in composition.items():
                 used[pool] += count
         return used
+
+    def _runnable(self, j: int) -> set[int]:
+        """Pools of which trainer j could use a node more."""
+        model, now = self.model, self.after[j]
+        more = max(1, model.trainers[j].min_nodes - self.sizes[j])
+        pools = range(len(model.pools.pools))
+        return {pool for pool in pools if model.rate(j, {**now, pool: now.get(pool, 0) + more}) > 0}
 
     def _steps(self) -> list[_Step]:
         model = self.model
@@ -121,6 +129,9 @@ class _Explained:
         """Why the trainer would not take the step even if the nodes were free; None where it would."""
         step, size = self.steps[j], self.sizes[j]
         has = f"has {_nodes(size)}: {_more(size, step)}"
+        if self.runnable is not None and not self.runnable[j]:
+            text = f"has {_nodes(size)}: no idle node is of a type that it can use more of"
+            return Reason(Why.NO_IDLE_NODE, text)
         if not step.faster:
             return Reason(Why.CURVE_FLAT, f"{has} would not make it faster", step.gross, step.stall)
         if size < self.model.held[j]:
@@ -157,20 +168,34 @@ class _Explained:
             text = f"has no node: its minimum of {trainer.min_nodes} {would_add}, but only {self.free} are free"
             return Reason(Why.BELOW_MINIMUM, text, step.gain)
         text = f"has {_nodes(size)}: {_more(size, step)} {would_add}"
-        donor = next((k for k in self.donors if k != j), None)
-        if donor is None:
+        others = [k for k in self.donors if k != j and self._has_for(k, j)]
+        if not others:
             text += ", but no node that it can use is free"
             return Reason(Why.NO_IDLE_NODE, text, step.gain)
+        donor = next((k for k in others if self._may_give(k, trainer.priority)), others[0])
         other = self.model.trainers[donor]
-        if self.lowest_priority > trainer.priority:
+        if other.priority > trainer.priority:
             text += f", but every node has gone to trainers of a higher priority, such as {other.id}"
             return Reason(Why.PRIORITY, text, step.gain, self.losses[donor], other.id)
+        if not self._may_give(donor, trainer.priority):
+            text += f", but every node that it can use is guaranteed to others, such as {other.id}"
+            return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, max(step.gain, self.losses[donor]), other.id)
         loss = self.losses[donor]
         if loss < step.gain * (1 - _ROUNDING):
-            text += ", but every idle node is granted and no better split was found in the time given"
+            text += ", but no better split of the idle nodes was found in the time given"
             return Reason(Why.NO_IDLE_NODE, text, step.gain, loss)
         text += f", but {other.id}, which would miss it least, would lose {self._amount(loss)}"
         return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, loss, other.id)
+
+    def _has_for(self, donor: int, j: int) -> bool:
+        """Whether the donor has a node that trainer j could use."""
+        return self.runnable is None or not self.runnable[j].isdisjoint(self.after[donor])
+
+    def _may_give(self, donor: int, priority: int) -> bool:
+        """Whether a trainer of this priority could have the donor's next node at all."""
+        other = self.model.trainers[donor]
+        keeps = other.guaranteed and self.sizes[donor] <= other.min_nodes
+        return other.priority <= priority and not keeps
 
     def _when(self) -> str:
         return f"in the next {self.problem.look_ahead_s:g} s"

@@ -24,12 +24,24 @@ def fill_pools(draft: Draft, classes: Iterable[list[int]], thorough: bool) -> No
         give_minimum(draft, [j for j in trainers if draft.model.trainers[j].guaranteed], forced=True)
         for _ in range(_MOST_ROUNDS):
             given = sum(draft.free)
-            for pool in sorted(range(len(draft.free)), key=lambda pool: -draft.free[pool]):
+            for pool in _in_order(draft):
                 if draft.free[pool]:
                     _split(draft, pool, trainers, thorough)
             give_minimum(draft, trainers, forced=False)
             if sum(draft.free) in (0, given):
                 break
+
+
+def _in_order(draft: Draft) -> list[int]:
+    """Pools by free nodes, of equal ones that which lasts longest first; of several types, the fastest first."""
+    model, lasts_s = draft.model, draft.model.lasts_s
+    pools = [pool for pool, free in enumerate(draft.free) if free]
+    speed = dict.fromkeys(pools, 0.0)
+    if model.typed and len(pools) > 1:
+        for pool in pools:
+            gains = draft.gains(pool)
+            speed[pool] = float((gains[:, 1:] / np.arange(1, gains.shape[1])).max(initial=0.0))
+    return sorted(pools, key=lambda pool: (-speed[pool], -draft.free[pool], -lasts_s[pool]))
 
 
 def split_again(draft: Draft, trainers: list[int], go_on: Callable[[], bool]) -> None:
@@ -92,7 +104,7 @@ def give_minimum(draft: Draft, trainers: list[int], forced: bool) -> None:
         need = draft.model.trainers[j].min_nodes - sum(draft.after[j].values())
         if need <= 0 or draft.shrunk[j] or need > min(sum(draft.free), draft.room_of_user(j)):
             continue
-        found = _gathered(draft, j, need)
+        found = gathered(draft, j, need)
         if found is None:
             continue
         grown = dict(draft.after[j])
@@ -103,7 +115,7 @@ def give_minimum(draft: Draft, trainers: list[int], forced: bool) -> None:
                 draft.add(j, pool, count)
 
 
-def _gathered(draft: Draft, j: int, need: int) -> dict[int, int] | None:
+def gathered(draft: Draft, j: int, need: int) -> dict[int, int] | None:
     """`need` free nodes for trainer j from as few pools as possible; None where it cannot run on what is free."""
     model = draft.model
     trainer = model.trainers[j]

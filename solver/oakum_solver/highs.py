@@ -28,7 +28,7 @@ def run_highs(model: pulp.LpProblem, time_limit_s: float, gap: float = 0.0) -> M
         raise MilpError(f"HiGHS cannot be run: {error}") from error
 
 
-def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: float = 0.0) -> MilpSolution:
+def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: float) -> MilpSolution:
     model_file, solution_file = folder / "model.mps", folder / "solution.json"
     _, names, _, _ = model.writeMPS(str(model_file), pulp.LpMinimize, rename=1)
     own_limit_s = max(time_limit_s - _EXIT_MARGIN_S, time_limit_s / 2)
@@ -39,6 +39,7 @@ def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: flo
         str(model_file),
         str(solution_file),
         f"{own_limit_s:.3f}",
+        f"{gap:.9g}",
     ]
     log = run_killable("HiGHS", command, folder, time_limit_s)
     try:

@@ -56,11 +56,15 @@ class Plan:
     value: float
     """The objective's value, recomputed outside the solver."""
     bound: float
-    """No plan is worth more than this."""
+    """No plan is worth more. For an objective that is not linear in samples it is what the trainers would be worth
+    without each other; an expression is taken to rise in samples."""
     solver: str
-    """Who found the plan: `greedy`, `exact` (the dynamic program), `cbc`, `highs`, or `equal-share`."""
+    """Who found the plan: `greedy`, `exact` (the dynamic program), `prices`, `cbc`, `highs`, or
+    `equal-share`."""
     solve_s: float
     optimal: bool
+    """Whether no plan at all is worth more, to rounding."""
+    """Whether no plan at all is worth more, to rounding."""
 
     @property
     def gap(self) -> float:

@@ -34,7 +34,9 @@ class Pool:
             return look_ahead_s - from_s
         if self.horizon_s <= 0:
             return 0.0
-        return self.horizon_s * (math.exp(-from_s / self.horizon_s) - math.exp(-look_ahead_s / self.horizon_s))
+        # As a difference of two exponentials it would cancel for long horizons.
+        stays = -math.expm1((from_s - look_ahead_s) / self.horizon_s)
+        return self.horizon_s * math.exp(-from_s / self.horizon_s) * stays
 
     def leaving(self, look_ahead_s: float) -> float:
         """Probability that they leave within the look-ahead."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oakum_solver.draft import Draft
-from oakum_solver.sizes import size_values
+from oakum_solver.sizes import best_of_keeping, size_values
 from oakum_solver.value import Floats, ValueModel
 
 _PATIENCE = 6
@@ -111,14 +111,22 @@ class Market:
         return use
 
     def bound(self, prices: Floats, best: Best) -> float:
-        """What no plan is worth more than."""
+        """What no plan is worth more than in which whoever shrinks keeps the nodes that last longest."""
         return float(prices @ self.sizes + best.surplus.sum())
+
+    def safe_bound(self, prices: Floats, best: Best) -> float:
+        """What no plan is worth more than: who shrinks keeps the cheapest nodes for the worth of the best."""
+        priced = np.sort(np.where(self.order >= 0, prices[self.order], np.inf), axis=1)
+        cost = np.zeros_like(self.keep)
+        cost[:, 1 : priced.shape[1] + 1] = np.cumsum(np.where(np.isfinite(priced), priced, 0.0), axis=1)
+        surplus = np.maximum(best.surplus, (best_of_keeping(self.model) - cost).max(axis=1))
+        return float(prices @ self.sizes + surplus.sum())
 
 
 def lower_bound(
     market: Market, prices: Floats, known: float, steps: int, go_on: Callable[[], bool]
 ) -> tuple[Floats, float]:
-    """(prices, bound): the lowest bound on the way from these prices; `known` is a plan's worth.
+    """(prices, `Market.bound`): the lowest on the way from these prices; `known` is a plan's worth.
 
     At most `steps` steps, no more when `go_on` says so.
     """

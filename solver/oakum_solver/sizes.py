@@ -67,7 +67,7 @@ def _stalls_of_held(model: ValueModel) -> Floats:
     return stalls
 
 
-def _shrunk(model: ValueModel, j: int) -> Floats:
+def _shrunk(model: ValueModel, j: int, departures: bool = True) -> Floats:
     """Net samples of trainer j at 0, 1, ... nodes, fewer than it holds; shape (nodes held,)."""
     order = model.keep_order(j)
     size, terms = model.held[j], model.problem.terms
@@ -85,11 +85,31 @@ def _shrunk(model: ValueModel, j: int) -> Floats:
     samples: Floats = (
         float(model.base[j, 0]) - (now - rates) * given_up_s - stall_s * (rates if terms.new_rate else now)
     )
-    if terms.departures:
+    if terms.departures and departures:
         leaving = np.array([model.leaving[pool] for pool, _ in order])
         left = rates[nodes[:, None] - kept] * (kept > 0)
         samples -= stall_s * (left @ leaving)
     return samples
+
+
+def best_of_keeping(model: ValueModel) -> Floats:
+    """No less than the worth of keeping any n of the nodes held, as `size_values`; -inf for more than are held.
+
+    Who shrinks is taken to keep the nodes that last longest and to pay for no departure.
+    """
+    values = size_values(model)
+    nodes = np.arange(model.largest + 1)
+    held = np.array(model.held, dtype=np.int64)[:, None]
+    several = [j for j, composition in enumerate(model.pools.held) if len(composition) > 1]
+    if several and model.problem.terms.departures:
+        samples = np.zeros_like(values)
+        for j in several:
+            samples[j, : model.held[j]] = _shrunk(model, j, departures=False)
+        worth = model.worth(samples, np.broadcast_to(nodes, samples.shape))
+        rows = np.zeros((len(values), 1), dtype=np.bool_)
+        rows[several] = True
+        values = np.where(rows & (nodes < held) & np.isfinite(values), worth, values)
+    return np.where(nodes <= held, values, -np.inf)
 
 
 def upper_values(model: ValueModel) -> tuple[Floats, Floats, float]:
@@ -105,11 +125,11 @@ def upper_values(model: ValueModel) -> tuple[Floats, Floats, float]:
     capacity = float(sum(pool.size * seconds for pool, seconds in zip(pools, weight_s, strict=True)))
     longest, shortest = float(weight_s.max(initial=0.0)), float(weight_s.min(initial=math.inf))
     shortest = min(shortest, longest)
-    values, held = size_values(model), np.array(model.held, dtype=np.int64)[:, None]
-    nodes = np.arange(model.largest + 1)
+    held, nodes = np.array(model.held, dtype=np.int64)[:, None], np.arange(model.largest + 1)
+    values = np.where(nodes <= held, best_of_keeping(model), size_values(model))
     weights = np.zeros_like(values)
     for j in range(len(values)):
-        mine = np.array([weight_s[pool] for pool, count in model.keep_order(j) for _ in range(count)])
+        mine = np.array(sorted(weight_s[pool] for pool, count in model.keep_order(j) for _ in range(count)))
         sums = np.concatenate([[0.0], np.cumsum(mine)])
         weights[j] = sums[np.minimum(nodes, len(mine))]
     more = np.maximum(nodes - held, 0)

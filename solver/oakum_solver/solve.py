@@ -28,9 +28,10 @@ def solve(problem: Problem, policy: Policy = "milp", explained: bool = True) -> 
     """The best plan found within `problem.time_limit_s` seconds.
 
     `Plan.solver` says who found it: `greedy`, also where a bound proves it optimal or a solver failed;
-    `exact`, the dynamic program; `cbc` or `highs`; or `equal-share`, the baseline. Raises
-    `InfeasiblePlanError` where the plan fails its verification, which is a bug of the solver's and never the
-    caller's. Without `explained` the reasons stay empty, which takes half the time off a large plan.
+    `exact`, the dynamic program; `prices`, where it was made from prices of the pools; `cbc` or `highs`; or
+    `equal-share`, the baseline. Without `explained` the reasons stay empty, which takes half the time off a
+    large plan. Raises `InfeasiblePlanError` where the plan fails its verification, which is a bug of the
+    solver's and never the caller's.
     """
     started_s = time.perf_counter()
     model = ValueModel(problem)

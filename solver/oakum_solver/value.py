@@ -45,7 +45,7 @@ class ValueModel:
         self.trainers = problem.trainers
         self.pools: Pools = pools_of(problem)
         self.typed = any(trainer.curves_by_type is not None for trainer in self.trainers)
-        terms, look_ahead_s = problem.terms, problem.look_ahead_s
+        terms, look_ahead_s = problem.terms, float(problem.look_ahead_s)
         self.held = [sum(composition.values()) for composition in self.pools.held]
         largest = max([t.max_nodes for t in self.trainers] + self.held, default=0)
         self.largest = min(problem.num_nodes, largest)
@@ -201,8 +201,52 @@ class ValueModel:
     @functools.cache  # noqa: B019 - the model lives for one solve
     def keep_order(self, j: int) -> tuple[tuple[int, int], ...]:
         """(pool, nodes) that trainer j holds, those that it would give up last first."""
-        held = self.pools.held[j]
-        return tuple(sorted(held.items(), key=lambda item: (-self.lasts_s[item[0]], -item[1], item[0])))
+        held, preferred = self.pools.held[j], self._preferred_types(j)
+        return tuple(
+            sorted(
+                held.items(),
+                key=lambda item: (
+                    self.pools.pools[item[0]].node_type not in preferred,
+                    -self.lasts_s[item[0]],
+                    -item[1],
+                    item[0],
+                ),
+            )
+        )
+
+    def _preferred_types(self, j: int) -> set[str]:
+        """Types of the nodes held on which trainer j can run together: of those that do not mix, the fastest."""
+        curves, counts = self.trainers[j].curves_by_type, self.types(self.pools.held[j])
+        if curves is None:
+            return set(counts)
+        usable = sorted(counts.keys() & curves.keys())
+        if self.trainers[j].mixes_types or not usable:
+            return set(usable)
+        return {max(usable, key=lambda node_type: curves[node_type].rate(counts[node_type]))}
+
+    def usable(self, j: int) -> int:
+        """How many of the nodes that trainer j holds it can run on."""
+        preferred = self._preferred_types(j)
+        return sum(n for pool, n in self.pools.held[j].items() if self.pools.pools[pool].node_type in preferred)
+
+    def rate_row(self, j: int, composition: Composition, pool: int, most: int) -> Floats:
+        """Samples/s of a trainer with curves by type, with 0 to `most` nodes of the pool more."""
+        trainer, node_type = self.trainers[j], self.pools.pools[pool].node_type
+        curves, counts = trainer.curves_by_type or {}, self.types(composition)
+        row = np.zeros(most + 1)
+        row[0] = self.rate(j, composition)
+        present = {*counts, node_type}
+        if not present <= curves.keys() or (len(present) > 1 and not trainer.mixes_types):
+            return row
+        ones = {kind: _rate_one(curve) for kind, curve in curves.items() if kind in present}
+        fastest = max(ones, key=lambda kind: ones[kind])
+        nodes = sum(counts.values()) + np.arange(most + 1)
+        base = sum(count * ones[kind] for kind, count in counts.items())
+        effective = (base + np.arange(most + 1) * ones[node_type]) / ones[fastest]
+        points = np.array([(0.0, 0.0), *curves[fastest].points])
+        rates = np.interp(effective, points[:, 0], points[:, 1])
+        row[1:] = np.where(nodes >= trainer.min_nodes, rates, 0.0)[1:]
+        return row
 
 
 def facts_of(facts: Facts, j: int) -> Facts:

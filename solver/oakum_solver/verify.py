@@ -193,7 +193,9 @@ class _Book:
         horizon_s = self.horizon_s[self.departure[node]]
         if horizon_s == math.inf:
             return look_ahead_s - from_s
-        return horizon_s * (self._stays(horizon_s, from_s) - self._stays(horizon_s, look_ahead_s))
+        if horizon_s <= 0:
+            return 0.0
+        return -horizon_s * self._stays(horizon_s, from_s) * math.expm1((from_s - look_ahead_s) / horizon_s)
 
     @staticmethod
     def _stays(horizon_s: float, seconds: float) -> float:

@@ -116,7 +116,7 @@ def replay(
     ] = "speedup",
     look_ahead: Annotated[
         float, typer.Option(min=0, help="Seconds over which a plan counts its gains.", rich_help_panel=_PLANNER)
-    ] = 600.0,
+    ] = 1200.0,
     solver: Annotated[
         Literal["cbc", "highs"], typer.Option(help="The MILP solver.", rich_help_panel=_PLANNER)
     ] = "cbc",

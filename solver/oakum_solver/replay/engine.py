@@ -43,7 +43,7 @@ class ReplaySettings:
     """How a log is replayed."""
 
     objective: Metric = Objective.SPEEDUP
-    look_ahead_s: float = 600.0
+    look_ahead_s: float = 1200.0
     cost: CostModel = CostModel.PAPER
     stall_s: float = 1.0
     """Seconds of a regroup, for the cost model `in-place`."""
@@ -201,6 +201,8 @@ class _Engine:
             plan = solve(problem, self.settings.policy, explained=False)
             self._carry_out(now_s, problem, plan)
             self._note(now_s, len(idle), plan)
+        elif self.rows.used and self.rows.used[-1]:
+            self._note(now_s, len(idle), _NO_PLAN)
 
     def _take_away(self, now_s: float, left: Nodes) -> None:
         """Foreground jobs take nodes."""
@@ -408,6 +410,8 @@ class _Engine:
 
 
 _NONE: Nodes = np.zeros(0, dtype=np.int32)
+_NO_PLAN = Plan((), 0.0, 0.0, "none", 0.0, optimal=True)
+"""What holds while there is no trainer."""
 _MEMORYLESS = (Objective.THROUGHPUT, Objective.SPEEDUP, Objective.WEIGHTED)
 
 
