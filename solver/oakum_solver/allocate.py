@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,6 +104,14 @@ def _improved(model: ValueModel, market: Market, known: Decision, left_s: Callab
     return _chosen(model, promising(model, market, prices, slack), known, left_s)
 
 
+def _kept(model: ValueModel, compositions: Sequence[Composition], values: Sequence[float]) -> tuple[int, float]:
+    """(guarantees kept, worth): what makes one plan better than another."""
+    kept = sum(
+        bool(after) and trainer.guaranteed for trainer, after in zip(model.trainers, compositions, strict=True)
+    )
+    return kept, math.fsum(values)
+
+
 def _gap(value: float, bound: float) -> float:
     """Relative distance of a value to a bound."""
     return (bound - value) / max(abs(bound), 1e-12) if bound < math.inf else math.inf
@@ -115,7 +123,7 @@ def _chosen(model: ValueModel, candidates: Candidates, known: Decision, left_s: 
         found = improve(model, candidates, known.compositions, known.values, left_s)
     except MilpError:
         return known.bounded_by(_bound(model)).judged()
-    if math.fsum(found.values) > known.value:
+    if _kept(model, found.compositions, found.values) > _kept(model, known.compositions, known.values):
         known = dataclasses.replace(
             known, compositions=found.compositions, values=found.values, solver=model.problem.milp_solver
         )
@@ -141,9 +149,8 @@ def _linear(model: ValueModel) -> bool:
 
 
 def _bounded_by_prices(model: ValueModel) -> bool:
-    """Whether the prices' bound holds: it looks at no mixture of types, and mixes pools by their mean."""
-    mixes = any(trainer.mixes_types and trainer.curves_by_type is not None for trainer in model.trainers)
-    return _linear(model) and not mixes
+    """Whether the prices' bound holds: it mixes pools by their mean, and no types."""
+    return _linear(model) and not model.typed
 
 
 def _guided(model: ValueModel, market: Market, prices: Floats, go_on: Callable[[], bool]) -> Decision:
@@ -186,14 +193,18 @@ def _by_sizes(model: ValueModel, thorough: bool) -> Decision:
 def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, float, str, bool]:
     """(sizes, bound, solver, whether optimal), one class of priority after the other."""
     sizes = np.zeros(len(values), dtype=np.int64)
-    left, bound, solver, optimal = model.problem.num_nodes, 0.0, "greedy", True
+    kept = _guaranteed(model)
+    left, bound, solver, optimal = model.problem.num_nodes - sum(kept.values()), 0.0, "greedy", True
     room = dict(model.problem.user_caps)
     for trainers in classes_of(model):
         rows = values[trainers]
         for row, j in enumerate(trainers):
-            rows[row, max(0, room.get(model.trainers[j].user or "", left)) + 1 :] = -np.inf
-        for row, j in _guaranteed(model, trainers, left):
-            rows[row, : model.trainers[j].min_nodes] = -np.inf
+            most = room.get(model.trainers[j].user or "", model.problem.num_nodes)
+            rows[row, max(0, most) + 1 :] = -np.inf
+        for row, j in enumerate(trainers):
+            if j in kept and np.isfinite(rows[row, kept[j] :]).any():
+                rows[row, : kept[j]] = -np.inf
+            left += kept.pop(j, 0)
         held = np.array([model.held[j] for j in trainers], dtype=np.int64)
         found, relaxation = _greedy_sizes(rows, held, left)
         value = total(rows, found)
@@ -213,14 +224,13 @@ def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, fl
     return sizes, bound, solver, optimal
 
 
-def _guaranteed(model: ValueModel, trainers: list[int], left: int) -> list[tuple[int, int]]:
-    """(row, trainer) of those that must not be left without nodes, the longest waiting first, while they fit."""
-    chosen = []
-    for row, j in sorted(enumerate(trainers), key=lambda item: -model.trainers[item[1]].waited_s):
-        trainer = model.trainers[j]
+def _guaranteed(model: ValueModel) -> dict[int, int]:
+    """Trainers that must not be left without nodes -> their minimum; the longest waiting first, while they fit."""
+    left, chosen = model.problem.num_nodes, {}
+    for j, trainer in sorted(enumerate(model.trainers), key=lambda item: -item[1].waited_s):
         if trainer.guaranteed and trainer.min_nodes <= left:
+            chosen[j] = trainer.min_nodes
             left -= trainer.min_nodes
-            chosen.append((row, j))
     return chosen
 
 
@@ -264,10 +274,7 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
 
 def _by_class(model: ValueModel, decision: Decision) -> tuple[float, ...]:
     """Guarantees kept, then the worth of each class of priority, the highest first."""
-    kept = sum(
-        bool(after) and trainer.guaranteed
-        for trainer, after in zip(model.trainers, decision.compositions, strict=True)
-    )
+    kept, _ = _kept(model, decision.compositions, decision.values)
     return (kept, *(math.fsum(decision.values[j] for j in trainers) for trainers in classes_of(model)))
 
 

@@ -56,7 +56,8 @@ def improve(
     found: list[Composition] = []
     choices: list[Choice] = []
     for j, composition in enumerate(incumbent):
-        for candidate in _distinct([composition, *candidates.compositions[j]]):
+        broken = model.trainers[j].guaranteed and not composition and candidates.compositions[j]
+        for candidate in _distinct([*([] if broken else [composition]), *candidates.compositions[j]]):
             found.append(candidate)
             value = values[j] if candidate == composition else model.value(j, candidate)
             choices.append(Choice(j, _use(model, j, candidate), value))

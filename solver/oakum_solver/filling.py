@@ -20,8 +20,9 @@ def fill_pools(draft: Draft, classes: Iterable[list[int]], thorough: bool) -> No
     Nodes that leave together go out together: the largest pool first, each pool split at once, so that a
     trainer takes as few pools as it is worth. `thorough` splits each pool exactly.
     """
+    guaranteed = [j for j, trainer in enumerate(draft.model.trainers) if trainer.guaranteed]
+    give_minimum(draft, guaranteed, forced=True)
     for trainers in classes:
-        give_minimum(draft, [j for j in trainers if draft.model.trainers[j].guaranteed], forced=True)
         for _ in range(_MOST_ROUNDS):
             given = sum(draft.free)
             for pool in _in_order(draft):
