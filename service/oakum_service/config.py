@@ -90,7 +90,8 @@ class Settings(_FromEnvironment):
     solver_limit_s: Annotated[float, Field(gt=0)] = 5.0
     milp_solver: Annotated[MilpSolver, AfterValidator(_installed)] = "cbc"
     groups: bool = False
-    """Plan with how long holes are expected to last, and with which nodes are expected to leave together."""
+    """Plan with how long past holes lasted, and with which nodes are expected to leave together. Announced starts
+    of foreground jobs count in any case."""
     user_cap: Annotated[int, Field(ge=1)] | None = None
     """Most nodes that the trainers of one user may have together."""
     starvation_guard_s: Annotated[float, Field(gt=0)] = 3600.0
@@ -137,7 +138,7 @@ class Settings(_FromEnvironment):
     def terms(self) -> Terms:
         """What plans count. Not that a trainer gains nothing after its last sample: planned anew every second,
         that takes the nodes from whoever has a few seconds left, as others gain more over the whole look-ahead."""
-        return Terms(horizons=self.groups, departures=self.groups, completion=False)
+        return Terms(departures=self.groups, completion=False)
 
     @property
     def database(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Mapping
 
@@ -33,9 +34,12 @@ def holders(session: Session) -> dict[str, str]:
     }
 
 
-def idle_nodes(session: Session, snapshot: Snapshot, default_s: float) -> list[IdleNode]:
-    """Every node in a hole, with the forecast of how long the hole goes on."""
-    forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s)
+def idle_nodes(session: Session, snapshot: Snapshot, default_s: float, learned: bool) -> list[IdleNode]:
+    """Every node in a hole, with the forecast of how long the hole goes on.
+
+    Where no foreground job is announced for the node, that is what past holes taught if `learned`, else for ever.
+    """
+    forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s) if learned else None
     started = _hole_starts(session)
     held = holders(session)
     now = time.time()
@@ -45,9 +49,11 @@ def idle_nodes(session: Session, snapshot: Snapshot, default_s: float) -> list[I
             continue
         age_s = max(0.0, now - started.get(node.name, now))
         announced_in_s = None if node.announced_at is None else node.announced_at - now
-        nodes.append(
-            IdleNode(node.name, forecast.remaining_s(age_s, announced_in_s), held.get(node.name), node.node_type)
-        )
+        if forecast is not None:
+            horizon_s = forecast.remaining_s(age_s, announced_in_s)
+        else:
+            horizon_s = math.inf if announced_in_s is None else max(0.0, announced_in_s)
+        nodes.append(IdleNode(node.name, horizon_s, held.get(node.name), node.node_type))
     return nodes
 
 

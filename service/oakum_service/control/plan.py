@@ -37,7 +37,7 @@ def pose(session: Session, observed: Observed, settings: Settings) -> solver.Pro
     names = {row.id: row.name for row in live}
     nodes = [
         dataclasses.replace(node, owner=names.get(node.owner)) if node.owner is not None else node
-        for node in idle_nodes(session, observed.snapshot, default_s=2 * settings.look_ahead_s)
+        for node in idle_nodes(session, observed.snapshot, 2 * settings.look_ahead_s, learned=settings.groups)
         if node.owner is None or node.owner in names
     ]
     curves = curves_to_plan_with(session, live, settings)

@@ -93,7 +93,7 @@ def test_what_the_settings_say_is_posed(sessions: Sessions) -> None:
     problem = posed(sessions, objective="weight * samples / rate_one", milp_solver="highs", look_ahead_s=20.0)
     assert problem.objective == parse_metric("weight * samples / rate_one")
     assert (problem.milp_solver, problem.look_ahead_s, problem.user_caps) == ("highs", 20.0, {})
-    assert problem.terms == Terms(horizons=False, departures=False, completion=False)
+    assert problem.terms == Terms(departures=False, completion=False)
 
 
 def test_what_the_spec_says_is_posed(sessions: Sessions) -> None:
@@ -199,7 +199,16 @@ def test_nodes_that_are_announced_to_one_job_are_a_cohort(sessions: Sessions) ->
 
 def test_without_group_awareness_there_are_no_cohorts(sessions: Sessions) -> None:
     submit(sessions, "digits")
-    assert posed(sessions).groups == (NodeGroup(("n1", "n2"), None, 60.0, "cpu"),)
+    assert posed(sessions).groups == (NodeGroup(("n1", "n2"), None, math.inf, "cpu"),)
+
+
+def test_announced_starts_count_without_group_awareness(sessions: Sessions) -> None:
+    submit(sessions, "digits")
+    nodes = (*holes("n1"), *holes("n2", announced_at=NOW + 10.0))
+    assert posed(sessions, nodes).groups == (
+        NodeGroup(("n1",), None, math.inf, "cpu"),
+        NodeGroup(("n2",), None, 10.0, "cpu"),
+    )
 
 
 def test_a_cap_is_named_as_the_reason(sessions: Sessions) -> None:
@@ -238,7 +247,7 @@ def test_a_trainer_near_its_end_keeps_its_nodes(sessions: Sessions) -> None:
 def test_a_trainer_gets_no_node_of_a_type_it_has_no_curve_for(sessions: Sessions) -> None:
     trainer = submit(sessions, "digits", curves_by_type={"gpu": [[1, 90]]})
     why, text = reason(sessions, trainer, holes("n1", "n2"))
-    assert (why, text) == ("curve_flat", "has no node: a first would not make it faster")
+    assert (why, text) == ("no_idle_node", "has no node: no idle node is of a type that it can use more of")
     nodes = (*holes("n1", "n2"), *holes("g1", node_type="gpu"))
     reason(sessions, trainer, nodes)
     with sessions.begin() as session:

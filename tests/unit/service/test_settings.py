@@ -67,7 +67,7 @@ def test_by_default_users_are_not_capped_and_nobody_waits_for_ever() -> None:
     settings = Settings()
     assert (settings.user_cap, settings.milp_solver, settings.groups) == (None, "cbc", False)
     assert settings.starvation_guard == StarvationGuard(wait_s=3600.0, quantum_s=600.0)
-    assert settings.terms == Terms(horizons=False, departures=False, completion=False)
+    assert settings.terms == Terms(departures=False, completion=False)
 
 
 def test_the_starvation_guard_can_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
