@@ -183,14 +183,17 @@ class _Engine:
         return self.runs[self.waiting[0]].item.submit_s
 
     def _event(self, now_s: float, left: Nodes, came: Nodes) -> None:
-        """Nodes leave and come, trainers end and arrive; then the rest is planned anew."""
+        """Trainers end, nodes leave and come, trainers arrive; then the rest is planned anew.
+
+        Who ends as its nodes leave has ended: otherwise it would wait for nodes to train nothing more.
+        """
         self.born_s.append(now_s)
         for index in self.live if self.settings.guard.wait_s < math.inf else ():
             self.runs[index].wait_until(now_s, self.settings.guard)
+        self._end_runs(now_s)
         self._take_away(now_s, left)
         self.owner[came] = _FREE
         self.cohort[came] = len(self.born_s) - 1
-        self._end_runs(now_s)
         while self._next_arrival_s() <= now_s:
             run = self.waiting.pop(0)
             self.live.append(run)
@@ -211,21 +214,19 @@ class _Engine:
         owners = self.owner[left]
         for run in np.unique(owners[owners >= 0]).tolist():
             self._resize(run, now_s, taken=set(left[owners == run].tolist()), cause=Cause.PREEMPTION)
-        ages_s = now_s - np.array(self.born_s)[self.cohort[left]]
-        self.forecast.learn(ages_s)
+        born_s = np.array([self.born_s[event] for event in self.cohort[left].tolist()])
+        self.forecast.learn(now_s - born_s)
         self.owner[left] = _NOT_IDLE
 
     def _end_runs(self, now_s: float) -> None:
+        """Nodes of those that have trained their last sample are free."""
         while self._next_end_s() <= now_s:
             run = heapq.heappop(self.ends)[1]
             self.version[run] += 1
             ended = self.runs[run]
             ended.advance(now_s)
-            ended.samples = float(ended.item.samples or 0.0)
-            ended.end_s = now_s
             self.owner[sorted(ended.nodes)] = _FREE
-            ended.sizes.append((now_s, 0))
-            ended.nodes = set()
+            ended.end()
             self.live.remove(run)
 
     def _next_end_s(self) -> float:
@@ -421,7 +422,7 @@ def sample_worth(objective: Metric, trainer: Trainer) -> float:
     if objective is Objective.THROUGHPUT:
         return trainer.weight
     if objective is Objective.WEIGHTED:
-        return trainer.weight / trainer.curve.rate(trainer.max_nodes)
+        return trainer.weight / (trainer.curve.rate(trainer.max_nodes) or 1.0)
     rate_one = trainer.curve.rate(1) or next((rate / n for n, rate in trainer.curve.points if rate > 0), 1.0)
     return trainer.weight / rate_one
 

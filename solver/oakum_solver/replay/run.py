@@ -115,11 +115,22 @@ class TrainerRun:
         self._switch_to_ready_nodes()
         self._resized()
 
+    def end(self) -> None:
+        """Its last sample is trained now: its nodes are free."""
+        self.samples, self.end_s = float(self.item.samples or 0.0), self.now_s
+        self.nodes = set()
+        self.joining.clear()
+        self.stalls.clear()
+        self._sized()
+
     def _resized(self) -> None:
         self.rescales += 1
         if not self.nodes:
             self.stalls.clear()
             self.waiting_since_s = self.now_s
+        self._sized()
+
+    def _sized(self) -> None:
         if self.sizes and self.sizes[-1][0] == self.now_s:
             self.sizes.pop()
         self.sizes.append((self.now_s, len(self.nodes)))
