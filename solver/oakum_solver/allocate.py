@@ -104,12 +104,10 @@ def _improved(model: ValueModel, market: Market, known: Decision, left_s: Callab
     return _chosen(model, promising(model, market, prices, slack), known, left_s)
 
 
-def _kept(model: ValueModel, compositions: Sequence[Composition], values: Sequence[float]) -> tuple[int, float]:
-    """(guarantees kept, worth): what makes one plan better than another."""
-    kept = sum(
-        bool(after) and trainer.guaranteed for trainer, after in zip(model.trainers, compositions, strict=True)
-    )
-    return kept, math.fsum(values)
+def _kept(model: ValueModel, compositions: Sequence[Composition]) -> tuple[bool, ...]:
+    """Which guarantees are kept, the longest waiting first: what comes before any worth."""
+    guaranteed = [j for j, trainer in enumerate(model.trainers) if trainer.guaranteed]
+    return tuple(bool(compositions[j]) for j in sorted(guaranteed, key=lambda j: -model.trainers[j].waited_s))
 
 
 def _gap(value: float, bound: float) -> float:
@@ -123,7 +121,8 @@ def _chosen(model: ValueModel, candidates: Candidates, known: Decision, left_s: 
         found = improve(model, candidates, known.compositions, known.values, left_s)
     except MilpError:
         return known.bounded_by(_bound(model)).judged()
-    if _kept(model, found.compositions, found.values) > _kept(model, known.compositions, known.values):
+    worth, known_worth = math.fsum(found.values), known.value
+    if (_kept(model, found.compositions), worth) > (_kept(model, known.compositions), known_worth):
         known = dataclasses.replace(
             known, compositions=found.compositions, values=found.values, solver=model.problem.milp_solver
         )
@@ -272,10 +271,10 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
     return best, Market(model) if thorough else None
 
 
-def _by_class(model: ValueModel, decision: Decision) -> tuple[float, ...]:
+def _by_class(model: ValueModel, decision: Decision) -> tuple[tuple[bool, ...], list[float]]:
     """Guarantees kept, then the worth of each class of priority, the highest first."""
-    kept, _ = _kept(model, decision.compositions, decision.values)
-    return (kept, *(math.fsum(decision.values[j] for j in trainers) for trainers in classes_of(model)))
+    worths = [math.fsum(decision.values[j] for j in trainers) for trainers in classes_of(model)]
+    return _kept(model, decision.compositions), worths
 
 
 def _bound(model: ValueModel) -> float:

@@ -125,4 +125,4 @@ class CohortForecast:
         sums_s = np.append(np.cumsum(self._sums_s[::-1])[::-1], 0.0)
         longer = counts[np.minimum(bins, self._BINS + 1)]
         mean_s = sums_s[np.minimum(bins, self._BINS + 1)] / np.maximum(longer, 1.0) - ages_s
-        return np.where(longer >= self.least, np.maximum(mean_s, 1.0), self.default_s)
+        return np.where(longer >= max(1, self.least), np.maximum(mean_s, 1.0), self.default_s)

@@ -207,12 +207,18 @@ class ValueModel:
                 held.items(),
                 key=lambda item: (
                     self.pools.pools[item[0]].node_type not in preferred,
-                    -self.lasts_s[item[0]],
+                    -self.lasts_s[item[0]] * self._speed(j, item[0]),
                     -item[1],
                     item[0],
                 ),
             )
         )
+
+    def _speed(self, j: int, pool: int) -> float:
+        """Samples/s of one node of the pool; 1 where all types are alike to the trainer."""
+        curves = self.trainers[j].curves_by_type
+        curve = None if curves is None else curves.get(self.pools.pools[pool].node_type)
+        return 1.0 if curve is None else _rate_one(curve)
 
     def _preferred_types(self, j: int) -> set[str]:
         """Types of the nodes held on which trainer j can run together: of those that do not mix, the fastest."""

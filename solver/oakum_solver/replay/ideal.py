@@ -23,7 +23,7 @@ class BestSplits:
 
     value: Floats
     """Value of the best split of at most i nodes, shape (N + 1,)."""
-    choice: NDArray[np.int16]
+    choice: NDArray[np.int32]
     """Nodes of trainer j where the trainers up to j share i nodes, shape (J, N + 1)."""
 
     def sizes(self, nodes: int) -> list[int]:
@@ -42,7 +42,7 @@ def best_splits(values: Floats, num_nodes: int) -> BestSplits:
     is 0.
     """
     best = np.zeros(num_nodes + 1)
-    choice = np.zeros((len(values), num_nodes + 1), dtype=np.int16)
+    choice = np.zeros((len(values), num_nodes + 1), dtype=np.int32)
     for trainer, row in enumerate(values):
         before = best
         best = before.copy()

@@ -109,6 +109,9 @@ def read_workload(path: Path) -> Workload:
         raise LogError(f"{path}: {error}") from error
 
 
+_LEAST, _MOST = 1e-15, 1e15
+"""Of any number but 0: what is smaller or larger is a slip, and sums and quotients of it would not be finite."""
+_NUMBERS = f"0 or of a size between {_LEAST:g} and {_MOST:g}"
 _KEYS = {
     *("name", "min_nodes", "max_nodes", "curve", "samples", "submit_s", "grow_stall_s", "shrink_stall_s"),
     *("weight", "priority", "user", "deadline_s"),
@@ -120,11 +123,10 @@ def _item(entry: object) -> WorkItem:
         raise ValueError(f"{entry!r}: expected an object")
     if unknown := sorted(entry.keys() - _KEYS):
         raise ValueError(f"unknown key {unknown[0]!r}: expected some of {', '.join(sorted(_KEYS))}")
-    name = entry.get("name")
-    if not isinstance(name, str) or not name:
+    name = _text(entry, "name")
+    if name is None:
         raise ValueError("no name: expected a text")
     curve = _curve(entry.get("curve"))
-    user = entry.get("user")
     trainer = Trainer(
         id=name,
         curve=curve,
@@ -134,8 +136,8 @@ def _item(entry: object) -> WorkItem:
         grow_stall_s=_number(entry, "grow_stall_s", 18.0),
         shrink_stall_s=_number(entry, "shrink_stall_s", 12.0),
         startup_s=0.0,
-        priority=int(_number(entry, "priority", 0.0)),
-        user=None if user is None else str(user),
+        priority=_count(entry, "priority", 0),
+        user=_text(entry, "user"),
         deadline_in_s=_number(entry, "deadline_s", math.inf),
     )
     samples = None if entry.get("samples") is None else _number(entry, "samples", 0.0)
@@ -153,7 +155,7 @@ def _curve(points: object) -> Curve:
     pairs = []
     for point in points:
         if not isinstance(point, list) or len(point) != 2 or not all(_is_number(value) for value in point):
-            raise ValueError(f"curve point {point!r}: expected [nodes, samples_per_s]")
+            raise ValueError(f"curve point {point!r}: expected [nodes, samples_per_s], {_NUMBERS}")
         nodes, rate = point
         if nodes != int(nodes):
             raise ValueError(f"curve point {point!r}: expected a whole number of nodes")
@@ -161,12 +163,19 @@ def _curve(points: object) -> Curve:
     return Curve(tuple(pairs))
 
 
+def _text(entry: Mapping[str, Any], key: str) -> str | None:
+    value = entry.get(key)
+    if value is not None and (not isinstance(value, str) or not value or not value.isprintable()):
+        raise ValueError(f"{key} is {value!r}: expected a printable text")
+    return value
+
+
 def _number(entry: Mapping[str, Any], key: str, default: float) -> float:
     value = entry.get(key)
     if value is None:
         return default
     if not _is_number(value):
-        raise ValueError(f"{key} is {value!r}: expected a number")
+        raise ValueError(f"{key} is {value!r}: expected a number, {_NUMBERS}")
     return float(value)
 
 
@@ -178,4 +187,6 @@ def _count(entry: Mapping[str, Any], key: str, default: int) -> int:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return value == 0 or _LEAST <= abs(value) <= _MOST
