@@ -25,6 +25,7 @@ lint: $(VENV)/.dev
 bench: $(VENV)/.run
 	$(BIN)/python bench/give_back.py
 	$(BIN)/python bench/solve.py
+	$(BIN)/python bench/replay.py $(LOGS)
 
 ## Debian packages for the tests that need PostgreSQL and Chromium. Needs root.
 system-deps:

@@ -9,18 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from oakum_solver.problem import Curve, NodeGroup, Problem, Terms, Trainer
-
-BREAKPOINTS = (1, 2, 4, 8, 16, 32, 64)
-RATES = {
-    "alexnet": (7115.3, 13071.7, 21066.1, 40484.9, 74002.9, 130762.0, 202135.4),
-    "vgg16": (1193.3, 2389.2, 4691.7, 9257.9, 18348.9, 36208.5, 70151.7),
-    "resnet18": (5218.8, 10582.5, 20436.0, 39584.0, 78023.8, 144762.5, 262723.0),
-    "densenet": (989.9, 1952.5, 3849.8, 7608.1, 14993.2, 28812.2, 57773.9),
-    "mnasnet": (3245.7, 6001.9, 11489.3, 23075.6, 43899.7, 83474.2, 160493.6),
-    "shufflenet": (2831.0, 5259.0, 9988.0, 20379.2, 38895.3, 74125.1, 145081.5),
-    "mobilenet": (3039.9, 5893.0, 11386.0, 22024.8, 42488.4, 82268.3, 155213.8),
-}
-"""Samples/s at the breakpoints, in nodes of six GPUs: the paper's scalability tables."""
+from oakum_solver.replay.workload import PAPER_NODES, PAPER_RATES
 
 NUM_COHORTS = 8
 _HELD = 0.8
@@ -45,12 +34,12 @@ def random_problem(num_trainers: int, num_nodes: int, seed: int, terms: Terms) -
 
 
 def _trainer(rng: np.random.Generator, index: int, startup_s: float) -> Trainer:
-    name = str(rng.choice(list(RATES)))
-    rates = np.array(RATES[name]) * rng.uniform(1 - _CURVE_SPREAD, 1 + _CURVE_SPREAD, len(BREAKPOINTS))
+    name = str(rng.choice(list(PAPER_RATES)))
+    rates = np.array(PAPER_RATES[name]) * rng.uniform(1 - _CURVE_SPREAD, 1 + _CURVE_SPREAD, len(PAPER_NODES))
     return Trainer(
         f"{name}-{index}",
-        Curve(tuple(zip(BREAKPOINTS, rates.tolist(), strict=True))),
-        max_nodes=BREAKPOINTS[-1],
+        Curve(tuple(zip(PAPER_NODES, rates.tolist(), strict=True))),
+        max_nodes=PAPER_NODES[-1],
         grow_stall_s=rng.uniform(17.0, 19.0),
         shrink_stall_s=rng.uniform(11.0, 13.0),
         startup_s=startup_s,

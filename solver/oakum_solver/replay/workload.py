@@ -12,7 +12,7 @@ from typing import Any
 from oakum_solver.errors import LogError, ProblemError
 from oakum_solver.problem import Curve, Trainer
 
-_NODES = (1, 2, 4, 8, 16, 32, 64)
+PAPER_NODES = (1, 2, 4, 8, 16, 32, 64)
 PAPER_RATES = {
     "AlexNet": (7115.3, 13071.7, 21066.1, 40484.9, 74002.9, 130762.0, 202135.4),
     "VGG16": (1193.3, 2389.2, 4691.7, 9257.9, 18348.9, 36208.5, 70151.7),
@@ -22,7 +22,7 @@ PAPER_RATES = {
     "ShuffleNet": (2831.0, 5259.0, 9988.0, 20379.2, 38895.3, 74125.1, 145081.5),
     "MobileNet": (3039.9, 5893.0, 11386.0, 22024.8, 42488.4, 82268.3, 155213.8),
 }
-"""Samples/s on 1, 2, 4, ... 64 nodes of 6 GPUs (BFTrainer, arXiv:2106.12091, and its authors' public data)."""
+"""Samples/s on `PAPER_NODES` nodes of 6 GPUs (BFTrainer, arXiv:2106.12091, and its authors' public data)."""
 PAPER_SAMPLES = 1.3e8
 """About 100 epochs of ImageNet: what a finite trainer of the paper's workload trains."""
 _GROW_STALLS_S, _SHRINK_STALLS_S = (17.0, 18.0, 19.0), (11.0, 12.0, 13.0)
@@ -76,9 +76,9 @@ def paper_workload(trainers: int = 7, endless: bool = True) -> Workload:
 def _paper_trainer(network: str, number: int) -> Trainer:
     return Trainer(
         id=f"{network}-{number // len(PAPER_RATES) + 1}",
-        curve=Curve(tuple(zip(_NODES, PAPER_RATES[network], strict=True))),
+        curve=Curve(tuple(zip(PAPER_NODES, PAPER_RATES[network], strict=True))),
         min_nodes=1,
-        max_nodes=_NODES[-1],
+        max_nodes=PAPER_NODES[-1],
         grow_stall_s=_GROW_STALLS_S[number % len(_GROW_STALLS_S)],
         shrink_stall_s=_SHRINK_STALLS_S[number % len(_SHRINK_STALLS_S)],
         startup_s=0.0,
