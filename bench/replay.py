@@ -128,6 +128,7 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here, too.")] = None,
 ) -> None:
     """Replay every case and print the tables."""
+    logs = logs or [DRAWN]
     cases = [
         Case(*case, name, PLANNERS[name]) for *case, name in itertools.product(logs, trainers, cost, PLANNERS)
     ]
