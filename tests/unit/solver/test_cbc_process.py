@@ -12,6 +12,7 @@ import pytest
 from oakum_solver import cbc
 from oakum_solver.cbc import run_cbc
 from oakum_solver.errors import MilpError
+from processes import any_runs
 
 
 @pytest.fixture(autouse=True)
@@ -78,9 +79,48 @@ def test_a_cbc_that_hangs_is_killed_with_its_children(
     with pytest.raises(MilpError, match="killed"):
         run_cbc(knapsack(), time_limit_s=0.5)
     assert time.monotonic() - started_s < 2.0
-    for pid in map(int, pids.read_text().split()):
-        assert not _runs(pid)
+    assert not any_runs(pids)
     assert list(temporary_folder.iterdir()) == []
+
+
+def test_a_cbc_that_talks_on_without_end_is_killed(
+    tmp_path: Path, temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    install_fake(f"echo $$ > {pids}; while :; do echo Cbc0010I After 1000 nodes; done", tmp_path, monkeypatch)
+    with pytest.raises(MilpError, match="killed"):
+        run_cbc(knapsack(), time_limit_s=0.3)
+    assert not any_runs(pids)
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_a_solver_that_leaves_a_child_behind_with_its_output_open_is_killed_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids = tmp_path / "pids"
+    install_fake(f"sleep 60 & echo $! > {pids}", tmp_path, monkeypatch)
+    with pytest.raises(MilpError, match="killed"):
+        run_cbc(knapsack(), time_limit_s=0.3)
+    assert not any_runs(pids)
+
+
+def test_an_interrupt_ends_cbc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C reaches us in the waiting."""
+    pids = tmp_path / "pids"
+    install_fake(f"echo $$ > {pids}; sleep 0.2; kill -INT {os.getpid()}; sleep 60", tmp_path, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        run_cbc(knapsack(), time_limit_s=5.0)
+    assert not any_runs(pids)
+
+
+def test_cbc_is_told_its_gap_and_a_limit_before_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = tmp_path / "arguments"
+    install_fake(f'echo "$@" > {arguments}; exit 1', tmp_path, monkeypatch)
+    with pytest.raises(MilpError):
+        run_cbc(knapsack(), time_limit_s=5.0, gap=0.25)
+    given = arguments.read_text().split()
+    assert given[given.index("-allow") + 1] == "0.25"
+    assert 4.0 < float(given[given.index("-sec") + 1]) < 5.0
 
 
 def test_a_missing_cbc_is_a_milp_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -102,17 +142,3 @@ def test_a_missing_temporary_folder_is_a_milp_error(
     temporary_folder.rmdir()
     with pytest.raises(MilpError, match="cannot be run"):
         run_cbc(knapsack(), time_limit_s=5.0)
-
-
-def _runs(pid: int) -> bool:
-    """False once the process is gone, or dead and waiting for its parent to notice."""
-    deadline_s = time.monotonic() + 2.0
-    while time.monotonic() < deadline_s:
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return False
-        if state == "Z":
-            return False
-        os.sched_yield()
-    return True

@@ -1,52 +1,66 @@
-"""Sizes on nodes: no migration, and nodes that leave together stay together."""
+"""Counts on nodes: no migration, own nodes first, then free ones, then those that others give up."""
 
-import math
+import pytest
 
 from oakum_solver.place import place
+from oakum_solver.pools import Composition
 from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
+from oakum_solver.value import ValueModel
 
 CURVE = Curve(((1, 1.0),))
 
 
-def problem(*groups: NodeGroup) -> Problem:
-    return Problem((Trainer("a", CURVE), Trainer("b", CURVE)), groups)
-
-
-def group(nodes: str, horizon_s: float = math.inf, owner: str | None = None) -> NodeGroup:
+def group(nodes: str, owner: str | None = None, horizon_s: float = 600.0) -> NodeGroup:
     return NodeGroup(tuple(nodes.split()), owner=owner, horizon_s=horizon_s)
 
 
+def placed(*groups: NodeGroup, a: Composition | None = None, b: Composition | None = None) -> tuple[str, str]:
+    """Nodes of two trainers that get these counts of each pool."""
+    problem = Problem((Trainer("a", CURVE), Trainer("b", CURVE)), groups)
+    grants = place(ValueModel(problem), (a or {}, b or {}))
+    assert list(grants) == ["a", "b"]
+    return " ".join(grants["a"]), " ".join(grants["b"])
+
+
 def test_a_trainer_that_grows_keeps_its_nodes_and_adds_free_ones() -> None:
-    asked = problem(group("n1 n2", owner="a"), group("n3 n4"))
-    assert place(asked, {"a": 3, "b": 0}) == {"a": ("n1", "n2", "n3"), "b": ()}
+    assert placed(group("n1 n2", "a"), group("n3 n4"), a={0: 3}) == ("n1 n2 n3", "")
 
 
-def test_a_trainer_that_shrinks_gives_up_the_nodes_that_leave_first() -> None:
-    asked = problem(group("n1", 60, "a"), group("n2", 600, "a"), group("n3", 300, "a"))
-    assert place(asked, {"a": 2, "b": 0})["a"] == ("n2", "n3")
+def test_a_trainer_that_shrinks_keeps_its_first_nodes() -> None:
+    assert placed(group("n1 n2 n3", "a"), a={0: 2}) == ("n1 n2", "")
 
 
-def test_a_newcomer_takes_the_longest_hole() -> None:
-    asked = problem(group("n1", 60), group("n2", 600), group("n3", 300))
-    assert place(asked, {"a": 1, "b": 0})["a"] == ("n2",)
+def test_a_trainer_that_stays_keeps_its_nodes_in_their_order() -> None:
+    assert placed(group("n2", "b"), group("n9 n1", "a"), group("n3", "b"), a={0: 2}, b={0: 2}) == (
+        "n9 n1",
+        "n2 n3",
+    )
 
 
-def test_a_newcomer_takes_one_group_where_that_costs_no_time() -> None:
-    asked = problem(group("n1", 600), group("n2 n3 n4", 300), group("n5 n6 n7", 60))
-    assert place(asked, {"a": 2, "b": 0})["a"] == ("n2", "n3")
+def test_nodes_come_from_the_pools_that_were_chosen() -> None:
+    groups = (group("n1 n2"), group("n3 n4", horizon_s=60.0), group("n5", "a", horizon_s=60.0))
+    assert placed(*groups, a={0: 1, 1: 2}, b={0: 1}) == ("n5 n1 n3", "n2")
 
 
-def test_a_newcomer_spreads_over_groups_rather_than_take_a_short_one() -> None:
-    asked = problem(group("n1", 600), group("n2", 300), group("n3 n4", 60))
-    assert place(asked, {"a": 2, "b": 0})["a"] == ("n1", "n2")
+def test_a_shrinking_trainer_keeps_nodes_of_the_pools_that_were_chosen() -> None:
+    groups = (group("n1 n2", "a"), group("n3 n4", "a", horizon_s=60.0))
+    assert placed(*groups, a={1: 1}) == ("n3", "")
 
 
 def test_a_node_that_one_trainer_releases_goes_to_another_after_the_free_ones() -> None:
-    asked = problem(group("n1 n2", owner="a"), group("n3"))
-    assert place(asked, {"a": 1, "b": 1}) == {"a": ("n1",), "b": ("n3",)}
-    assert place(asked, {"a": 1, "b": 2}) == {"a": ("n1",), "b": ("n3", "n2")}
+    groups = (group("n1 n2", "a"), group("n3"))
+    assert placed(*groups, a={0: 1}, b={0: 1}) == ("n1", "n3")
+    assert placed(*groups, a={0: 1}, b={0: 2}) == ("n1", "n3 n2")
 
 
-def test_the_trainer_that_needs_most_chooses_first() -> None:
-    asked = problem(group("n1 n2", 600), group("n3", 60))
-    assert place(asked, {"a": 1, "b": 2}) == {"a": ("n3",), "b": ("n1", "n2")}
+def test_a_trainer_gets_no_other_nodes_for_those_that_it_gives_up() -> None:
+    assert placed(group("n1 n2 n3", "a"), group("n4 n5"), a={0: 1}, b={0: 4}) == ("n1", "n4 n5 n2 n3")
+
+
+def test_the_first_trainer_takes_the_first_free_nodes() -> None:
+    assert placed(group("n1"), group("n2 n3"), group("n4"), a={0: 2}, b={0: 2}) == ("n1 n2", "n3 n4")
+
+
+def test_more_nodes_than_a_pool_has_are_never_granted() -> None:
+    with pytest.raises(AssertionError, match="more nodes are granted than the pool has"):
+        placed(group("n1"), group("n2", horizon_s=60.0), a={0: 2})

@@ -1,65 +1,93 @@
 """The reason for a trainer's size, with the model's own numbers."""
 
-from oakum_solver.objectives import Objective
+import math
+from dataclasses import replace
+
+import pytest
+
+from oakum_solver.objectives import Metric, Objective
 from oakum_solver.plan import Reason, Why
-from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
-from oakum_solver.solve import solve
+from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, Problem, Trainer
+from oakum_solver.solve import POLICIES, solve
 
 LINEAR = Curve(((8, 80.0),))
+FAST = Curve(((8, 160.0),))
 
 
-def trainer(id_: str, curve: Curve = LINEAR, **settings: float) -> Trainer:
+def trainer(id_: str, curve: Curve = LINEAR, **settings: object) -> Trainer:
     """No start-up and no stalls unless asked for, so that the numbers are round."""
     free = {"startup_s": 0.0, "grow_stall_s": 0.0, "shrink_stall_s": 0.0, "max_nodes": 8}
     return Trainer(id_, curve, **{**free, **settings})  # type: ignore[arg-type]
 
 
-def reason(
-    trainers: tuple[Trainer, ...], *groups: NodeGroup, objective: Objective = Objective.THROUGHPUT
-) -> Reason:
-    """The first trainer's reason over 60 s."""
-    return solve(Problem(trainers, groups, look_ahead_s=60.0, objective=objective)).allocations[0].reason
+def nodes(names: str, owner: str | None = None, horizon_s: float = math.inf, node_type: str = "cpu") -> NodeGroup:
+    return NodeGroup(tuple(names.split()), owner, horizon_s, node_type)
+
+
+def problem(
+    trainers: tuple[Trainer, ...], *groups: NodeGroup, objective: Metric = Objective.THROUGHPUT, **caps: int
+) -> Problem:
+    return Problem(trainers, groups, look_ahead_s=60.0, objective=objective, user_caps=caps)
+
+
+def reason(asked: Problem) -> Reason:
+    """The first trainer's reason."""
+    return solve(asked).allocations[0].reason
 
 
 def test_at_its_maximum() -> None:
-    given = reason((trainer("a", max_nodes=2),), NodeGroup(("n1", "n2", "n3")))
+    given = reason(problem((trainer("a", max_nodes=2),), nodes("n1 n2 n3")))
     assert given == Reason(Why.AT_MAXIMUM, "has 2 nodes, its maximum")
 
 
 def test_no_idle_node_at_all() -> None:
-    assert reason((trainer("a"),)) == Reason(Why.NO_IDLE_NODE, "no node is idle")
+    assert reason(problem((trainer("a"),))) == Reason(Why.NO_IDLE_NODE, "no node is idle")
 
 
 def test_every_idle_node_already() -> None:
-    given = reason((trainer("a"),), NodeGroup(("n1", "n2")))
+    given = reason(problem((trainer("a"),), nodes("n1 n2")))
     assert given == Reason(Why.NO_IDLE_NODE, "has every idle node: 2")
 
 
 def test_a_flat_curve() -> None:
     flat = Curve(((1, 10.0), (2, 20.0)))
-    given = reason((trainer("a", flat),), NodeGroup(("n1", "n2", "n3")))
+    given = reason(problem((trainer("a", flat),), nodes("n1 n2 n3")))
     assert given == Reason(Why.CURVE_FLAT, "has 2 nodes: a third would not make it faster")
 
 
 def test_a_stall_that_costs_more_than_the_node_adds() -> None:
-    given = reason((trainer("a", grow_stall_s=40.0),), NodeGroup(("n1", "n2"), owner="a"), NodeGroup(("n3",)))
-    assert given == Reason(
+    asked = problem((trainer("a", grow_stall_s=40.0),), nodes("n1 n2", "a"), nodes("n3"))
+    assert reason(asked) == Reason(
         Why.STALL_NOT_WORTH_IT,
-        "has 2 nodes: a third would add 600 samples in the next 60 s, but the stall would cost 800 samples",
+        "has 2 nodes: a third would add 600 samples, but the stall would cost 1,200 samples",
+        gain=600.0,
+        cost=1200.0,
+    )
+    assert reason(replace(asked, terms=PUBLISHED)) == Reason(
+        Why.STALL_NOT_WORTH_IT,
+        "has 2 nodes: a third would add 600 samples, but the stall would cost 800 samples",
         gain=600.0,
         cost=800.0,
     )
 
 
 def test_a_start_up_longer_than_the_look_ahead() -> None:
-    given = reason((trainer("a", startup_s=90.0),), NodeGroup(("n1",)))
+    given = reason(problem((trainer("a", startup_s=90.0),), nodes("n1")))
     assert given.why is Why.STALL_NOT_WORTH_IT
     assert given.text == "has no node: a first would still be starting up when the next 60 s are over"
 
 
+def test_a_node_of_another_cohort() -> None:
+    held = nodes("n1 n2 n3 n4", "a", horizon_s=60.0)
+    given = reason(problem((trainer("a", shrink_stall_s=60.0),), held, nodes("n5", horizon_s=61.0)))
+    assert given.why is Why.STALL_NOT_WORTH_IT
+    assert given.text == (
+        "has 4 nodes: a fifth would leave at another time than its others, which would cost more than it gives"
+    )
+
+
 def test_others_gain_more_names_who() -> None:
-    fast = Curve(((8, 160.0),))
-    given = reason((trainer("a"), trainer("b", fast), trainer("c", fast, weight=2)), NodeGroup(("n1", "n2")))
+    given = reason(problem((trainer("a"), trainer("b", FAST), trainer("c", FAST, weight=2)), nodes("n1 n2")))
     assert given.why is Why.OTHERS_GAIN_MORE
     assert given.other == "c"
     assert given.text == (
@@ -70,16 +98,80 @@ def test_others_gain_more_names_who() -> None:
 
 
 def test_below_the_minimum() -> None:
-    given = reason((trainer("a", min_nodes=4), trainer("b")), NodeGroup(("n1", "n2", "n3")))
-    assert given.why is Why.BELOW_MINIMUM
-    assert given.text == (
-        "has no node: its minimum of 4 would add 2,400 samples in the next 60 s, but only 0 are free"
+    given = reason(problem((trainer("a", min_nodes=4), trainer("b")), nodes("n1 n2 n3")))
+    assert given == Reason(
+        Why.BELOW_MINIMUM,
+        "has no node: its minimum of 4 would add 2,400 samples in the next 60 s, but only 0 are free",
+        gain=2400.0,
     )
 
 
+def test_a_users_cap() -> None:
+    given = reason(problem((trainer("a", user="ada"), trainer("b", user="ada")), nodes("n1 n2 n3"), ada=2))
+    assert given.why is Why.USER_CAP
+    assert given.text.endswith("ada's trainers have 2 of the 2 nodes that they may have")
+    assert given.gain == 600.0
+
+
+def test_a_users_cap_below_its_trainers_minimum() -> None:
+    given = reason(problem((trainer("a", user="ada", min_nodes=3),), nodes("n1 n2 n3"), ada=2))
+    assert given == Reason(
+        Why.USER_CAP, "has no node: ada's trainers have 0 of the 2 nodes that they may have", gain=1800.0
+    )
+
+
+def test_another_users_cap_is_no_reason() -> None:
+    asked = problem((trainer("a", user="ada"), trainer("b", FAST, user="bob")), nodes("n1 n2"), ada=5)
+    assert reason(asked).why is Why.OTHERS_GAIN_MORE
+
+
+def test_a_higher_priority() -> None:
+    given = reason(problem((trainer("a", FAST), trainer("b", priority=1)), nodes("n1 n2")))
+    assert given == Reason(
+        Why.PRIORITY,
+        "has no node: a first would add 1,200 samples in the next 60 s, "
+        "but every node has gone to trainers of a higher priority, such as b",
+        gain=1200.0,
+        cost=600.0,
+        other="b",
+    )
+
+
+def test_a_higher_priority_has_what_a_trainer_with_nodes_would_like() -> None:
+    given = reason(problem((trainer("a", FAST), trainer("b", priority=1, max_nodes=3)), nodes("n1 n2 n3 n4")))
+    assert (given.why, given.other, given.gain) == (Why.PRIORITY, "b", 1200.0)
+
+
+def test_equals_in_priority_outbid_each_other() -> None:
+    asked = problem((trainer("a"), trainer("b", FAST), trainer("c", priority=1, max_nodes=1)), nodes("n1 n2"))
+    given = reason(asked)
+    assert (given.why, given.other) == (Why.OTHERS_GAIN_MORE, "b")
+
+
+def test_a_guarantee_is_no_split_that_could_be_better() -> None:
+    """Nobody may take the last node of a guaranteed trainer: no time would find a better plan."""
+    asked = problem((trainer("a", FAST), trainer("w", guaranteed=True)), nodes("n1 n2"))
+    assert "in the time given" not in reason(asked).text
+
+
+def test_nodes_of_another_type_are_no_split_that_could_be_better() -> None:
+    on_gpu = replace(trainer("a"), curves_by_type={"gpu": LINEAR})
+    on_cpu = replace(trainer("b"), curves_by_type={"cpu": Curve(((8, 0.8),))})
+    asked = problem((on_gpu, on_cpu), nodes("n1", node_type="gpu"), nodes("n2"))
+    given = reason(asked)
+    assert given.why is Why.NO_IDLE_NODE
+    assert "in the time given" not in given.text
+
+
 def test_the_objectives_unit_is_named() -> None:
-    given = reason((trainer("a"), trainer("b", weight=2)), NodeGroup(("n1",)), objective=Objective.SPEEDUP)
+    given = reason(problem((trainer("a"), trainer("b", weight=2)), nodes("n1"), objective=Objective.SPEEDUP))
     assert given.text == (
         "has no node: a first would add 60 weighted s of training on one node in the next 60 s, "
         "but b, which would miss it least, would lose 120 weighted s of training on one node"
     )
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nobody_asked(policy: str) -> None:
+    plan = solve(problem((trainer("a"),), nodes("n1")), policy, explained=False)  # type: ignore[arg-type]
+    assert plan.allocations[0].reason == Reason(Why.UNEXPLAINED, "")
