@@ -141,6 +141,18 @@ def test_in_place_losing_a_productive_node_costs_a_stall_and_the_joining_ones_go
     assert told(run) == (10.0 * 19 + 18.0, 19 + 2, lost(startup=40 + 20, grow=2 + 2, preemption=1))
 
 
+def test_in_place_who_loses_all_that_have_started_has_nothing_to_stall() -> None:
+    run = new_run(CostModel.IN_PLACE)
+    run.give({0})
+    run.advance(21.0)
+    run.give({1})
+    run.advance(40.5)
+    run.take({0}, Cause.PREEMPTION)
+    run.advance(43.0)
+    # The node that joined at 21 s is ready at 41 s as before, and trains 1 s later.
+    assert told(run) == (10.0 * (19.5 + 1), 19.5 + 1, lost(startup=20 + 20, grow=1 + 1))
+
+
 def test_below_its_minimum_a_trainer_makes_nothing() -> None:
     run = new_run(CostModel.IN_PLACE, min_nodes=2)
     run.give({0})
