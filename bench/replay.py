@@ -30,8 +30,9 @@ from oakum_solver.logs.reading import read_log
 from oakum_solver.logs.synthetic import random_hole_log
 from oakum_solver.objectives import parse_metric
 from oakum_solver.replay.costs import CostModel
-from oakum_solver.replay.engine import ReplaySettings, replay
+from oakum_solver.replay.engine import replay
 from oakum_solver.replay.export import as_document
+from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import paper_workload
 
 PLANNERS: dict[str, dict[str, Any]] = {

@@ -67,12 +67,12 @@ def allocate(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> 
         market = Market(model) if thorough and not found.optimal else None
     else:
         found, market = _by_pools(model, thorough, left_s)
-    if market is None or len(classes_of(model)) > 1 or left_s() < WORTH_STARTING_S:
+    if market is None or found.optimal or len(classes_of(model)) > 1 or left_s() < WORTH_STARTING_S:
         return found
     everything = all_compositions(model)
     if everything is not None:
         return _chosen(model, everything, dataclasses.replace(found, bound=math.inf, optimal=False), left_s)
-    return found if found.optimal else _improved(model, market, found, left_s)
+    return _improved(model, market, found, left_s)
 
 
 def _improved(model: ValueModel, market: Market, known: Decision, left_s: Callable[[], float]) -> Decision:

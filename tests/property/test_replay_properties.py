@@ -21,8 +21,9 @@ from oakum_solver.logs.holes import HoleLog
 from oakum_solver.problem import Trainer
 from oakum_solver.replay import engine
 from oakum_solver.replay.costs import CostModel
-from oakum_solver.replay.engine import ReplaySettings, replay
+from oakum_solver.replay.engine import replay
 from oakum_solver.replay.result import ReplayResult, Steps
+from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import WorkItem, Workload
 from oakum_solver.solve import POLICIES, Policy
 from random_problems import LINEAR_OBJECTIVES, OBJECTIVES, random_curve

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from oakum_solver.errors import LogError
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.objectives import Objective
-from oakum_solver.replay.engine import ReplaySettings, replay
+from oakum_solver.replay.engine import replay
+from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import Workload, read_workload
 
 DOCUMENT: dict[str, Any] = {

@@ -18,8 +18,8 @@ from oakum_service.cli.reach import Reach
 
 if TYPE_CHECKING:
     from oakum_solver.logs.holes import HoleLog
-    from oakum_solver.replay.engine import ReplaySettings
     from oakum_solver.replay.result import ReplayResult
+    from oakum_solver.replay.settings import ReplaySettings
     from oakum_solver.replay.workload import Workload
 
 PLANNING = "Planning"
@@ -195,7 +195,7 @@ def _settings(objective: str, cost: str, guard: float | None, planning: dict[str
     from oakum_solver.guard import StarvationGuard
     from oakum_solver.objectives import parse_metric
     from oakum_solver.replay.costs import CostModel
-    from oakum_solver.replay.engine import ReplaySettings
+    from oakum_solver.replay.settings import ReplaySettings
 
     if guard is not None:
         planning = {**planning, "guard": StarvationGuard(wait_s=guard)}

@@ -8,80 +8,30 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from oakum_solver.errors import ProblemError
 from oakum_solver.forecast import CohortForecast
-from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog, changes, count_changes
-from oakum_solver.objectives import Metric, Objective
 from oakum_solver.plan import Plan
-from oakum_solver.problem import PUBLISHED, MilpSolver, NodeGroup, Problem, Terms, Trainer
-from oakum_solver.replay.costs import CostModel, RescaleCosts
-from oakum_solver.replay.ideal import ideal_achievement
-from oakum_solver.replay.result import Losses, ReplayResult, Steps, TrainerOutcome
+from oakum_solver.problem import NodeGroup, Problem, Trainer
+from oakum_solver.replay.accounts import Book, StepRows
+from oakum_solver.replay.costs import RescaleCosts
+from oakum_solver.replay.result import ReplayResult
 from oakum_solver.replay.run import Cause, TrainerRun
+from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import WorkItem, Workload
-from oakum_solver.solve import Policy, solve
+from oakum_solver.solve import solve
 
 Nodes = NDArray[np.int32]
 Progress = Callable[[float, int, int], None]
 """Called with the fraction of the log's time done, the events done, and the events in all."""
 
 _NOT_IDLE, _FREE = -2, -1
-
-
-@dataclass(frozen=True)
-class ReplaySettings:
-    """How a log is replayed."""
-
-    objective: Metric = Objective.SPEEDUP
-    look_ahead_s: float = 1200.0
-    cost: CostModel = CostModel.PAPER
-    stall_s: float = 1.0
-    """Seconds of a regroup, for the cost model `in-place`."""
-    startup_s: float = 20.0
-    """Seconds until a node that joins is ready, for the cost model `in-place`."""
-    max_trainers: int | None = None
-    """Most trainers that run or wait for nodes at once, first come first served; None: all."""
-    policy: Policy = "milp"
-    groups: bool = False
-    """Whether the planner looks at which nodes became idle together and how long their holes may last."""
-    published: bool = False
-    """Plan for the published objective alone, without the terms that it leaves out."""
-    milp_solver: MilpSolver = "cbc"
-    time_limit_s: float = 5.0
-    gap: float = 1e-3
-    """Relative gap at which a plan is good enough."""
-    user_cap: int | None = None
-    """Most nodes that one user's trainers may have together; None: no cap."""
-    guard: StarvationGuard = field(default_factory=StarvationGuard)
-    """Who has waited for nodes for how long is guaranteed some; by default nobody is."""
-
-    def __post_init__(self) -> None:
-        if self.max_trainers is not None and self.max_trainers < 1:
-            raise ProblemError(f"max_trainers is {self.max_trainers}: expected at least 1")
-        if not 0 < self.look_ahead_s < math.inf:
-            raise ProblemError(f"look_ahead_s is {self.look_ahead_s}: expected seconds above 0")
-
-    @property
-    def terms(self) -> Terms:
-        """What the planner counts."""
-        if self.published:
-            return PUBLISHED
-        return Terms(horizons=self.groups, departures=self.groups)
-
-    @property
-    def wants_facts(self) -> bool:
-        """Whether the planner asks what each trainer has had so far. If not, not asking saves time."""
-        return self.objective not in _MEMORYLESS or self.guard.wait_s < math.inf
 
 
 def replay(
@@ -92,22 +42,6 @@ def replay(
     engine = _Engine(log, workload, settings)
     engine.run(progress)
     return engine.result(time.perf_counter() - started_s)
-
-
-@dataclass
-class _Rows:
-    """The steps so far, column by column."""
-
-    time_s: list[float] = field(default_factory=list)
-    idle: list[int] = field(default_factory=list)
-    used: list[int] = field(default_factory=list)
-    running: list[int] = field(default_factory=list)
-    rate: list[float] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-    bound: list[float] = field(default_factory=list)
-    optimal: list[bool] = field(default_factory=list)
-    solve_s: list[float] = field(default_factory=list)
-    solver: list[str] = field(default_factory=list)
 
 
 class _Engine:
@@ -132,7 +66,7 @@ class _Engine:
         """(end_s, run, version): when runs end if nothing changes."""
         self.version = [0] * len(self.runs)
         self.idle_node_s = 0.0
-        self.rows = _Rows()
+        self.rows = StepRows()
         self.idle_steps: list[tuple[float, int]] = []
         users = {run.trainer.user for run in self.runs} - {None}
         cap = settings.user_cap
@@ -328,103 +262,18 @@ class _Engine:
             heapq.heappush(self.ends, (end_s, index, self.version[index]))
 
     def _note(self, now_s: float, idle: int, plan: Plan) -> None:
-        rows, sizes = self.rows, [len(self.runs[run].nodes) for run in self.live]
-        rows.time_s.append(now_s)
-        rows.idle.append(idle)
-        rows.used.append(sum(sizes))
-        rows.running.append(sum(size > 0 for size in sizes))
-        rows.rate.append(
-            sum(self.runs[run].rates[size] * self._unit(run) for run, size in zip(self.live, sizes, strict=True))
-        )
-        rows.value.append(plan.value)
-        rows.bound.append(plan.bound)
-        rows.optimal.append(plan.optimal)
-        rows.solve_s.append(plan.solve_s)
-        rows.solver.append(plan.solver)
-
-    def _unit(self, run: int) -> float:
-        """Worth of one sample in the unit in which achievements are compared."""
-        return sample_worth(self.settings.objective, self.runs[run].trainer)
+        live = [self.runs[run] for run in self.live]
+        self.rows.note(now_s, idle, live, plan, self.settings.objective)
 
     def result(self, wall_s: float) -> ReplayResult:
-        log, settings, hours = self.log, self.settings, self.log.duration_s / 3600
-        equivalent = self.idle_node_s / self.log.duration_s
-        achieved = sum(run.samples * self._unit(index) for index, run in enumerate(self.runs))
-        achievable = self._ideal([(0.0, log.duration_s, equivalent)], math.ceil(equivalent))
-        bound = self._ideal(self._idle_intervals(), max((idle for _, idle in self.idle_steps), default=0))
-        granted = sum(run.granted_node_s for run in self.runs) / 3600
-        lost = {cause: sum(run.lost_node_s[cause] for run in self.runs) / 3600 for cause in Cause}
-        return ReplayResult(
-            log=log.name,
-            policy=settings.policy,
-            cost=settings.cost,
-            objective=str(settings.objective),
-            look_ahead_s=settings.look_ahead_s,
-            nodes=len(log.nodes),
-            hours=hours,
-            cut_hours=log.cut_s / 3600,
-            events=len(self.born_s) - 1,
-            idle_node_hours=self.idle_node_s / 3600,
-            used_node_hours=granted,
-            productive_node_hours=sum(run.productive_node_s for run in self.runs) / 3600,
-            equivalent_nodes=equivalent,
-            samples=sum(run.samples for run in self.runs),
-            achieved=achieved,
-            achievable=achievable,
-            efficiency=achieved / achievable if achievable else 0.0,
-            zero_cost_bound=bound / achievable if achievable else 0.0,
-            losses=Losses(
-                startup=lost[Cause.STARTUP],
-                grow=lost[Cause.GROW],
-                shrink=lost[Cause.SHRINK],
-                preemption=lost[Cause.PREEMPTION],
-                unallocated=max(0.0, self.idle_node_s / 3600 - granted),
-            ),
-            rescales=sum(run.rescales for run in self.runs),
-            trainers=tuple(_outcome(run) for run in self.runs),
-            steps=_steps(self.rows),
-            wall_s=wall_s,
-            notes=log.notes,
-        )
-
-    def _idle_intervals(self) -> list[tuple[float, float, float]]:
-        points = [(0.0, 0), *self.idle_steps]
-        return [
-            (start_s, end_s, float(idle))
-            for (start_s, idle), (end_s, _) in itertools.pairwise(points)
-            if end_s > start_s
-        ]
-
-    def _ideal(self, idle: list[tuple[float, float, float]], most_nodes: int) -> float:
-        units = [self._unit(index) for index in range(len(self.runs))]
-        return ideal_achievement(
-            [_worth_by_size(run, unit) for run, unit in zip(self.runs, units, strict=True)],
-            [run.item.submit_s for run in self.runs],
-            [
-                math.inf if run.item.samples is None else run.item.samples * unit
-                for run, unit in zip(self.runs, units, strict=True)
-            ],
-            idle,
-            most_nodes,
-            self.settings.max_trainers,
-        )
+        """What the replay has shown; to be asked for after `run`."""
+        book = Book(self.log, self.settings, self.runs, self.idle_steps, self.idle_node_s, len(self.born_s) - 1)
+        return book.result(self.rows.steps(), wall_s)
 
 
 _NONE: Nodes = np.zeros(0, dtype=np.int32)
 _NO_PLAN = Plan((), 0.0, 0.0, "none", 0.0, optimal=True)
 """What holds while there is no trainer."""
-_MEMORYLESS = (Objective.THROUGHPUT, Objective.SPEEDUP, Objective.WEIGHTED)
-
-
-def sample_worth(objective: Metric, trainer: Trainer) -> float:
-    """Worth of one sample where achievements are added up: as the objective says where it is linear in samples,
-    else in seconds of training on one node."""
-    if objective is Objective.THROUGHPUT:
-        return trainer.weight
-    if objective is Objective.WEIGHTED:
-        return trainer.weight / (trainer.curve.rate(trainer.max_nodes) or 1.0)
-    rate_one = trainer.curve.rate(1) or next((rate / n for n, rate in trainer.curve.points if rate > 0), 1.0)
-    return trainer.weight / rate_one
 
 
 def _run(item: WorkItem, costs: RescaleCosts, num_nodes: int) -> TrainerRun:
@@ -432,38 +281,3 @@ def _run(item: WorkItem, costs: RescaleCosts, num_nodes: int) -> TrainerRun:
     most = min(trainer.max_nodes, num_nodes)
     rates = tuple(trainer.curve.rate(n) if n >= trainer.min_nodes else 0.0 for n in range(most + 1))
     return TrainerRun(item, trainer, rates, sizes=[(item.submit_s, 0)])
-
-
-def _worth_by_size(run: TrainerRun, unit: float) -> NDArray[np.float64]:
-    worth = np.array(run.rates) * unit
-    worth[1 : run.trainer.min_nodes] = -np.inf
-    return worth
-
-
-def _outcome(run: TrainerRun) -> TrainerOutcome:
-    return TrainerOutcome(
-        name=run.trainer.id,
-        submit_s=run.item.submit_s,
-        start_s=run.start_s,
-        end_s=run.end_s,
-        samples=run.samples,
-        wanted_samples=run.item.samples,
-        node_hours=run.granted_node_s / 3600,
-        rescales=run.rescales,
-        sizes=tuple(run.sizes),
-    )
-
-
-def _steps(rows: _Rows) -> Steps:
-    return Steps(
-        time_s=np.array(rows.time_s),
-        idle_nodes=np.array(rows.idle, dtype=np.int64),
-        used_nodes=np.array(rows.used, dtype=np.int64),
-        running_trainers=np.array(rows.running, dtype=np.int64),
-        rate=np.array(rows.rate),
-        value=np.array(rows.value),
-        bound=np.array(rows.bound),
-        optimal=np.array(rows.optimal, dtype=np.bool_),
-        solve_s=np.array(rows.solve_s),
-        solver=tuple(rows.solver),
-    )

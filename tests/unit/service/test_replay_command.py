@@ -22,8 +22,8 @@ from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.objectives import Objective
 from oakum_solver.replay.costs import CostModel
-from oakum_solver.replay.engine import ReplaySettings
 from oakum_solver.replay.result import ReplayResult
+from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import Workload
 
 load_commands()

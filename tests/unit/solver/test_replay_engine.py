@@ -16,9 +16,11 @@ from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.objectives import Objective
 from oakum_solver.problem import Curve, Trainer
+from oakum_solver.replay.accounts import sample_worth
 from oakum_solver.replay.costs import CostModel
-from oakum_solver.replay.engine import ReplaySettings, replay, sample_worth
+from oakum_solver.replay.engine import replay
 from oakum_solver.replay.result import ReplayResult
+from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import WorkItem, Workload
 
 Hole = tuple[str, float, float]
