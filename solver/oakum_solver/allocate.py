@@ -288,8 +288,8 @@ def _bound(model: ValueModel) -> float:
 
 def loose_bound(model: ValueModel) -> float:
     """What the trainers would be worth together if each had all nodes, for the whole look-ahead, for nothing."""
-    most = [max(1, min(trainer.max_nodes, model.problem.num_nodes)) for trainer in model.trainers]
-    fastest = [model.best_rate(j) for j in range(len(most))]
+    most = [max(1, model.most(j)) for j in range(len(model.trainers))]
+    fastest = [model.best_rate(j) if model.most(j) else 0.0 for j in range(len(most))]
     samples = np.array(fastest).reshape(-1, 1) * model.problem.look_ahead_s
     nodes = np.arange(max(most, default=1) + 1)
     worth = model.worth(

@@ -18,6 +18,7 @@ from oakum_solver.errors import ProblemError
 
 _CLOCK_ERROR_S = 1e-3
 """What is due within it is due: sums of seconds round."""
+_LEAST_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,13 @@ class StarvationGuard:
     """Seconds with nodes that end the guarantee."""
 
     def __post_init__(self) -> None:
-        if not self.wait_s > 0:
-            raise ProblemError(f"the starvation guard's wait_s is {self.wait_s}: expected more than 0")
-        if not 0 < self.quantum_s < math.inf:
+        if not self.wait_s >= _LEAST_S:
             raise ProblemError(
-                f"the starvation guard's quantum_s is {self.quantum_s}: expected a finite number > 0"
+                f"the starvation guard's wait_s is {self.wait_s}: expected {_LEAST_S} s or more, or inf for none"
+            )
+        if not _LEAST_S <= self.quantum_s < math.inf:
+            raise ProblemError(
+                f"the starvation guard's quantum_s is {self.quantum_s}: expected {_LEAST_S} s or more, not inf"
             )
 
     def guarantees(self, wait: Wait) -> bool:

@@ -35,7 +35,7 @@ def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: flo
     command = [
         sys.executable,
         "-m",
-        "oakum_solver.highs",
+        "oakum_solver.highs_child",
         str(model_file),
         str(solution_file),
         f"{own_limit_s:.3f}",
@@ -50,34 +50,3 @@ def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: flo
         raise MilpError(f"HiGHS found no solution within {time_limit_s:.3g} s: {found['status']}")
     values = {name: found["values"].get(short, 0.0) for name, short in names.items()}
     return MilpSolution(values, found["optimal"], found["bound"])
-
-
-def _main(model_file: str, solution_file: str, time_limit_s: str, gap: str) -> None:
-    """The child: solve the model file, which is a minimisation, and write what was found."""
-    import highspy
-
-    solver = highspy.Highs()  # type: ignore[no-untyped-call]
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
-    solver.setOptionValue("mip_rel_gap", 0.0)
-    solver.setOptionValue("mip_abs_gap", float(gap))
-    solver.setOptionValue("time_limit", float(time_limit_s))
-    solver.readModel(model_file)
-    solver.run()
-    status, info = solver.getModelStatus(), solver.getInfo()
-    values = None
-    if info.primal_solution_status == highspy.SolutionStatus.kSolutionStatusFeasible:
-        columns = solver.getLp().col_names_
-        values = dict(zip(columns, solver.getSolution().col_value, strict=True))
-    bound = -info.mip_dual_bound if abs(info.mip_dual_bound) < highspy.kHighsInf else None
-    document = {
-        "status": solver.modelStatusToString(status),
-        "optimal": status == highspy.HighsModelStatus.kOptimal,
-        "values": values,
-        "bound": bound,
-    }
-    Path(solution_file).write_text(json.dumps(document), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

@@ -28,7 +28,8 @@ def size_values(model: ValueModel) -> Floats:
         if size <= model.largest:
             samples[j, size] = model.samples(j, composition)
     worth = model.worth(samples, np.broadcast_to(nodes, samples.shape))
-    allowed = (nodes == 0) | ((nodes >= model.low) & (nodes <= model.high))
+    most = np.array([model.most(j) for j in range(len(model.trainers))]).reshape(-1, 1)
+    allowed = (nodes == 0) | ((nodes >= model.low) & (nodes <= most))
     return np.where(allowed, worth, -np.inf)
 
 

@@ -113,6 +113,14 @@ class ValueModel:
             return float(self.rates[j, nodes]) if nodes <= self.largest else trainer.curve.rate(nodes)
         return typed_rate(trainer, self.types(composition))
 
+    def most(self, j: int) -> int:
+        """The most nodes that trainer j alone could have, its user's cap counted; 0 below its minimum."""
+        trainer = self.trainers[j]
+        most = min(trainer.max_nodes, self.largest)
+        if trainer.user is not None:
+            most = min(most, self.problem.user_caps.get(trainer.user, most))
+        return most if most >= trainer.min_nodes else 0
+
     def best_rate(self, j: int) -> float:
         """Samples/s of trainer j on as many nodes as it may have, of its fastest type."""
         trainer = self.trainers[j]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,7 +158,8 @@ def replay(
     _check_finite(numbers)
     if workload != _PAPER and (trainers is not None or finite):
         raise typer.BadParameter("--trainers and --finite go with --workload paper; a file says it itself")
-    outputs = _Outputs.check(report, steps, log)
+    inputs = {"the log": log} | ({} if workload == _PAPER else {"the workload": Path(workload)})
+    outputs = _Outputs.check(report, steps, inputs)
     planning: dict[str, Any] = {
         "look_ahead_s": look_ahead,
         "stall_s": stall,
@@ -241,15 +243,15 @@ class _Outputs:
     steps: OutputFile | None
 
     @classmethod
-    def check(cls, report: Path | None, steps: Path | None, log: Path) -> _Outputs:
+    def check(cls, report: Path | None, steps: Path | None, inputs: Mapping[str, Path]) -> _Outputs:
         """Whatever would fail after minutes of work fails here."""
         made = cls(
             None if report is None else OutputFile(report, "--report"),
             None if steps is None else OutputFile(steps, "--steps"),
         )
-        for file in (made.report, made.steps):
-            if file is not None and file.same_as(log):
-                raise CommandError(f"{file.path} is the log itself: give another name")
+        for file, (what, path) in itertools.product((made.report, made.steps), inputs.items()):
+            if file is not None and file.same_as(path):
+                raise CommandError(f"{file.path} is {what} itself: give another name")
         if report is not None and made.steps is not None and made.steps.same_as(report):
             raise CommandError("--report and --steps are the same file: give two names")
         if report is not None:

@@ -117,8 +117,8 @@ class Book:
             samples=sum(run.samples for run in self.runs),
             achieved=achieved,
             achievable=achievable,
-            efficiency=achieved / achievable if achievable else 0.0,
-            zero_cost_bound=bound / achievable if achievable else 0.0,
+            efficiency=achieved / achievable if achievable else math.nan,
+            zero_cost_bound=bound / achievable if achievable else math.nan,
             losses=Losses(
                 startup=lost[Cause.STARTUP],
                 grow=lost[Cause.GROW],

@@ -97,7 +97,7 @@ class ReplayResult:
     achievable: float
     """A_s: what the same trainers achieve on N_eq dedicated nodes with the best split and no cost of rescaling."""
     efficiency: float
-    """U = A_e / A_s."""
+    """U = A_e / A_s; NaN where nothing could be achieved."""
     zero_cost_bound: float
     """U of the same log and trainers with every stall and start-up 0."""
     losses: Losses

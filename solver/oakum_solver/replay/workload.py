@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,9 +51,9 @@ class Workload:
     def __post_init__(self) -> None:
         if not self.items:
             raise ProblemError("a workload without trainers: expected at least one")
-        names = [item.trainer.id for item in self.items]
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ProblemError(f"trainer {twice} is in the workload twice")
+        name, times = Counter(item.trainer.id for item in self.items).most_common(1)[0]
+        if times > 1:
+            raise ProblemError(f"trainer {name} is in the workload twice")
         object.__setattr__(self, "items", tuple(sorted(self.items, key=lambda item: item.submit_s)))
 
 

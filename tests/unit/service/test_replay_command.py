@@ -201,6 +201,7 @@ def test_a_link_stays_a_link(folder: Path, engine: Engine) -> None:
         ("--steps .", "--steps .: not a plain file"),
         ("--steps /dev/null", "--steps /dev/null: not a plain file"),
         ("--steps idle.csv", "is the log itself"),
+        ("--workload paper.json --steps paper.json", "is the workload itself"),
         ("--steps x --report ./x", "--report and --steps are the same file"),
     ],
 )
