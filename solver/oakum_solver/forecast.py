@@ -118,6 +118,11 @@ class CohortForecast:
         np.add.at(self._counts, bins, 1.0)
         np.add.at(self._sums_s, bins, lengths_s)
 
+    @property
+    def learned(self) -> bool:
+        """Whether enough holes have ended to say anything."""
+        return bool(self._counts.sum() >= max(1, self.least))
+
     def remaining_s(self, ages_s: NDArray[np.float64]) -> NDArray[np.float64]:
         """Expected seconds for which holes of these ages last on, shape of `ages_s`."""
         bins = np.searchsorted(self._edges_s, ages_s) + 1

@@ -116,8 +116,13 @@ def replay(
         ),
     ] = "speedup",
     look_ahead: Annotated[
-        float, typer.Option(min=0, help="Seconds over which a plan counts its gains.", rich_help_panel=_PLANNER)
-    ] = 1200.0,
+        float | None,
+        typer.Option(
+            min=0,
+            help="Seconds over which a plan counts its gains; by default as long as holes are expected to last.",
+            rich_help_panel=_PLANNER,
+        ),
+    ] = None,
     solver: Annotated[
         Literal["cbc", "highs"], typer.Option(help="The MILP solver.", rich_help_panel=_PLANNER)
     ] = "cbc",

@@ -90,6 +90,8 @@ class Book:
     """(time_s, idle nodes from then on)."""
     idle_node_s: float
     events: int
+    look_ahead_s: float
+    """Mean over the plans."""
 
     def result(self, steps: Steps, wall_s: float) -> ReplayResult:
         """The whole account."""
@@ -105,7 +107,7 @@ class Book:
             policy=settings.policy,
             cost=settings.cost,
             objective=str(settings.objective),
-            look_ahead_s=settings.look_ahead_s,
+            look_ahead_s=self.look_ahead_s,
             nodes=len(log.nodes),
             hours=hours,
             cut_hours=log.cut_s / 3600,

@@ -23,7 +23,7 @@ from oakum_solver.replay.accounts import Book, StepRows
 from oakum_solver.replay.costs import RescaleCosts
 from oakum_solver.replay.result import ReplayResult
 from oakum_solver.replay.run import Cause, TrainerRun
-from oakum_solver.replay.settings import ReplaySettings
+from oakum_solver.replay.settings import LOOK_AHEAD_BOUNDS_S, LOOK_AHEAD_SHARE, ReplaySettings
 from oakum_solver.replay.workload import WorkItem, Workload
 from oakum_solver.solve import solve
 
@@ -68,6 +68,7 @@ class _Engine:
         self.idle_node_s = 0.0
         self.rows = StepRows()
         self.idle_steps: list[tuple[float, int]] = []
+        self.look_aheads_s: list[float] = []
         users = {run.trainer.user for run in self.runs} - {None}
         cap = settings.user_cap
         self._user_caps = {} if cap is None else {str(user): cap for user in users}
@@ -172,7 +173,7 @@ class _Engine:
         return Problem(
             trainers=tuple(self._trainer(run, now_s) for run in self.live),
             groups=self._groups(now_s, idle),
-            look_ahead_s=self.settings.look_ahead_s,
+            look_ahead_s=self._look_ahead_s(now_s, idle),
             objective=self.settings.objective,
             time_limit_s=self.settings.time_limit_s,
             terms=self.settings.terms,
@@ -180,6 +181,19 @@ class _Engine:
             gap=self.settings.gap,
             user_caps=self._user_caps,
         )
+
+    def _look_ahead_s(self, now_s: float, idle: NDArray[np.int64]) -> float:
+        """T of the plan that is made now; as long as no hole has ended, the longest."""
+        seconds = self.settings.look_ahead_s
+        if seconds is None:
+            shortest_s, longest_s = LOOK_AHEAD_BOUNDS_S
+            seconds = longest_s
+            if len(idle) and self.forecast.learned:
+                born_s = np.array([self.born_s[cohort] for cohort in self.cohort[idle].tolist()])
+                mean_s = float(self.forecast.remaining_s(now_s - born_s).mean())
+                seconds = min(longest_s, max(shortest_s, LOOK_AHEAD_SHARE * mean_s))
+        self.look_aheads_s.append(seconds)
+        return seconds
 
     def _trainer(self, index: int, now_s: float) -> Trainer:
         """The trainer as it is now. Facts that the objective does not ask for stay away: they cost time."""
@@ -267,7 +281,9 @@ class _Engine:
 
     def result(self, wall_s: float) -> ReplayResult:
         """What the replay has shown; to be asked for after `run`."""
-        book = Book(self.log, self.settings, self.runs, self.idle_steps, self.idle_node_s, len(self.born_s) - 1)
+        events = len(self.born_s) - 1
+        look_ahead_s = float(np.mean(self.look_aheads_s)) if self.look_aheads_s else 0.0
+        book = Book(self.log, self.settings, self.runs, self.idle_steps, self.idle_node_s, events, look_ahead_s)
         return book.result(self.rows.steps(), wall_s)
 
 

@@ -76,6 +76,7 @@ class ReplayResult:
     cost: str
     objective: str
     look_ahead_s: float
+    """Mean over the plans."""
     nodes: int
     """Nodes of the machine."""
     hours: float

@@ -15,12 +15,19 @@ from oakum_solver.solve import Policy
 _MEMORYLESS = (Objective.THROUGHPUT, Objective.SPEEDUP, Objective.WEIGHTED)
 
 
+LOOK_AHEAD_SHARE = 0.1
+LOOK_AHEAD_BOUNDS_S = (120.0, 1800.0)
+"""A gain is worth a stall only while it lasts: nodes leave and plans change within a fraction of a hole's life."""
+
+
 @dataclass(frozen=True)
 class ReplaySettings:
     """How a log is replayed."""
 
     objective: Metric = Objective.SPEEDUP
-    look_ahead_s: float = 1200.0
+    look_ahead_s: float | None = None
+    """T of the plans; None: `LOOK_AHEAD_SHARE` of the seconds for which idle nodes are expected to stay so, on
+    average, within `LOOK_AHEAD_BOUNDS_S`."""
     cost: CostModel = CostModel.PAPER
     stall_s: float = 1.0
     """Seconds of a regroup, for the cost model `in-place`."""
@@ -45,7 +52,7 @@ class ReplaySettings:
     def __post_init__(self) -> None:
         if self.max_trainers is not None and self.max_trainers < 1:
             raise ProblemError(f"max_trainers is {self.max_trainers}: expected at least 1")
-        if not 0 < self.look_ahead_s < math.inf:
+        if self.look_ahead_s is not None and not 0 < self.look_ahead_s < math.inf:
             raise ProblemError(f"look_ahead_s is {self.look_ahead_s}: expected seconds above 0")
 
     @property
