@@ -20,14 +20,12 @@ from oakum_solver.draft import Draft
 from oakum_solver.errors import MilpError
 from oakum_solver.filling import classes_of, fill_pools, give_minimum, split_again
 from oakum_solver.knapsack import Relaxation, Sizes, exact, fill, proves_optimal, relax, total
-from oakum_solver.objectives import Objective
+from oakum_solver.objectives import LINEAR
 from oakum_solver.pools import Composition
 from oakum_solver.prices import Market, lower_bound
 from oakum_solver.sizes import size_values, upper_values
 from oakum_solver.value import Floats, ValueModel
 
-LINEAR = (Objective.THROUGHPUT, Objective.SPEEDUP, Objective.WEIGHTED)
-"""Objectives that are linear in samples."""
 _PRICE_STEPS, _PRICE_ROUNDS = 60, 3
 WORTH_STARTING_S = 0.05
 """With less time left than this, no solver process is started: it would hardly have read its model."""
@@ -64,18 +62,17 @@ def allocate(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> 
     alike = len(model.pools.pools) <= 1 and not model.typed and not model.problem.user_caps
     if alike or not model.problem.num_nodes or not model.trainers:
         found = _by_sizes(model, thorough)
-        market = Market(model) if thorough and not found.optimal else None
     else:
-        found, market = _by_pools(model, thorough, left_s)
-    if market is None or found.optimal or len(classes_of(model)) > 1 or left_s() < WORTH_STARTING_S:
+        found = _by_pools(model, thorough, left_s)
+    if not thorough or found.optimal or len(classes_of(model)) > 1 or left_s() < WORTH_STARTING_S:
         return found
     everything = all_compositions(model)
     if everything is not None:
         return _chosen(model, everything, dataclasses.replace(found, bound=math.inf, optimal=False), left_s)
-    return _improved(model, market, found, left_s)
+    return _improved(model, found, left_s)
 
 
-def _improved(model: ValueModel, market: Market, known: Decision, left_s: Callable[[], float]) -> Decision:
+def _improved(model: ValueModel, known: Decision, left_s: Callable[[], float]) -> Decision:
     """The known decision or a better one, with a lower bound where prices give one.
 
     Rounds of prices and of plans made from them, then the MILP, each as long as the gap is worth it.
@@ -84,7 +81,7 @@ def _improved(model: ValueModel, market: Market, known: Decision, left_s: Callab
     def go_on() -> bool:
         return left_s() > WORTH_STARTING_S
 
-    prices, bounded = _prices_by_seconds(model), _bounded_by_prices(model)
+    market, prices, bounded = Market(model), _prices_by_seconds(model), _bounded_by_prices(model)
     reach = math.inf
     for _ in range(_PRICE_ROUNDS):
         prices, bound = lower_bound(market, prices, known.value, _PRICE_STEPS, go_on)
@@ -245,8 +242,8 @@ def _greedy_sizes(values: Floats, held: Sizes, num_nodes: int) -> tuple[Sizes, R
     return filled, relaxation
 
 
-def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> tuple[Decision, Market | None]:
-    """Pools differ, or nodes do, or users have caps. The market is there for the MILP to improve on."""
+def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> Decision:
+    """Pools differ, or nodes do, or users have caps."""
     giving: dict[int, int] = {}
     if not model.typed:
         sizes, _, _, _ = _sizes(model, size_values(model), thorough=False)
@@ -266,9 +263,7 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
             give_minimum(draft, trainers, forced=False)
         found.append(_filled(model, draft, thorough))
     best = max(found, key=lambda decision: _by_class(model, decision))
-    bound = max(_bound(model), best.value)
-    best = best.bounded_by(bound).judged()
-    return best, Market(model) if thorough else None
+    return best.bounded_by(_bound(model)).judged()
 
 
 def _by_class(model: ValueModel, decision: Decision) -> tuple[tuple[bool, ...], list[float]]:

@@ -28,9 +28,6 @@ class Improvement:
     values: tuple[float, ...]
     bound: float
     """No selection of the compositions looked at is worth more."""
-    optimal: bool
-    complete: bool
-    """Whether every composition that a plan may use was looked at."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +67,6 @@ def improve(
         tuple(found[picked[j]] for j in range(len(incumbent))),
         tuple(choices[picked[j]].value for j in range(len(incumbent))),
         answer.bound,
-        answer.optimal,
-        candidates.complete,
     )
 
 

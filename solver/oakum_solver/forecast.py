@@ -73,27 +73,31 @@ class IdleNode:
     owner: str | None = None
     """The trainer that holds it."""
     node_type: str = "cpu"
+    cohort: str | None = None
+    """With which nodes it is expected to leave, where that is known."""
 
 
 def group_nodes(nodes: Iterable[IdleNode], edges_s: tuple[float, ...] = HORIZON_EDGES_S) -> tuple[NodeGroup, ...]:
-    """Nodes of one type and owner whose horizons lie between the same two edges (rising seconds), as one
-    group.
+    """Nodes of one type, owner and cohort as one group; without a cohort, those whose horizons lie between the
+    same two edges (rising seconds).
 
     A group's horizon is that of its first node to leave. Groups and their nodes come in the order of the
     input.
     """
-    members: dict[tuple[str, str | None, int], list[IdleNode]] = {}
+    members: dict[tuple[str, str | None, str | None, int], list[IdleNode]] = {}
     for node in nodes:
-        bucket = bisect.bisect_right(edges_s, node.horizon_s) if node.horizon_s < math.inf else -1
-        members.setdefault((node.node_type, node.owner, bucket), []).append(node)
+        told_apart = node.cohort is None and node.horizon_s < math.inf
+        bucket = bisect.bisect_right(edges_s, node.horizon_s) if told_apart else -1
+        members.setdefault((node.node_type, node.owner, node.cohort, bucket), []).append(node)
     return tuple(
         NodeGroup(
             nodes=tuple(node.node for node in group),
             owner=owner,
             horizon_s=min(node.horizon_s for node in group),
             node_type=node_type,
+            cohort=cohort,
         )
-        for (node_type, owner, _), group in members.items()
+        for (node_type, owner, cohort, _), group in members.items()
     )
 
 

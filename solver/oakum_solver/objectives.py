@@ -59,6 +59,10 @@ class Objective(StrEnum):
     """Keep as many trainers as possible on schedule for their deadlines."""
 
 
+LINEAR: Final = (Objective.THROUGHPUT, Objective.SPEEDUP, Objective.WEIGHTED)
+"""Objectives that are linear in samples, whatever a trainer has had before."""
+
+
 @dataclass(frozen=True)
 class Expression:
     """An administrator's own metric: a formula of `oakum_solver.expressions.QUANTITIES`.

@@ -54,6 +54,8 @@ class Market:
         nodes = np.arange(values.shape[1])
         self.keep = np.where(nodes <= held[:, None], values, -np.inf)
         """Worth of keeping n nodes in the order of `ValueModel.keep_order`, shape (J, M + 1)."""
+        self.keep_any = best_of_keeping(model)
+        """No less than the worth of keeping any n nodes, shape (J, M + 1)."""
         most = int(min(held.max(initial=0), model.largest))
         self.order = np.full((len(held), most), -1, dtype=np.int64)
         """Pool of the node that is kept first, second, ..., -1 beyond what is held."""
@@ -93,11 +95,14 @@ class Market:
 
     def net_of_keeping(self, prices: Floats) -> Floats:
         """Worth less price of keeping 0, 1, ... nodes, shape (J, M + 1)."""
-        cost = np.zeros_like(self.keep)
-        priced = np.where(self.order >= 0, prices[self.order], 0.0)
-        cost[:, 1 : priced.shape[1] + 1] = np.cumsum(priced, axis=1)
-        net: Floats = self.keep - cost
+        net: Floats = self.keep - self._costs(np.where(self.order >= 0, prices[self.order], 0.0))
         return net
+
+    def _costs(self, priced: Floats) -> Floats:
+        """Price of the first 0, 1, ... nodes, shape (J, M + 1), from that of each node held."""
+        costs = np.zeros_like(self.keep)
+        costs[:, 1 : priced.shape[1] + 1] = np.cumsum(priced, axis=1)
+        return costs
 
     def use(self, best: Best) -> Floats:
         """Nodes of each pool that the trainers would take together, shape (pools,)."""
@@ -117,9 +122,8 @@ class Market:
     def safe_bound(self, prices: Floats, best: Best) -> float:
         """What no plan is worth more than: who shrinks keeps the cheapest nodes for the worth of the best."""
         priced = np.sort(np.where(self.order >= 0, prices[self.order], np.inf), axis=1)
-        cost = np.zeros_like(self.keep)
-        cost[:, 1 : priced.shape[1] + 1] = np.cumsum(np.where(np.isfinite(priced), priced, 0.0), axis=1)
-        surplus = np.maximum(best.surplus, (best_of_keeping(self.model) - cost).max(axis=1))
+        costs = self._costs(np.where(np.isfinite(priced), priced, 0.0))
+        surplus = np.maximum(best.surplus, (self.keep_any - costs).max(axis=1))
         return float(prices @ self.sizes + surplus.sum())
 
 

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.db.models import Fragment, FragmentState, NodeInterval, Report
-from oakum_service.schedulers.port import Snapshot
+from oakum_service.schedulers.port import Node, Snapshot
 from oakum_service.states import NodeState
 from oakum_solver.forecast import HoleForecast, IdleNode
-from oakum_solver.problem import NodeGroup
 from oakum_worker.protocol import Phase
 
 _PAST_HOLES = 500
@@ -38,6 +36,7 @@ def idle_nodes(session: Session, snapshot: Snapshot, default_s: float, learned: 
     """Every node in a hole, with the forecast of how long the hole goes on.
 
     Where no foreground job is announced for the node, that is what past holes taught if `learned`, else for ever.
+    If `learned`, nodes that are expected to leave together are of one cohort, too.
     """
     forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s) if learned else None
     started = _hole_starts(session)
@@ -53,40 +52,15 @@ def idle_nodes(session: Session, snapshot: Snapshot, default_s: float, learned: 
             horizon_s = forecast.remaining_s(age_s, announced_in_s)
         else:
             horizon_s = math.inf if announced_in_s is None else max(0.0, announced_in_s)
-        nodes.append(IdleNode(node.name, horizon_s, held.get(node.name), node.node_type))
+        cohort = _cohort(node, started.get(node.name)) if learned else None
+        nodes.append(IdleNode(node.name, horizon_s, held.get(node.name), node.node_type, cohort))
     return nodes
 
 
-def cohorts(session: Session, snapshot: Snapshot) -> dict[str, str]:
-    """Node -> its cohort: nodes that are expected to leave together.
-
-    These are nodes whose holes began in the same snapshot, which one foreground job had, or nodes whose next job
-    is announced for the same time.
-    """
-    started = _hole_starts(session)
-    return {
-        node.name: f"idle since {started.get(node.name)}"
-        if node.announced_at is None
-        else f"wanted at {node.announced_at}"
-        for node in snapshot.nodes
-    }
-
-
-def group_cohorts(nodes: Iterable[IdleNode], cohort_of: Mapping[str, str]) -> tuple[NodeGroup, ...]:
-    """Nodes of one type, owner and cohort as one group, whose horizon is that of the first to leave."""
-    members: dict[tuple[str, str | None, str], list[IdleNode]] = {}
-    for node in nodes:
-        members.setdefault((node.node_type, node.owner, cohort_of[node.node]), []).append(node)
-    return tuple(
-        NodeGroup(
-            nodes=tuple(node.node for node in group),
-            owner=owner,
-            horizon_s=min(node.horizon_s for node in group),
-            node_type=node_type,
-            cohort=cohort,
-        )
-        for (node_type, owner, cohort), group in members.items()
-    )
+def _cohort(node: Node, started: float | None) -> str:
+    """What nodes that are expected to leave together share: their holes began in the same snapshot, so that one
+    foreground job had them, or their next job is announced for the same time."""
+    return f"idle since {started}" if node.announced_at is None else f"wanted at {node.announced_at}"
 
 
 def _past_holes(session: Session) -> tuple[float, ...]:

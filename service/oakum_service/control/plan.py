@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from oakum_service.config import Settings
 from oakum_service.control import journal
 from oakum_service.control.curves import curves_to_plan_with
-from oakum_service.control.forecast import cohorts, group_cohorts, idle_nodes
+from oakum_service.control.forecast import idle_nodes
 from oakum_service.control.observe import Observed
 from oakum_service.control.waits import wait_of
 from oakum_service.db.models import PlanRecord, Trainer
@@ -44,9 +44,7 @@ def pose(session: Session, observed: Observed, settings: Settings) -> solver.Pro
     trainers = tuple(_trainer(row, curves[row.id], settings) for row in live)
     return solver.Problem(
         trainers=trainers,
-        groups=(
-            group_cohorts(nodes, cohorts(session, observed.snapshot)) if settings.groups else group_nodes(nodes)
-        ),
+        groups=group_nodes(nodes),
         look_ahead_s=settings.look_ahead_s,
         objective=settings.objective,
         time_limit_s=settings.solver_limit_s,

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 
 from oakum_solver.errors import ProblemError
 from oakum_solver.guard import StarvationGuard
-from oakum_solver.objectives import Metric, Objective
+from oakum_solver.objectives import LINEAR, Metric, Objective
 from oakum_solver.problem import PUBLISHED, MilpSolver, Terms
 from oakum_solver.replay.costs import CostModel
 from oakum_solver.solve import Policy
-
-_MEMORYLESS = (Objective.THROUGHPUT, Objective.SPEEDUP, Objective.WEIGHTED)
-
 
 LOOK_AHEAD_SHARE = 0.1
 LOOK_AHEAD_BOUNDS_S = (120.0, 1800.0)
@@ -65,4 +62,4 @@ class ReplaySettings:
     @property
     def wants_facts(self) -> bool:
         """Whether the planner asks what each trainer has had so far. If not, not asking saves time."""
-        return self.objective not in _MEMORYLESS or self.guard.wait_s < math.inf
+        return self.objective not in LINEAR or self.guard.wait_s < math.inf
