@@ -49,7 +49,6 @@ class MilpAnswer:
     value: float
     bound: float
     """No selection of these choices is worth more."""
-    optimal: bool
 
 
 def choose(
@@ -80,7 +79,7 @@ def choose(
     bound = math.inf if answer.bound is None else base + answer.bound / scale
     if answer.optimal:
         bound = min(bound, value + allowed / scale)
-    return MilpAnswer(picked, value, max(bound, value), answer.optimal)
+    return MilpAnswer(picked, value, max(bound, value))
 
 
 def _model(
