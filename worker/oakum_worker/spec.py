@@ -15,7 +15,6 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -25,15 +24,22 @@ from pydantic_core import to_jsonable_python
 from yaml.composer import ComposerError
 
 from oakum_worker.errors import SpecError
+from oakum_worker.spec_options import (
+    AdaptiveBatchSpec,
+    CheckpointSpec,
+    Count,
+    LarsSpec,
+    ParallelSpec,
+    Precision,
+    Strict,
+    WarmUpSpec,
+)
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _NODE_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,62}")
 _MOST_SAMPLES_PER_S = 1e12
 _DEEPEST = 50
-
-Count = Annotated[int, Field(ge=1, lt=2**31)]
-"""How many of something: at least one, and no more than a database's integer holds."""
 
 
 def _rising(points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
@@ -80,20 +86,11 @@ NodeType = Annotated[str, AfterValidator(_node_type)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+BatchStage = tuple[Annotated[int, Field(ge=0, lt=2**31)], Count]
+"""(epoch, samples): from that epoch on a step takes so many samples; epochs count from 0."""
 
 
-class CheckpointSpec(_Strict):
-    """When durable checkpoints are written, and how many are kept."""
-
-    every_s: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two durable checkpoints."""
-    keep: Annotated[int, Field(ge=1, le=100)] = 2
-    """How many of the newest durable checkpoints stay on disk."""
-
-
-class TrainerSpec(_Strict):
+class TrainerSpec(Strict):
     """What a user submits: how to build the training task, its batch, its sizes, its value.
 
     Raises pydantic's `ValidationError` with one readable line for each thing to change.
@@ -103,7 +100,7 @@ class TrainerSpec(_Strict):
     """Lower-case letters, digits and hyphens; unique among the trainers that have not ended."""
     entrypoint: str
     """`package.module:function`; the function returns an `oakum_worker.task.Task`."""
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
     workdir: str | None = None
     """Folder put first on the import path. The CLI makes it absolute, relative to the spec's own folder."""
@@ -120,7 +117,7 @@ class TrainerSpec(_Strict):
     """Where it is not given, it is lowered to what `global_batch` allows: one sample for each rank."""
     curve: Points = ()
     """Scalability curve: (nodes, samples per second), rising in both. Default: linear until measured."""
-    curves_by_type: dict[NodeType, Annotated[Points, Field(min_length=1)]] = {}
+    curves_by_type: dict[NodeType, Annotated[Points, Field(min_length=1)]] = Field(default_factory=dict)
     """Instead of `curve`, one for each type of node that the trainer runs on; it runs on no other."""
     mixes_types: bool = False
     """Whether it may run on nodes of several of these types at once."""
@@ -135,6 +132,23 @@ class TrainerSpec(_Strict):
     threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
     """CPU threads torch may use in one rank."""
     checkpoint: CheckpointSpec = CheckpointSpec()
+    parallel: ParallelSpec = ParallelSpec()
+    precision: Precision = "float32"
+    """Type of matrix products and convolutions (autocast); weights and optimizer keep theirs."""
+    compile: bool = False
+    """Compile the model's forward and backward with torch.compile."""
+    clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
+    """Largest norm of the global batch's gradient; a longer one is scaled down to it."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """For every cross entropy of the loss that does not smooth labels itself."""
+    warm_up: WarmUpSpec | None = None
+    lars: LarsSpec | None = None
+    batch_schedule: tuple[BatchStage, ...] = ()
+    """Other global batches for later epochs: (epoch, samples), rising in epochs."""
+    adaptive_batch: AdaptiveBatchSpec | None = None
+    """Instead of a schedule: `global_batch` is the first and smallest batch."""
+    step_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
+    """A rank that computes for longer without an end, in the task's code, is taken for hung and replaced."""
 
     @field_validator("name")
     @classmethod
@@ -173,8 +187,23 @@ class TrainerSpec(_Strict):
         return self
 
     @model_validator(mode="after")
+    def _batches_are_one_thing_or_the_other(self) -> Self:
+        if self.batch_schedule and self.adaptive_batch:
+            raise ValueError("batch_schedule and adaptive_batch are both given: leave out one of them")
+        for (e0, _), (e1, _) in itertools.pairwise(self.batch_schedule):
+            if e1 <= e0:
+                raise ValueError(f"batch_schedule: epoch {e1} follows {e0}: list the epochs in rising order")
+        if self.adaptive_batch is not None and self.adaptive_batch.largest < self.global_batch:
+            raise ValueError(
+                f"adaptive_batch.largest {self.adaptive_batch.largest} is below global_batch "
+                f"{self.global_batch}, which is the first and smallest one: raise it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
-        most = max(1, self.global_batch // self.ranks_per_node)
+        smallest = min([self.global_batch, *(samples for _, samples in self.batch_schedule)])
+        most = max(1, smallest // self.ranks_per_node)
         if "max_nodes" not in self.model_fields_set and self.max_nodes > most:
             object.__setattr__(self, "max_nodes", most)
         if self.min_nodes > self.max_nodes:
@@ -182,10 +211,11 @@ class TrainerSpec(_Strict):
                 f"min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}: "
                 "lower min_nodes or raise max_nodes"
             )
-        if self.global_batch < self.max_nodes * self.ranks_per_node:
+        if smallest < self.max_nodes * self.ranks_per_node:
+            which = "global_batch" if smallest == self.global_batch else "batch_schedule's smallest batch"
             raise ValueError(
-                f"global_batch {self.global_batch} gives {self.max_nodes * self.ranks_per_node} ranks "
-                "less than one sample each: raise global_batch or lower max_nodes"
+                f"{which} {smallest} gives {self.max_nodes * self.ranks_per_node} ranks "
+                "less than one sample each: raise it or lower max_nodes"
             )
         return self
 

@@ -1,0 +1,64 @@
+"""Parts of the trainer spec that most trainers leave out: how a step is computed, and how it is kept safe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Count = Annotated[int, Field(ge=1, lt=2**31)]
+"""How many of something: at least one, and no more than a database's integer holds."""
+Precision = Literal["float32", "bfloat16", "float16"]
+"""What matrix products are computed in. float32 leaves the model's own types alone."""
+
+
+class Strict(BaseModel):
+    """Takes no field it does not know, and no number that is not finite."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class CheckpointSpec(Strict):
+    """When checkpoints are taken, and how many are kept."""
+
+    every_s: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two durable checkpoints."""
+    keep: Annotated[int, Field(ge=1, le=100)] = 2
+    """How many of the newest durable checkpoints stay on disk."""
+    hot_every_steps: Count = 20
+    """Steps between two copies in memory, made where no other rank has the whole state: in a neighbour's memory
+    for a sharded trainer, in the node's for one that runs on a single node."""
+
+
+class WarmUpSpec(Strict):
+    """The learning rate rises linearly at first, on top of whatever schedule the task has."""
+
+    epochs: Annotated[float, Field(gt=0)]
+    """For how long; 0.5 is half an epoch."""
+    start: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Factor of the first step's learning rate."""
+
+
+class LarsSpec(Strict):
+    """Layer-wise adaptive rate scaling (You, Gitman and Ginsburg, arXiv:1708.03888) of the task's optimizer."""
+
+    trust_coefficient: Annotated[float, Field(gt=0)] = 0.001
+    """The eta of the paper's equation 6."""
+    clip: bool = False
+    """Never raise a layer's learning rate above the optimizer's own (LARC)."""
+
+
+class AdaptiveBatchSpec(Strict):
+    """Let the global batch grow with the gradient noise scale (AdaScale, Johnson et al., arXiv:2007.05105)."""
+
+    largest: Count
+    """Samples that one step never exceeds."""
+    lr_scaling: Literal["auto", "adascale", "sqrt", "none"] = "auto"
+    """The learning rate times the gain, times its square root, or unchanged; `auto`: the root for Adam's kind."""
+
+
+class ParallelSpec(Strict):
+    """How ranks share the work of a step."""
+
+    data: Literal["replicated", "sharded"] = "replicated"
+    """Every rank holds the whole state, or each its part of it (FSDP2)."""
