@@ -33,14 +33,21 @@ class BufferSnapshot:
     """Keeps a copy of each buffer; that of a large one is renewed only when it has changed."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._slots = [
-            _Slot(module, name) for module in model.modules() for name, _ in module.named_buffers(recurse=False)
-        ]
+        self._slots = {
+            f"{prefix}.{name}" if prefix else name: _Slot(module, name)
+            for prefix, module in model.named_modules()
+            for name, _ in module.named_buffers(recurse=False)
+        }
+
+    @property
+    def copies(self) -> dict[str, torch.Tensor]:
+        """Qualified name -> the buffer as it was noted last."""
+        return {name: slot.copy for name, slot in self._slots.items() if slot.copy is not None}
 
     @torch.no_grad()
     def take(self) -> None:
         """Note the buffers as they are now."""
-        for slot in self._slots:
+        for slot in self._slots.values():
             live: torch.Tensor | None = getattr(slot.module, slot.name)
             if live is None or slot.is_unchanged(live):
                 continue
@@ -52,7 +59,7 @@ class BufferSnapshot:
     @torch.no_grad()
     def restore(self) -> None:
         """Bring back the buffers noted last, also where the model has put other tensors in their place."""
-        for slot in self._slots:
+        for slot in self._slots.values():
             if slot.live is None or slot.copy is None:
                 continue
             if getattr(slot.module, slot.name) is not slot.live:

@@ -209,5 +209,7 @@ class FragmentConfig(_Message):
     """Seconds from SIGTERM to the agent's exit while other replicas train on."""
     grace_s: float = 10.0
     """Seconds from SIGTERM after which the scheduler kills: the time for a last replica's checkpoint."""
+    rank_timeout_s: float = 5.0
+    """Seconds without a sign of life after which a rank is taken for hung, killed and started anew."""
     orphan_timeout_s: float = 120.0
     """Seconds without a word from the service after which the agent checkpoints and exits."""

@@ -6,7 +6,10 @@ breaks a step off before, a lost peer or an error in the user's code, leaves the
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -60,6 +63,11 @@ class TrainingLoop:
         self._reducer = GradientReducer(task.model)
         self._buffers = BufferSnapshot(task.model)
         self._device = next(task.model.parameters()).device
+        self._boundary = threading.Lock()
+        """Held while the state is between two steps' values."""
+        self._in_step = False
+        self._last_batch = spec.global_batch
+        self._computing_since_s: float | None = None
         try:
             dismantle(self.state_dict())
         except TypeError as error:
@@ -81,19 +89,28 @@ class TrainingLoop:
         """
         cursor = self._cursor
         num_samples = self._sampler.batch_size(cursor)
-        if self._group is not None:
+        with self._boundary:
             self._buffers.take()
+            self._in_step = True
         try:
-            reduced = self._compute_gradients(cursor, num_samples, signal)
+            with self._computing():
+                reduced = self._compute_gradients(cursor, num_samples, signal)
         except BaseException:
-            if self._group is not None:
+            with self._boundary:
                 self._buffers.restore()
+                self._in_step = False
             raise
+        with self._boundary:
+            self._update()
+            self._cursor = cursor.after(num_samples, self._sampler.num_samples)
+            self._last_batch = num_samples
+            self._in_step = False
+        return StepResult(self._cursor.step, cursor.epoch, reduced.loss, num_samples, reduced.signal)
+
+    def _update(self) -> None:
         self.task.optimizer.step()
         if self.task.scheduler is not None:
             self.task.scheduler.step()
-        self._cursor = cursor.after(num_samples, self._sampler.num_samples)
-        return StepResult(self._cursor.step, cursor.epoch, reduced.loss, num_samples, reduced.signal)
 
     def _compute_gradients(self, cursor: Cursor, num_samples: int, signal: int) -> Reduced:
         share = share_of(num_samples, self._rank, self._world_size)
@@ -110,7 +127,22 @@ class TrainingLoop:
                     "mean over the batch's samples, a scalar that depends on the model's parameters"
                 )
             self._reducer.backward(loss, len(chunk), last=chunk.stop == share.stop)
+        self._computing_since_s = None  # from here on it may be others that this rank waits for
         return self._reducer.finish()
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        self._computing_since_s = time.monotonic()
+        try:
+            yield
+        finally:
+            self._computing_since_s = None
+
+    @property
+    def computing_s(self) -> float:
+        """For how long the task's code has been running in the present step or evaluation. Any thread may ask."""
+        since_s = self._computing_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
 
     def _micro_batches(self, share: range) -> Iterator[range]:
         size = self._spec.micro_batch or max(len(share), 1)
@@ -138,6 +170,16 @@ class TrainingLoop:
         return self._cursor.epoch * self._sampler.num_samples + self._cursor.consumed
 
     @property
+    def total_samples(self) -> int:
+        """Samples of all epochs."""
+        return self._spec.epochs * self._sampler.num_samples
+
+    @property
+    def global_batch(self) -> int:
+        """Samples of the last step; before the first one, of most steps."""
+        return self._last_batch
+
+    @property
     def total_steps(self) -> int:
         """Optimizer steps of all epochs."""
         return self._spec.epochs * self._sampler.batches_per_epoch
@@ -156,7 +198,7 @@ class TrainingLoop:
         modes = {module: module.training for module in self.task.model.modules()}
         self.task.model.eval()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._computing():
                 metrics = self.task.evaluate(self.task.model)
         finally:
             _restore_modes(modes)
@@ -169,9 +211,23 @@ class TrainingLoop:
         """The trainer's entire state. Its tensors are the live ones: copy what has to outlast the next step."""
         return state.capture(self.task, self._cursor)
 
+    @contextmanager
+    def held_at_boundary(self) -> Iterator[state.State]:
+        """The state of the last finished step, for another thread than the one that trains.
+
+        It may come at any moment of a step, also in the middle of a forward pass: weights change only at the
+        step's end, which is held off meanwhile, and buffers are those noted at its beginning.
+        """
+        with self._boundary:
+            held = self.state_dict()
+            if self._in_step:
+                held["model"] |= {n: copy for n, copy in self._buffers.copies.items() if n in held["model"]}
+            yield held
+
     def load_state_dict(self, loaded: state.State) -> None:
         """Go on from a state. Raises `CheckpointError` where it does not fit the task."""
-        self._cursor = state.restore(self.task, loaded)
+        with self._boundary:
+            self._cursor = state.restore(self.task, loaded)
 
     def share_state(self, source: int) -> None:
         """Collective: bring every rank of the group to the state of rank `source`, bit for bit.

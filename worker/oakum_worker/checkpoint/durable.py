@@ -53,6 +53,8 @@ class DurableCheckpoints:
         self._directory = directory
         self._keep = keep
         self._writer: threading.Thread | None = None
+        self._turn = threading.Lock()
+        """Held by the thread that writes: each removes what looks left behind."""
         self._failure: CheckpointError | None = None
         self._unusable: set[Path] = set()
         self.skipped: list[str] = []
@@ -138,6 +140,10 @@ class DurableCheckpoints:
             self._failure = error
 
     def _write(self, document: Any, tensors: dict[str, torch.Tensor], step: int) -> Path:
+        with self._turn:
+            return self._write_alone(document, tensors, step)
+
+    def _write_alone(self, document: Any, tensors: dict[str, torch.Tensor], step: int) -> Path:
         final = self._directory / f"step-{step}"
         temporary = self._directory / f"{final.name}.tmp-{uuid.uuid4().hex}"
         try:
