@@ -12,12 +12,11 @@ import queue
 import signal
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from oakum_worker.channel import Command, News
+from oakum_worker.channel import Command
 from oakum_worker.protocol import (
     Directive,
     FragmentConfig,
@@ -25,11 +24,15 @@ from oakum_worker.protocol import (
     Generation,
     Phase,
 )
-from oakum_worker.rank_handle import RankExit, RankHandle
+from oakum_worker.rank_handle import RankExit, RankHandle, RankNews
 from oakum_worker.service_link import Gone, ServiceLink, Unheard
 
 _log = logging.getLogger("oakum.agent")
 _TICK_S = 0.2
+_LATE_S = 1.0
+"""A turn that comes so late means that the agent was stopped or starved, and heard nobody."""
+_RESTART_INTERVAL_S = 30.0
+"""Ranks that end again within so long are not started a second time: another try would end alike."""
 
 
 @dataclass(frozen=True)
@@ -37,14 +40,6 @@ class Signalled:
     """The scheduler wants the node back, or the time limit is near."""
 
     number: int
-
-
-@dataclass(frozen=True)
-class RankNews:
-    """A line of news from one rank."""
-
-    local_rank: int
-    news: News
 
 
 class Agent:
@@ -55,7 +50,7 @@ class Agent:
         self._started_s = time.monotonic()
         self._events: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._ranks = [
-            RankHandle(config_file, local_rank, config.spec, self._deliver(local_rank))
+            RankHandle(config_file, local_rank, config.spec, self._events.put)
             for local_rank in range(config.spec.ranks_per_node)
         ]
         self._link = ServiceLink(config, self._events.put)
@@ -64,6 +59,8 @@ class Agent:
         self._current: Generation | None = None
         self._signalled_s = 0.0
         self._deadline_s: float | None = None
+        self._turned_s = time.monotonic()
+        self._restarted_s: float | None = None
         self._closing = False
         self._left = False
 
@@ -89,20 +86,16 @@ class Agent:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._events.put(Signalled(number))
 
-    def _deliver(self, local_rank: int) -> Callable[[News | RankExit], None]:
-        def deliver(item: News | RankExit) -> None:
-            self._events.put(RankNews(local_rank, item) if isinstance(item, News) else item)
-
-        return deliver
-
     def _turn(self) -> None:
         try:
             event = self._events.get(timeout=_TICK_S)
         except queue.Empty:
             event = None
         match event:
-            case RankNews(local_rank, news):
-                self._on_news(self._ranks[local_rank], news)
+            case RankNews() | RankExit() if event.start != self._ranks[event.local_rank].starts:
+                pass  # of a process that has been replaced
+            case RankNews():
+                self._on_news(event)
             case RankExit():
                 self._on_exit(event)
             case Directive():
@@ -112,15 +105,32 @@ class Agent:
             case Gone():
                 self._leave_at_once("the service no longer wants this fragment")
             case Unheard(seconds):
-                self._close(f"the service has not answered for {seconds:.0f} s")
+                # The first member of the newest generation has the state that counts, formed already or not.
+                members = self._current.members if self._current is not None else ()
+                first = bool(members) and members[0].fragment == self._config.fragment
+                self._close(f"the service has not answered for {seconds:.0f} s", save=first)
         if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
             self._leave_at_once("the time to leave is up")
+        self._end_hung_ranks()
 
-    def _on_news(self, rank: RankHandle, news: News) -> None:
+    def _end_hung_ranks(self) -> None:
+        """Nothing else would end them, and the other nodes' ranks wait for them in every collective."""
+        late = time.monotonic() - self._turned_s > _LATE_S
+        self._turned_s = time.monotonic()
+        for local_rank, rank in enumerate(self._ranks):
+            if late:
+                rank.forgive_silence()
+            elif rank.hangs(self._config.rank_timeout_s):
+                self._warn(f"rank {local_rank} has given no sign of life for {self._config.rank_timeout_s:g} s")
+                rank.kill()
+
+    def _on_news(self, event: RankNews) -> None:
+        rank, news = self._ranks[event.local_rank], event.news
         changes = news.model_dump(exclude_none=True, include={"generation", "broken", "failure", "progress"})
         if news.warning is not None:
-            _log.warning("%s", news.warning)
-            changes["warnings"] = (*self._report.warnings[-9:], news.warning)
+            self._warn(news.warning)
+        if news.hangs:
+            rank.kill()
         if news.switch is not None:
             changes["switches"] = (*self._report.switches[-7:], news.switch)
         if news.endpoint is not None:
@@ -137,9 +147,29 @@ class Agent:
             self._end(Phase.FAILED)
         elif all(rank.phase in (Phase.LEFT, Phase.FINISHED) for rank in self._ranks):
             self._end(Phase.LEFT)
-        elif self._ranks[ended.local_rank].phase not in (Phase.LEFT, Phase.FINISHED):
-            _log.warning("rank %d ended with status %d", ended.local_rank, ended.status)
-            self._end(Phase.LEFT)
+        elif (phase := self._ranks[ended.local_rank].phase) not in (Phase.LEFT, Phase.FINISHED):
+            self._warn(f"rank {ended.local_rank} ended with status {ended.status}")
+            if phase is not Phase.WARMING and self._may_restart():
+                self._restart()
+            else:
+                self._end(Phase.LEFT)
+
+    def _may_restart(self) -> bool:
+        if self._deadline_s is not None or self._directive.leave:
+            return False
+        return self._restarted_s is None or time.monotonic() - self._restarted_s > _RESTART_INTERVAL_S
+
+    def _restart(self) -> None:
+        """Begin anew on this node, which is ours still: the state is in its memory or with the other nodes."""
+        self._restarted_s = time.monotonic()
+        for rank in self._ranks:
+            rank.kill()
+        newest = max(self._report.generation, self._current.number if self._current else 0)
+        self._current = None
+        for rank in self._ranks:
+            rank.start(after=newest)
+            rank.send(Command(directive=self._directive))
+        self._tell(broken=newest, progress=None)
 
     def _on_directive(self, directive: Directive) -> None:
         if directive.revision <= self._directive.revision:
@@ -149,12 +179,17 @@ class Agent:
             rank.send(Command(directive=directive))
         generation = directive.generation
         if generation is not None and generation.first_rank(self._config.fragment) is not None:
-            self._current = generation
+            if self._report.phase is Phase.WARMING and self._restarted_s is not None:
+                # Made before the service knew: the ranks that it names are gone, and nobody is to wait for them.
+                self._tell(broken=generation.number)
+            else:
+                self._current = generation
         elif directive.leave and self._current is None:
             self._leave_at_once("no longer wanted before it joined")
         if generation is not None and generation.closer == self._config.fragment and self._deadline_s:
-            # The last replica gets the whole grace for its checkpoint.
+            # The last replica gets the whole grace for its checkpoint, which does not wait for a step's end.
             self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
+            self._close("the last replica to leave", save=True)
 
     def _on_leave(self, why: str) -> None:
         """Ask to be left out of the next generation; go without being left out when time is up."""
@@ -168,11 +203,11 @@ class Agent:
             self._leave_at_once("was not a member yet")
         elif len(self._current.members) == 1:
             self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
-            self._close("the last replica")
+            self._close("the last replica", save=True)
         self._tell()
 
-    def _close(self, why: str) -> None:
-        """Have the ranks stop at the next step boundary on their own and save what only they know."""
+    def _close(self, why: str, *, save: bool) -> None:
+        """Have the ranks stop on their own; with `save`, the first of them makes durable what only it knows."""
         if self._closing:
             return
         self._closing = True
@@ -181,10 +216,8 @@ class Agent:
             self._leave_at_once(why)
         if self._deadline_s is None:
             self._deadline_s = time.monotonic() + self._config.grace_s
-        # The first member of the newest generation has the state that counts, formed already or not.
-        lead = self._current is not None and self._current.members[0].fragment == self._config.fragment
         for local_rank, rank in enumerate(self._ranks):
-            rank.send(Command(close=True, save=lead and local_rank == 0))
+            rank.send(Command(close=True, save=save and local_rank == 0))
 
     def _leave_at_once(self, why: str) -> None:
         _log.info("left: %s", why)
@@ -194,6 +227,11 @@ class Agent:
         self._tell(phase=phase)
         self._left = True
 
+    def _warn(self, text: str) -> None:
+        """Say it in the log and to the service."""
+        _log.warning("%s", text)
+        self._tell(warnings=(*self._report.warnings[-9:], text))
+
     def _tell(self, **changes: object) -> None:
         """Make the newest state the one that is reported."""
         phases = {rank.phase for rank in self._ranks}
@@ -201,14 +239,17 @@ class Agent:
             changes.setdefault("phase", Phase.FAILED)
         elif self._deadline_s is not None:
             changes.setdefault("phase", Phase.LEAVING)
+        elif Phase.WARMING in phases:
+            changes.setdefault("phase", Phase.WARMING)
         elif phases == {Phase.READY}:
             changes.setdefault("phase", Phase.READY)
         elif Phase.BROKEN in phases:
             changes.setdefault("phase", Phase.BROKEN)
         elif phases == {Phase.TRAINING}:
             changes.setdefault("phase", Phase.TRAINING)
-        if self._report.startup_s is None and Phase.WARMING not in phases:
-            changes["startup_s"] = time.monotonic() - self._started_s
+        if Phase.WARMING not in phases:
+            if self._report.startup_s is None:
+                changes["startup_s"] = time.monotonic() - self._started_s
             changes["ranks"] = tuple(rank.endpoint for rank in self._ranks if rank.endpoint)
         merged = self._report.model_dump() | changes | {"sequence": self._report.sequence + 1}
         self._report = FragmentReport.model_validate(merged)

@@ -30,7 +30,7 @@ class Command(BaseModel):
 
 
 class News(BaseModel):
-    """What a rank tells its agent; only what has changed is set."""
+    """What a rank tells its agent; only what has changed is set. Without anything, it is a sign of life."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,6 +42,8 @@ class News(BaseModel):
     switch: Switch | None = None
     failure: Failure | None = None
     warning: str | None = None
+    hangs: bool | None = None
+    """The task's code takes longer for one step than any step may: start the rank anew."""
 
 
 class NewsWriter:

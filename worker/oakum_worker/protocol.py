@@ -120,12 +120,18 @@ class Progress(_Message):
     epoch: Number
     samples: int
     """Samples consumed since the trainer began."""
+    total_samples: int | None = None
+    """Samples of all epochs; None where the agent is too old to tell."""
+    global_batch: Number | None = None
+    """Samples of the last step: a schedule may change them."""
+    learning_rate: float | None = None
+    """Of the optimizer's first parameter group, for the next step."""
     loss: float | None = None
     """Mean loss of the steps since the last report; of the last step alone in a trainer's last report."""
     samples_per_s: float | None = None
-    """Since the last report, stalls included."""
-    checkpoint_step: int | None = None
-    """Step of the newest durable checkpoint."""
+    """Since the last report or, where that is later, the beginning of the generation."""
+    checkpoint_step: Number | None = None
+    """Step of the newest durable checkpoint that this rank 0 has written or found."""
     metrics: dict[str, float] = {}
     """What the task's `evaluate` last returned, as far as it is finite: JSON knows no other numbers."""
 
@@ -149,8 +155,10 @@ class Switch(_Message):
     """Finished steps of the state it began with."""
     stall_s: Seconds | None = None
     """From the end of the last step before it to the end of its first own step; None after a cold start."""
+    step_s: Seconds | None = None
+    """Of these, the first own step's; None where it was not measured. A step is no part of what a rescale costs."""
     source: Annotated[str, Field(max_length=16)]
-    """`survivor`, `checkpoint` or `scratch`: where the state came from."""
+    """`survivor`, `memory`, `checkpoint` or `scratch`: where the state came from."""
 
 
 class Failure(_Message):

@@ -1,9 +1,10 @@
 """One rank process: warms up, then trains through one generation after another.
 
-    python -m oakum_worker.rank CONFIG_FILE LOCAL_RANK NEWS_DESCRIPTOR
+    python -m oakum_worker.rank CONFIG_FILE LOCAL_RANK NEWS_DESCRIPTOR MEMORY_DESCRIPTOR AFTER_GENERATION
 
-The main thread trains. A second thread reads the agent's commands, keeps the newest in the mailbox and cuts the
-process group when its generation is over. Losing the agent ends the process, whatever the main thread does.
+The main thread trains. A second thread reads the agent's commands, keeps the newest in the mailbox, cuts the
+process group when its generation is over, and leaves at once when told to. A third gives signs of life. Losing the
+agent ends the process, whatever the main thread does.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import traceback
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 
 from oakum_worker.channel import Command, NewsWriter
 from oakum_worker.checkpoint.durable import DurableCheckpoints
-from oakum_worker.errors import CheckpointError, GroupError, TaskError
+from oakum_worker.checkpoint.host_memory import HostMemory
+from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.group import GenerationGroup
+from oakum_worker.keeper import Keeper, ReplicatedKeeper
 from oakum_worker.membership import Mailbox, next_generation
 from oakum_worker.protocol import Failure, FragmentConfig, Generation, Phase, Switch
 from oakum_worker.reporter import ProgressReporter
 from oakum_worker.task import load_task
-from oakum_worker.trainer import TrainingLoop
+from oakum_worker.trainer import StepResult, TrainingLoop
 
-_NO_STATE = -1
+_PULSE_S = 0.5
 
 
 class RankProcess:
@@ -43,30 +45,33 @@ class RankProcess:
         mailbox: Mailbox,
         group: GenerationGroup,
         loop: TrainingLoop,
+        keeper: Keeper,
+        reporter: ProgressReporter,
+        *,
+        after: int = 0,
     ) -> None:
-        self._config = config
+        self._fragment = config.fragment
         self._local_rank = local_rank
         self._news = news
         self._mailbox = mailbox
         self._group = group
         self._loop = loop
-        self._checkpoints = DurableCheckpoints(Path(config.checkpoint_dir), keep=config.spec.checkpoint.keep)
-        self._reporter = ProgressReporter(news, loop)
-        self._formed = 0
+        self._keeper = keeper
+        self._reporter = reporter
+        self._formed = after
         self._entered = 0
-        self._rank = -1
-        self._has_state = False
+        self._rank: int | None = None
         self._agreed = 0
         self._step_ended_s: float | None = None
 
     def run(self) -> None:
         """Train in one generation after the other until there is nothing left to do here."""
         self._news.send(phase=Phase.READY, endpoint=self._group.endpoint)
-        threading.Thread(target=self._checkpoints.prepare, daemon=True, name="imports").start()
         while (generation := self._next_generation()) is not None:
-            first = generation.first_rank(self._config.fragment)
+            first = generation.first_rank(self._fragment)
             if first is None:
-                self._close(generation)
+                # The service's word is to leave; the checkpoint is written where it falls to this rank.
+                self._close(save=generation.closer == self._fragment and self._local_rank == 0)
                 break
             try:
                 if self._train_in(generation, first + self._local_rank):
@@ -83,13 +88,13 @@ class RankProcess:
         """The generation to train in next; None when the agent wants the rank to leave."""
         generation = next_generation(
             self._mailbox,
-            self._config.fragment,
+            self._fragment,
             self._formed,
             at_least=self._agreed,
-            member=self._formed > 0,
+            member=self._rank is not None,
         )
         if self._mailbox.closing:
-            self._save_last_words(lead=self._mailbox.saving)
+            self._close(save=self._mailbox.saving)
             return None
         return generation
 
@@ -102,68 +107,38 @@ class RankProcess:
         group = self._group.form(generation, rank)
         self._entered = generation.number
         self._loop.join(group, rank, generation.world_size)
-        source = self._synchronise(generation.world_size)
+        source = self._keeper.begin(generation, rank)
         self._news.send(phase=Phase.TRAINING, generation=generation.number)
-        self._reporter.enter(generation, self._checkpoints)
+        self._reporter.enter(generation)
         first_step = True
         while not self._loop.finished:
-            pending = self._mailbox.pending(generation.number) if rank == 0 else 0
-            result = self._loop.step(pending)
+            signal, durable = 0, False
             if rank == 0:
-                self._after_step(result.loss, result.samples)
+                signal, durable = self._mailbox.pending(generation.number), self._keeper.durable_due()
+            result = self._loop.step(signal, checkpoint=durable)
+            self._after_step(result, rank)
             if first_step:
-                self._report_switch(generation, source)
+                self._report_switch(generation, rank, source)
                 first_step = False
             self._step_ended_s = time.monotonic()
             if result.signal:
                 self._agreed = result.signal
+                self._keeper.before_switch(generation, rank)
                 return False
             if self._mailbox.closing:
                 return False
         self._finish(rank)
         return True
 
-    def _synchronise(self, world_size: int) -> str:
-        """Bring every rank of the generation to the highest finished step that any of them has.
+    def _after_step(self, result: StepResult, rank: int) -> None:
+        self._keeper.after_step(durable=result.checkpoint)
+        if rank == 0:
+            self._reporter.step(result.loss, result.samples)
+            if self._loop.evaluation_due:
+                self._reporter.metrics = self._loop.evaluate()
 
-        Without any, rank 0 loads the newest durable checkpoint. Returns where the state came from.
-        """
-        steps = self._gather_steps(world_size)
-        best = max(steps)
-        source = "survivor"
-        if best == _NO_STATE:
-            source = self._cold_start() if self._rank == 0 else "checkpoint"
-        if world_size > 1 and min(steps) < max(best, 0):
-            # Half-received state is no state: it must not be taken for a survivor's if this breaks.
-            self._has_state = steps[self._rank] == best and best != _NO_STATE
-            self._loop.share_state(source=steps.index(best))
-        self._has_state = True
-        return source
-
-    def _gather_steps(self, world_size: int) -> list[int]:
-        mine = torch.tensor([self._loop.step_count if self._has_state else _NO_STATE])
-        if world_size == 1:
-            return [int(mine)]
-        steps = [torch.empty_like(mine) for _ in range(world_size)]
-        try:
-            dist.all_gather(steps, mine)
-        except RuntimeError as error:
-            raise GroupError(f"a rank was lost while the generation began: {error}") from error
-        return [int(step) for step in steps]
-
-    def _cold_start(self) -> str:
-        newest = self._checkpoints.newest()
-        for warning in self._checkpoints.skipped:
-            self._news.send(warning=warning)
-        if newest is None:
-            return "scratch"
-        state = self._loop.state_dict()
-        self._checkpoints.load(newest, state)
-        self._loop.load_state_dict(state)
-        return "checkpoint"
-
-    def _report_switch(self, generation: Generation, source: str) -> None:
-        if self._rank != 0:
+    def _report_switch(self, generation: Generation, rank: int, source: str) -> None:
+        if rank != 0:
             return
         stall_s = None if self._step_ended_s is None else time.monotonic() - self._step_ended_s
         switch = Switch(
@@ -171,63 +146,62 @@ class RankProcess:
         )
         self._news.send(switch=switch)
 
-    def _after_step(self, loss: float, samples: int) -> None:
-        self._reporter.step(loss, samples)
-        if self._loop.evaluation_due:
-            self._reporter.metrics = self._loop.evaluate()
-        if self._reporter.checkpoint_due(self._config.spec.checkpoint.every_s):
-            self._checkpoint(background=True)
-
-    def _checkpoint(self, *, background: bool) -> None:
-        """Write a durable checkpoint; a full or read-only disk is reported and training goes on."""
-        state, step = self._loop.state_dict(), self._loop.step_count
-        try:
-            if background:
-                self._checkpoints.save_in_background(state, step)
-            else:
-                self._checkpoints.wait()
-                self._checkpoints.save(state, step)
-        except CheckpointError as error:
-            self._news.send(warning=str(error))
-        self._reporter.checkpoint_started()
-
     def _finish(self, rank: int) -> None:
-        """Rank 0 evaluates and makes the end durable; the others stay until it has, able to do it instead."""
+        """Evaluate and make the end durable."""
         if rank == 0:
             self._reporter.metrics = self._loop.evaluate()
-            self._checkpoint(background=False)
-        if dist.is_initialized():
-            try:
-                dist.barrier()
-            except RuntimeError as error:
-                raise GroupError(f"a rank was lost while the trainer finished: {error}") from error
+        self._keeper.finish()
         if rank == 0:
             self._reporter.flush(final=True)
         self._news.send(phase=Phase.FINISHED)
 
-    def _close(self, generation: Generation) -> None:
-        """The service's word is to leave; write the checkpoint if it falls to this rank."""
-        self._save_last_words(lead=generation.closer == self._config.fragment and self._local_rank == 0)
-
-    def _save_last_words(self, *, lead: bool) -> None:
-        if lead and self._has_state:
-            self._checkpoint(background=False)
+    def _close(self, *, save: bool) -> None:
+        self._keeper.close(save=save)
+        if save:
             self._reporter.flush()
-        else:
-            self._checkpoints.wait()
 
 
-def _obey(group: GenerationGroup, mailbox: Mailbox, news: NewsWriter) -> None:
-    """Read the agent's commands until it is gone, then end the process at once."""
-    for line in sys.stdin:
-        directive = mailbox.put(Command.model_validate_json(line))
-        if (broken := group.cut(directive.over)) is not None:
+class Commands:
+    """The thread that obeys the agent."""
+
+    def __init__(self, news: NewsWriter, mailbox: Mailbox, group: GenerationGroup) -> None:
+        self._news = news
+        self._mailbox = mailbox
+        self._group = group
+        self._keeper: Keeper | None = None
+        self._reporter: ProgressReporter | None = None
+
+    def serve(self, keeper: Keeper, reporter: ProgressReporter) -> None:
+        """From now on there is a state to leave behind."""
+        self._keeper, self._reporter = keeper, reporter
+
+    def run(self) -> None:
+        """Read the agent's commands until it is gone, then end the process at once."""
+        for line in sys.stdin:
+            self._obey(Command.model_validate_json(line))
+        # The rank leads a process group of its own: what the user's code has started goes with it.
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    def _obey(self, command: Command) -> None:
+        directive = self._mailbox.put(command)
+        if (broken := self._group.cut(directive.over)) is not None:
             # Said here and not by the training thread, which may be in the middle of a long step.
-            news.send(broken=broken)
+            self._news.send(broken=broken)
         if directive.generation is not None:
-            group.cut_forming(below=directive.generation.number)
-    # The rank leads a process group of its own: what the user's code has started goes with it.
-    os.killpg(os.getpgrp(), signal.SIGKILL)
+            self._group.cut_forming(below=directive.generation.number)
+        if command.close and self._keeper is not None and self._keeper.close_at_once(save=command.save):
+            if command.save and self._reporter is not None:
+                self._reporter.flush()
+            self._news.send(phase=Phase.LEFT)
+            _end_process()
+
+
+def _give_signs_of_life(news: NewsWriter, loop: TrainingLoop, step_timeout_s: float) -> None:
+    """Until the task's code takes longer for one step than any step may."""
+    while loop.computing_s <= step_timeout_s:
+        news.send()
+        time.sleep(_PULSE_S)
+    news.send(hangs=True, warning=f"a step had not ended after {step_timeout_s:g} s (step_timeout_s)")
 
 
 def _describe(error: Exception, loop: TrainingLoop | None) -> Failure:
@@ -240,26 +214,46 @@ def _describe(error: Exception, loop: TrainingLoop | None) -> Failure:
     )
 
 
-def main(config_file: str, local_rank: str, news_descriptor: str) -> None:
+def _end_process() -> None:
+    """Interpreter and torch teardown take long and can hang on a broken group; nothing is left to tear down."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, after: str) -> None:
     """Entry point of the rank process: warm up, train, and end without ceremony."""
     # The scheduler signals every process of a job; leaving is the agent's decision.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = FragmentConfig.model_validate_json(Path(config_file).read_text(encoding="utf-8"))
+    spec = config.spec
     news, mailbox, group = NewsWriter(int(news_descriptor)), Mailbox(), GenerationGroup(config.node_address)
-    threading.Thread(target=_obey, args=(group, mailbox, news), daemon=True, name="commands").start()
-    torch.set_num_threads(config.spec.threads_per_rank)
+    commands = Commands(news, mailbox, group)
+    threading.Thread(target=commands.run, daemon=True, name="commands").start()
+    torch.set_num_threads(spec.threads_per_rank)
     loop = None
     try:
-        loop = TrainingLoop(load_task(config.spec), config.spec)
-        RankProcess(config, int(local_rank), news, mailbox, group, loop).run()
+        loop = TrainingLoop(load_task(spec), spec)
+        checkpoints = DurableCheckpoints(Path(config.checkpoint_dir), keep=spec.checkpoint.keep)
+        threading.Thread(target=checkpoints.prepare, daemon=True, name="imports").start()
+        keeper = ReplicatedKeeper(
+            loop,
+            spec.checkpoint,
+            checkpoints,
+            HostMemory(int(memory)) if local_rank == "0" else None,
+            warn=lambda text: news.send(warning=text),
+        )
+        keeper.recall()
+        reporter = ProgressReporter(news, loop, checkpoints)
+        commands.serve(keeper, reporter)
+        pulse = (news, loop, spec.step_timeout_s)
+        threading.Thread(target=_give_signs_of_life, args=pulse, daemon=True, name="pulse").start()
+        RankProcess(config, int(local_rank), news, mailbox, group, loop, keeper, reporter, after=int(after)).run()
     except Exception as error:
         traceback.print_exc()
         news.send(phase=Phase.FAILED, failure=_describe(error, loop))
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Interpreter and torch teardown take long and can hang on a broken group; nothing is left to tear down.
-    os._exit(0)
+    _end_process()
 
 
 if __name__ == "__main__":

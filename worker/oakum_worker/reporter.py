@@ -15,13 +15,12 @@ _INTERVAL_S = 0.5
 class ProgressReporter:
     """Gathers the losses and samples of steps and reports them about twice a second."""
 
-    def __init__(self, news: NewsWriter, loop: TrainingLoop) -> None:
+    def __init__(self, news: NewsWriter, loop: TrainingLoop, checkpoints: DurableCheckpoints) -> None:
         self._news = news
         self._loop = loop
+        self._checkpoints = checkpoints
         self.metrics: dict[str, float] = {}
         self._generation = Generation(number=0, members=())
-        self._checkpoints: DurableCheckpoints | None = None
-        self._checkpointed_s = time.monotonic()
         self._last_loss: float | None = None
         self._reset()
 
@@ -30,9 +29,9 @@ class ProgressReporter:
         self._losses: list[float] = []
         self._samples = 0
 
-    def enter(self, generation: Generation, checkpoints: DurableCheckpoints) -> None:
+    def enter(self, generation: Generation) -> None:
         """Begin reporting for a generation. Time lost before it is not part of its throughput."""
-        self._generation, self._checkpoints = generation, checkpoints
+        self._generation = generation
         self._reset()
 
     def step(self, loss: float, samples: int) -> None:
@@ -54,18 +53,18 @@ class ProgressReporter:
                 total_steps=self._loop.total_steps,
                 epoch=self._loop.epoch,
                 samples=self._loop.samples,
+                total_samples=self._loop.total_samples,
+                global_batch=self._loop.global_batch,
+                learning_rate=self._learning_rate(),
                 loss=self._last_loss if final or not self._losses else sum(self._losses) / len(self._losses),
                 samples_per_s=self._samples / elapsed_s if self._losses else None,
-                checkpoint_step=self._checkpoints.newest_step if self._checkpoints else None,
+                checkpoint_step=self._checkpoints.newest_step,
                 metrics=self.metrics,
             )
         )
         self._reset()
 
-    def checkpoint_due(self, every_s: float) -> bool:
-        """Whether `every_s` seconds have passed since the last checkpoint began."""
-        return time.monotonic() - self._checkpointed_s >= every_s
-
-    def checkpoint_started(self) -> None:
-        """Note that a checkpoint began now."""
-        self._checkpointed_s = time.monotonic()
+    def _learning_rate(self) -> float | None:
+        """Of the first parameter group; optimizers without one have nothing to tell."""
+        rate = self._loop.task.optimizer.param_groups[0].get("lr")
+        return None if rate is None else float(rate)

@@ -42,6 +42,8 @@ class StepResult:
     """Samples of its global batch."""
     signal: int
     """Sum of the ranks' signals."""
+    checkpoint: bool = False
+    """Whether a rank has asked for a durable checkpoint at this step boundary."""
 
 
 class TrainingLoop:
@@ -80,11 +82,11 @@ class TrainingLoop:
         self._rank, self._world_size = rank, world_size
         self._reducer.join(self._group, world_size)
 
-    def step(self, signal: int = 0) -> StepResult:
+    def step(self, signal: int = 0, *, checkpoint: bool = False) -> StepResult:
         """Take one optimizer step on the next global batch.
 
-        The sum of the ranks' `signal`, which has to stay below 2**24, is in every rank's result: all ranks learn
-        of it at the same step boundary.
+        The sum of the ranks' `signal`, which has to stay below 2**24, is in every rank's result, and so is whether
+        one of them wants a `checkpoint`: all ranks learn of it at the same step boundary.
         Raises `GroupError` when a rank is gone, and whatever the task's code raises; the step was then not taken.
         """
         cursor = self._cursor
@@ -105,7 +107,9 @@ class TrainingLoop:
             self._cursor = cursor.after(num_samples, self._sampler.num_samples)
             self._last_batch = num_samples
             self._in_step = False
-        return StepResult(self._cursor.step, cursor.epoch, reduced.loss, num_samples, reduced.signal)
+        return StepResult(
+            self._cursor.step, cursor.epoch, reduced.loss, num_samples, reduced.signal, checkpoint=checkpoint
+        )
 
     def _update(self) -> None:
         self.task.optimizer.step()
