@@ -102,7 +102,12 @@ def step_together(loops: list[TrainingLoop], num_steps: int, share_from: int | N
 
 def digest(loop: TrainingLoop) -> str:
     """A hash of every bit of the loop's state."""
-    document, tensors = dismantle(loop.state_dict())
+    return digest_of(loop.state_dict())
+
+
+def digest_of(state: Any) -> str:
+    """A hash of every bit of a state."""
+    document, tensors = dismantle(state)
     parts = hashlib.sha256(json.dumps(document).encode())
     for tensor in tensors.values():
         parts.update(bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -38,6 +39,44 @@ def task(spec: TrainerSpec, step_s: float = 0.0) -> Task:
         loss=loss,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
     )
+
+
+def stalling_task(spec: TrainerSpec, folder: str, after: int, stall_s: float) -> Task:
+    """From the step after `after` on, a step takes `stall_s`; a file in `folder` says that it has begun."""
+    built = task(spec)
+    calls = iter(range(10**9))
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        if next(calls) >= after:
+            (Path(folder) / f"stalls-{os.getpid()}").touch()
+            time.sleep(stall_s)
+        return cross_entropy(model(batch[0]), batch[1])
+
+    built.loss = loss
+    return built
+
+
+def once_hanging_task(spec: TrainerSpec, folder: str) -> Task:
+    """The first process to come to its twentieth step never ends it."""
+    built = task(spec, step_s=0.01)
+    calls = iter(range(10**9))
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        if next(calls) == 19 and _is_first(Path(folder) / "hung"):
+            while True:
+                time.sleep(1.0)
+        return cross_entropy(model(batch[0]), batch[1])
+
+    built.loss = loss
+    return built
+
+
+def _is_first(marker: Path) -> bool:
+    try:
+        marker.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def crashing_task(spec: TrainerSpec) -> Task:

@@ -14,7 +14,17 @@ from oakum_worker.errors import CheckpointError, GroupError, TaskError
 from oakum_worker.parallel import sharing
 from oakum_worker.randomness import mix, seed_everything
 from oakum_worker.trainer import StepResult, TrainingLoop
-from training_ranks import NUM_SAMPLES, Points, build_loop, build_spec, build_task, digest, in_ranks, step_together
+from training_ranks import (
+    NUM_SAMPLES,
+    Points,
+    build_loop,
+    build_spec,
+    build_task,
+    digest,
+    digest_of,
+    in_ranks,
+    step_together,
+)
 
 
 def train(loop: TrainingLoop, num_steps: int) -> list[float]:
@@ -240,3 +250,38 @@ def test_buffers_that_the_model_replaces_are_brought_back_as_well() -> None:
 
     in_ranks(1, try_step)
     assert task.model[2].seen.item() == 8
+
+
+def test_the_last_finished_step_can_be_taken_in_the_middle_of_the_next() -> None:
+    """With the buffers of the boundary, though the forward pass has moved on."""
+    loop = build_loop(nn.BatchNorm1d(8))
+    train(loop, 2)
+    expected, held = digest(loop), []
+    plain_loss = loop.task.loss
+
+    def looking_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        loss = plain_loss(model, batch)
+        with loop.held_at_boundary() as state:
+            held.append(digest_of(state))
+        return loss
+
+    loop.task.loss = looking_loss
+    train(loop, 1)
+    assert held == [expected]
+    with loop.held_at_boundary() as state:
+        assert digest_of(state) == digest(loop) != expected
+
+
+def test_the_time_that_a_step_takes_is_seen_while_it_lasts() -> None:
+    loop = build_loop()
+    seen = []
+    plain_loss = loop.task.loss
+
+    def looking_loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        seen.append(loop.computing_s > 0)
+        return plain_loss(model, batch)
+
+    loop.task.loss = looking_loss
+    train(loop, 1)
+    assert seen == [True]
+    assert loop.computing_s == 0
