@@ -7,6 +7,8 @@ When a rank dies, only its direct neighbours in the collective see an error: the
 group's timeout, because their own neighbours' sockets are still open, and aborting a gloo group releases
 nobody. `cut` therefore shuts down this process's connections of the group, from another thread; the blocked
 collective raises at once, and so do the peers' (also a peer that hangs stops mattering).
+
+Where the node has GPUs, collectives of tensors on them go through NCCL, whose groups can be aborted.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
@@ -58,7 +61,7 @@ class GenerationGroup:
             if generation.number <= self._refused:  # refused before there was a connection to cut
                 raise ConnectionAbortedError("it is over already")
             dist.init_process_group(
-                "gloo",
+                _backend(),
                 store=dist.PrefixStore(f"generation-{generation.number}", client),
                 rank=rank,
                 world_size=size,
@@ -93,6 +96,9 @@ class GenerationGroup:
             sockets = self._sockets if self._sockets is not None else _tcp_sockets() - self._before
             for descriptor in sockets:
                 _shut_down(descriptor, own_port=self.endpoint.port)
+            world = dist.group.WORLD if self._sockets is not None else None
+            if world is not None and _backend() != "gloo":
+                world.abort()
             return self._number
 
     def cut_forming(self, below: int) -> None:
@@ -102,6 +108,11 @@ class GenerationGroup:
             forming = self._number is not None and self._sockets is None
         if forming:
             self.cut(below - 1)
+
+
+def _backend() -> str:
+    """gloo for tensors on the CPU, and NCCL for those on GPUs where there are any."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
 
 
 def _forget_failed_attempt() -> None:
