@@ -26,7 +26,14 @@ from oakum_service.config import Settings
 from oakum_service.control.controller import Controller
 from oakum_service.control.hub import Hub
 from oakum_service.control.lease import LeaseHolder
-from oakum_service.db.engine import check_schema, open_engine, open_readers, open_sessions, upgrade
+from oakum_service.db.engine import (
+    check_schema,
+    open_engine,
+    open_readers,
+    open_reporters,
+    open_sessions,
+    upgrade,
+)
 from oakum_service.db.models import ApiToken
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs
@@ -55,7 +62,7 @@ class OakumServer:
             upgrade(engine)
         else:
             check_schema(engine)
-        self.sessions, readers = open_sessions(engine), open_readers(engine)
+        self.sessions, readers, reporters = open_sessions(engine), open_readers(engine), open_reporters(engine)
         self.token = _admin_token(self.sessions.begin, settings.client_file)
         self._socket = _bind(settings.host, settings.port)
         self.url = settings.public_url or _url(settings.host, self._socket.getsockname()[1])
@@ -69,7 +76,9 @@ class OakumServer:
         self._controller = Controller(
             settings, self.sessions, readers, self.scheduler, configs, self._lease, self.inbox, self.outbox
         )
-        self.context = Context(settings, self.sessions, readers, configs, self.scheduler, self.inbox, self.outbox)
+        self.context = Context(
+            settings, self.sessions, readers, reporters, configs, self.scheduler, self.inbox, self.outbox
+        )
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGINT or SIGTERM; then give every node back and return."""

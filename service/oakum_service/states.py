@@ -34,3 +34,23 @@ class NodeState(StrEnum):
     HOLE = "hole"
     UNAVAILABLE = "unavailable"
     """Down, drained, reserved, or otherwise not ours to use."""
+
+
+class TimeUse(StrEnum):
+    """What the time of a trainer that has started goes into: one thing at any moment."""
+
+    TRAINING = "training"
+    GROW = "grow"
+    """A stall: nodes joined."""
+    SHRINK = "shrink"
+    """A stall: nodes left in order."""
+    LOSS = "loss"
+    """A stall: a node or a rank was lost, or a connection between them."""
+    COLD_START = "cold_start"
+    """From being granted nodes, while no replica is left, to the first step on them."""
+    WAITING = "waiting"
+    """Without nodes."""
+
+
+STALLS = (TimeUse.GROW, TimeUse.SHRINK, TimeUse.LOSS)
+"""What a rescale costs, by its cause."""

@@ -20,7 +20,7 @@ from oakum_service.app import create_app
 from oakum_service.config import Settings
 from oakum_service.control.hub import Hub
 from oakum_service.control.membership import MembershipKeeper
-from oakum_service.db.engine import open_engine, open_readers, open_sessions
+from oakum_service.db.engine import open_engine, open_readers, open_reporters, open_sessions
 from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
@@ -100,6 +100,7 @@ class ApiUnderTest:
             settings=self.settings,
             sessions=self.sessions,
             readers=open_readers(self.engine),
+            reporters=open_reporters(self.engine),
             configs=FragmentConfigs(self.settings, b"k" * 32, "http://service.test"),
             scheduler=self.scheduler,
             inbox=self.inbox,

@@ -11,11 +11,13 @@ from fastapi.testclient import TestClient
 
 from contract.api_under_test import ApiUnderTest, full_spec, problem_of, report
 from oakum_service.control import journal
+from oakum_service.control.accounts import Account
 from oakum_service.control.observe import write_snapshot
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.db.models import (
     EventRecord,
     ForegroundStart,
+    Fragment,
     FragmentState,
     MeasuredRate,
     NodeInterval,
@@ -24,7 +26,7 @@ from oakum_service.db.models import (
     Report,
 )
 from oakum_service.schedulers.port import JobStart, Node, Snapshot
-from oakum_service.states import NodeState, TrainerState
+from oakum_service.states import NodeState, TimeUse, TrainerState
 from oakum_worker.protocol import Phase
 
 
@@ -109,9 +111,29 @@ def scene(api: ApiUnderTest) -> Scene:
             "samples": 2880,
             "loss": 0.25,
             "samples_per_s": 9.5,
-            "checkpoint_step": 20,
+            "total_samples": 3840,
+            "global_batch": 192,
+            "learning_rate": 0.01,
+            "checkpoint_step": 10,
             "metrics": {"accuracy": 0.9},
         },
+        checkpoint_step=20,
+        checkpoint_at=now - 15.0,
+        durations={"grow": [0.25, 0.1, 0.5], "loss": [2.0], "start_up": [4.0]},
+        account=Account(
+            began_at=now - 120.0,
+            since=now - 50.0,
+            use=TimeUse.TRAINING,
+            seconds={
+                TimeUse.TRAINING: 60.25,
+                TimeUse.GROW: 0.75,
+                TimeUse.LOSS: 2.0,
+                TimeUse.COLD_START: 3.0,
+                TimeUse.WAITING: 4.0,
+            },
+            redone_steps=3,
+            redone_s=1.5,
+        ).document(),
         steps_at_size={"1": 10, "2": 20},
         nodes_lost=1,
         nodes_gained=2,
@@ -142,13 +164,18 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "generation": 0,
         "nodes": [],
         "granted": [],
+        "warming": [],
         "step": 0,
         "total_steps": None,
         "epoch": 0,
         "samples": 0,
+        "total_samples": None,
+        "global_batch": 96,
+        "learning_rate": None,
         "loss": None,
         "samples_per_s": None,
         "checkpoint_step": None,
+        "checkpoint_at": None,
         "metrics": {},
         "steps_at_size": {},
         "measured_rates": [],
@@ -157,6 +184,9 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "rescales": 0,
         "stall_s": 0.0,
         "last_stall_s": None,
+        "stalls": {},
+        "start_up": None,
+        "time_spent": None,
         "reason": "",
     }
     assert submitted == expected
@@ -181,8 +211,7 @@ def test_submitting_wakes_the_controller_and_is_written_down(api: ApiUnderTest) 
 
 
 def test_a_running_trainer(scene: Scene) -> None:
-    document = scene.get("/v1/trainers/digits")
-    assert document == {
+    expected = {
         "id": scene.trainer,
         "name": "digits",
         "state": "running",
@@ -195,13 +224,18 @@ def test_a_running_trainer(scene: Scene) -> None:
         "generation": 3,
         "nodes": ["n2", "n1"],
         "granted": ["n1", "n2"],
+        "warming": [],
         "step": 30,
         "total_steps": 40,
         "epoch": 1,
         "samples": 2880,
+        "total_samples": 3840,
+        "global_batch": 192,
+        "learning_rate": 0.01,
         "loss": 0.25,
         "samples_per_s": 9.5,
         "checkpoint_step": 20,
+        "checkpoint_at": scene.now - 15.0,
         "metrics": {"accuracy": 0.9},
         "steps_at_size": {"1": 10, "2": 20},
         "measured_rates": [{"nodes": 2, "samples_per_s": 9.5, "seconds": 60.0}],
@@ -210,9 +244,40 @@ def test_a_running_trainer(scene: Scene) -> None:
         "rescales": 2,
         "stall_s": 0.75,
         "last_stall_s": 0.25,
+        "stalls": {
+            "grow": {"median_s": 0.25, "last_s": 0.5, "count": 3},
+            "loss": {"median_s": 2.0, "last_s": 2.0, "count": 1},
+        },
+        "start_up": {"median_s": 4.0, "last_s": 4.0, "count": 1},
+        "time_spent": {
+            "since_at": scene.now - 120.0,
+            "training_s": about(110.25),
+            "grow_s": 0.75,
+            "shrink_s": 0.0,
+            "loss_s": 2.0,
+            "cold_start_s": 3.0,
+            "waiting_s": 4.0,
+            "redone_s": 1.5,
+            "redone_steps": 3,
+            "warm_up_node_s": pytest.approx(30.0),
+        },
         "reason": "No more are idle.",
     }
-    assert scene.get("/v1/trainers") == {"trainers": [document]}
+    assert scene.get("/v1/trainers/digits") == expected
+    assert scene.get("/v1/trainers") == {"trainers": [expected]}
+
+
+def test_fragments_that_have_not_joined_yet_are_shown_until_they_have_or_are_not_wanted(scene: Scene) -> None:
+    scene.api.add_fragment(scene.trainer, "n5", launched_at=scene.now - 4.0)
+    older = scene.api.add_fragment(scene.trainer, "n4", launched_at=scene.now - 10.0)
+    scene.api.add_fragment(scene.trainer, "n6", launched_at=scene.now - 3.0, released=True)
+    assert scene.get("/v1/trainers/digits")["warming"] == [
+        {"node": "n4", "launched_at": scene.now - 10.0},
+        {"node": "n5", "launched_at": scene.now - 4.0},
+    ]
+    with scene.api.sessions.begin() as session:
+        session.get_one(Fragment, older).training_at = scene.now
+    assert [each["node"] for each in scene.get("/v1/trainers/digits")["warming"]] == ["n5"]
 
 
 def test_trainers_are_listed_the_newest_last_and_by_state(api: ApiUnderTest) -> None:

@@ -192,6 +192,9 @@ REPORTS = some_of(
             dict.fromkeys(("generation", "nodes", "step", "total_steps", "epoch", "samples"), COUNTS),
             optional={
                 "loss": NUMBERS,
+                "total_samples": NUMBERS,
+                "global_batch": COUNTS,
+                "learning_rate": NUMBERS,
                 "samples_per_s": NUMBERS,
                 "checkpoint_step": COUNTS,
                 "metrics": st.dictionaries(TEXT, NUMBERS, max_size=2),
@@ -202,9 +205,9 @@ REPORTS = some_of(
                 {
                     "generation": COUNTS,
                     "step": COUNTS,
-                    "source": st.sampled_from(["survivor", "elsewhere"]) | TEXT,
+                    "source": st.sampled_from(["survivor", "checkpoint", "elsewhere"]) | TEXT,
                 },
-                optional={"stall_s": NUMBERS},
+                optional={"stall_s": NUMBERS, "step_s": NUMBERS},
             ),
             max_size=2,
         ),

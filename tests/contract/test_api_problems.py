@@ -102,7 +102,7 @@ SINGLE_FAULTS = {
     ),
     "unknown field of a part": (
         {"checkpoint": {"evry_s": 3.0}},
-        "checkpoint.evry_s: unknown field; remove it or use one of: every_s, keep",
+        "checkpoint.evry_s: unknown field; remove it or use one of: every_s, keep, hot_every_steps",
     ),
     "min above max": (
         {"min_nodes": 5, "max_nodes": 3},
@@ -124,7 +124,7 @@ SINGLE_FAULTS = {
     ),
     "batch too small": (
         {"global_batch": 8, "max_nodes": 4, "ranks_per_node": 4},
-        "spec: global_batch 8 gives 16 ranks less than one sample each: raise global_batch or lower max_nodes",
+        "spec: global_batch 8 gives 16 ranks less than one sample each: raise it or lower max_nodes",
     ),
     "bad name": (
         {"name": "My Trainer"},
@@ -236,8 +236,7 @@ class TestChanges:
             ({"max_nodes": 1}, "spec: min_nodes 2 is above max_nodes 1: lower min_nodes or raise max_nodes"),
             (
                 {"max_nodes": 97},
-                "spec: global_batch 96 gives 97 ranks less than one sample each: raise global_batch or lower "
-                "max_nodes",
+                "spec: global_batch 96 gives 97 ranks less than one sample each: raise it or lower max_nodes",
             ),
         ],
     )

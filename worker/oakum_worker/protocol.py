@@ -156,7 +156,7 @@ class Switch(_Message):
     stall_s: Seconds | None = None
     """From the end of the last step before it to the end of its first own step; None after a cold start."""
     step_s: Seconds | None = None
-    """Of these, the first own step's; None where it was not measured. A step is no part of what a rescale costs."""
+    """Of these, its first own step's, which is no part of what a rescale costs; None where it was not measured."""
     source: Annotated[str, Field(max_length=16)]
     """`survivor`, `memory`, `checkpoint` or `scratch`: where the state came from."""
 
@@ -166,7 +166,7 @@ class Failure(_Message):
 
     stage: str
     """`load` (import, build, data) or `train`."""
-    step: int = 0
+    step: Number = 0
     """Finished steps when it happened."""
     message: str
     """One or two sentences: what failed and what to change."""

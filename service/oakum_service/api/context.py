@@ -21,6 +21,8 @@ class Context:
     settings: Settings
     sessions: Sessions
     readers: Sessions
+    reporters: Sessions
+    """For agents' reports alone."""
     configs: FragmentConfigs
     scheduler: Scheduler
     inbox: Hub

@@ -8,6 +8,8 @@ from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.orm import Session
 
 from oakum_service.api.auth import OwnFragment
 from oakum_service.api.context import Context, InContext
@@ -26,20 +28,28 @@ _URGENT = ("phase", "generation", "broken", "ranks", "failure", "signalled", "sw
 def take_report(fragment: OwnFragment, report: FragmentReport, context: InContext) -> None:
     """Take in all that an agent knows. An older report than one already here is ignored."""
     body = report.model_dump(mode="json")
-    with context.sessions.begin() as session:
+    with context.reporters.begin() as session:
         owner = session.get(Fragment, fragment)
         if owner is None or owner.state == FragmentState.ENDED:
             raise Gone(f"fragment {fragment} has ended")
-        row = session.get(Report, fragment)
-        before = row.body if row is not None else {}
-        if row is None:
-            row = Report(fragment_id=fragment, sequence=-1, received_at=0.0, body={})
-            session.add(row)
+        row = _own_row(session, fragment)
+        before = row.body
         row.received_at = time.time()
         if report.sequence > row.sequence:
             row.sequence, row.body = report.sequence, body
     if any(before.get(field) != body[field] for field in _URGENT):
         context.inbox.notify()
+
+
+def _own_row(session: Session, fragment: str) -> Report:
+    """The fragment's row, locked: two reports of one agent may come at the same moment, and also the first two."""
+    if (row := session.get(Report, fragment, with_for_update=True)) is not None:
+        return row
+    on_postgresql = session.get_bind().dialect.name == "postgresql"
+    insert = postgresql.insert(Report) if on_postgresql else sqlite.insert(Report)
+    empty = {"fragment_id": fragment, "sequence": -1, "received_at": 0.0, "body": {}}
+    session.execute(insert.values(empty).on_conflict_do_nothing())
+    return session.get_one(Report, fragment, with_for_update=True)
 
 
 @router.get("/{fragment_id}/directive", responses={HTTPStatus.NO_CONTENT: {"description": "nothing new"}})

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from oakum_service.states import NodeState, TrainerState
+from oakum_service.states import NodeState, TimeUse, TrainerState
 from oakum_worker.spec import TrainerSpec
 
 
@@ -19,6 +19,47 @@ class MeasuredRateView(BaseModel):
     """Over which it was measured."""
 
 
+class WarmingFragment(BaseModel):
+    """A fragment on its way to its first generation."""
+
+    node: str
+    launched_at: float
+
+
+class DurationView(BaseModel):
+    """How long something takes, as measured."""
+
+    median_s: float
+    """Of the newest few: what plans count with."""
+    last_s: float
+    count: int
+    """How many these few are."""
+
+
+class TimeSpent(BaseModel):
+    """Where a trainer's time went, by the clock. All but the last two fields with seconds add up to the time from
+    `since_at` until now, or until the trainer's end."""
+
+    since_at: float
+    """Its first start, or when an older service was replaced by one that keeps accounts."""
+    training_s: float
+    grow_s: float
+    """Stalls: nodes joined."""
+    shrink_s: float
+    """Stalls: nodes left in order."""
+    loss_s: float
+    """Stalls: a node or a rank was lost."""
+    cold_start_s: float
+    """From being granted nodes, while no replica was left, to the first step on them."""
+    waiting_s: float
+    """Without nodes."""
+    redone_s: float
+    """Of `training_s`, what went into steps that had to be repeated."""
+    redone_steps: int
+    warm_up_node_s: float
+    """Node-seconds from fragments' launches to their first generations; others train meanwhile."""
+
+
 class TrainerView(BaseModel):
     """A trainer: what was submitted, where it is, and why it has the size it has."""
 
@@ -26,6 +67,7 @@ class TrainerView(BaseModel):
     name: str
     state: TrainerState
     message: str = ""
+    """Why it ended; before that what is wrong with it, until its next durable checkpoint."""
     spec: TrainerSpec
     user: str | None = None
     """Name of the token that submitted it."""
@@ -37,13 +79,23 @@ class TrainerView(BaseModel):
     """Members of the current generation, rank 0's node first."""
     granted: list[str] = []
     """What the current plan gives it; members follow when their agents are ready."""
+    warming: list[WarmingFragment] = []
+    """Fragments that have not joined yet, the oldest first."""
     step: int = 0
     total_steps: int | None = None
     epoch: int = 0
     samples: int = 0
+    total_samples: int | None = None
+    """Of all epochs."""
+    global_batch: int | None = None
+    """Samples of the last step; before the first one, the spec's."""
+    learning_rate: float | None = None
     loss: float | None = None
     samples_per_s: float | None = None
     checkpoint_step: int | None = None
+    """Finished steps in the newest durable checkpoint."""
+    checkpoint_at: float | None = None
+    """When that was first heard of; null where it was found on the disk."""
     metrics: dict[str, float] = {}
     steps_at_size: dict[int, int] = {}
     """Node count -> optimizer steps finished at it."""
@@ -57,6 +109,12 @@ class TrainerView(BaseModel):
     stall_s: float = 0.0
     """Seconds without progress in rescales, in all."""
     last_stall_s: float | None = None
+    stalls: dict[TimeUse, DurationView] = {}
+    """By cause: `grow`, `shrink` and `loss`, as far as they were measured."""
+    start_up: DurationView | None = None
+    """From the start of a fragment's agent to its ranks' readiness."""
+    time_spent: TimeSpent | None = None
+    """Null before its first start."""
     reason: str = ""
     """Why the plan gives it this size."""
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.api.schemas import AllocationView, Explanation, MeasuredRateView, PlanView, TrainerView
+from oakum_service.api.schemas import (
+    AllocationView,
+    DurationView,
+    Explanation,
+    MeasuredRateView,
+    PlanView,
+    TimeSpent,
+    TrainerView,
+    WarmingFragment,
+)
+from oakum_service.control.accounts import Account, warm_up_node_s
+from oakum_service.control.durations import START_UP, duration
 from oakum_service.control.rates import measured_rates
-from oakum_service.db.models import Fragment, MeasuredRate, PlanRecord, Trainer
+from oakum_service.db.models import Fragment, FragmentState, MeasuredRate, PlanRecord, Trainer
 from oakum_service.errors import NotFound
-from oakum_service.states import TrainerState
+from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_worker.spec import TrainerSpec
 
 
@@ -39,29 +53,55 @@ def trainer_view(session: Session, trainer: Trainer) -> TrainerView:
 
 def trainer_views(session: Session, trainers: list[Trainer]) -> list[TrainerView]:
     """Several trainers' documents, with few queries."""
+    ids = [trainer.id for trainer in trainers]
     members = [fragment for trainer in trainers for fragment in trainer.members]
     rows = session.execute(select(Fragment.id, Fragment.node).where(Fragment.id.in_(members)))
     nodes = dict(rows.all())
     plan = current_plan(session)
     allocations = plan.allocations if plan is not None else {}
-    rates = measured_rates(session, [trainer.id for trainer in trainers])
-    return [
-        _view(trainer, nodes, allocations.get(trainer.id, {}), rates.get(trainer.id, [])) for trainer in trainers
-    ]
+    now = time.time()
+    facts = _Facts(now, measured_rates(session, ids), _warming(session, ids), warm_up_node_s(session, ids, now))
+    return [_view(trainer, nodes, allocations.get(trainer.id, {}), facts) for trainer in trainers]
 
 
-def _view(
-    trainer: Trainer, nodes: Mapping[str, str], allocation: Mapping[str, Any], rates: Sequence[MeasuredRate]
-) -> TrainerView:
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of several trainers beside their rows, by trainer id."""
+
+    now: float
+    rates: Mapping[str, Sequence[MeasuredRate]]
+    warming: Mapping[str, Sequence[WarmingFragment]]
+    warm_up_node_s: Mapping[str, float]
+
+
+def _warming(session: Session, trainers: list[str]) -> dict[str, list[WarmingFragment]]:
+    rows = session.execute(
+        select(Fragment)
+        .where(
+            Fragment.trainer_id.in_(trainers),
+            Fragment.state != FragmentState.ENDED,
+            Fragment.training_at.is_(None),
+            Fragment.released.is_(False),
+        )
+        .order_by(Fragment.launched_at, Fragment.node)
+    ).scalars()
+    found: dict[str, list[WarmingFragment]] = {}
+    for row in rows:
+        found.setdefault(row.trainer_id, []).append(WarmingFragment(node=row.node, launched_at=row.launched_at))
+    return found
+
+
+def _view(trainer: Trainer, nodes: Mapping[str, str], allocation: Mapping[str, Any], facts: _Facts) -> TrainerView:
     progress = trainer.progress
     state = TrainerState(trainer.state)
     running = state is TrainerState.RUNNING
+    spec = TrainerSpec.model_validate(trainer.spec)
     return TrainerView(
         id=trainer.id,
         name=trainer.name,
         state=state,
         message=trainer.message,
-        spec=TrainerSpec.model_validate(trainer.spec),
+        spec=spec,
         user=trainer.user_name,
         submitted_at=trainer.submitted_at,
         started_at=trainer.started_at,
@@ -69,25 +109,57 @@ def _view(
         generation=trainer.generation,
         nodes=[nodes[member] for member in trainer.members],
         granted=[] if state.ended else allocation.get("nodes", []),
+        warming=[] if state.ended else [*facts.warming.get(trainer.id, ())],
         step=progress.get("step", 0),
         total_steps=progress.get("total_steps"),
         epoch=progress.get("epoch", 0),
         samples=progress.get("samples", 0),
+        total_samples=progress.get("total_samples"),
+        global_batch=progress.get("global_batch") or spec.global_batch,
+        learning_rate=progress.get("learning_rate"),
         loss=progress.get("loss"),
         samples_per_s=progress.get("samples_per_s") if running else None,
-        checkpoint_step=progress.get("checkpoint_step"),
+        checkpoint_step=trainer.checkpoint_step,
+        checkpoint_at=trainer.checkpoint_at,
         metrics=progress.get("metrics", {}),
         steps_at_size={int(size): steps for size, steps in trainer.steps_at_size.items()},
         measured_rates=[
             MeasuredRateView(nodes=rate.nodes, samples_per_s=rate.samples / rate.seconds, seconds=rate.seconds)
-            for rate in rates
+            for rate in facts.rates.get(trainer.id, ())
         ],
         nodes_lost=trainer.nodes_lost,
         nodes_gained=trainer.nodes_gained,
         rescales=trainer.rescales,
         stall_s=trainer.stall_s,
         last_stall_s=trainer.last_stall_s,
+        stalls={kind: stall for kind in STALLS if (stall := _duration(trainer, kind)) is not None},
+        start_up=_duration(trainer, START_UP),
+        time_spent=_time_spent(trainer, facts),
         reason="" if state.ended else allocation.get("reason", ""),
+    )
+
+
+def _duration(trainer: Trainer, kind: str) -> DurationView | None:
+    known = duration(trainer.durations, kind)
+    return None if known is None else DurationView(**dataclasses.asdict(known))
+
+
+def _time_spent(trainer: Trainer, facts: _Facts) -> TimeSpent | None:
+    account = Account.of(trainer.account)
+    if account is None:
+        return None
+    spent_s = account.spent_s(facts.now)
+    return TimeSpent(
+        since_at=account.began_at,
+        training_s=max(0.0, spent_s[TimeUse.TRAINING]),
+        grow_s=spent_s[TimeUse.GROW],
+        shrink_s=spent_s[TimeUse.SHRINK],
+        loss_s=spent_s[TimeUse.LOSS],
+        cold_start_s=spent_s[TimeUse.COLD_START],
+        waiting_s=spent_s[TimeUse.WAITING],
+        redone_s=account.redone_s,
+        redone_steps=account.redone_steps,
+        warm_up_node_s=facts.warm_up_node_s.get(trainer.id, 0.0),
     )
 
 

@@ -19,10 +19,11 @@ from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.control import journal
+from oakum_service.control.endings import cancel_requested
 from oakum_service.control.execute import Executor
 from oakum_service.control.hub import Hub
 from oakum_service.control.lease import TERM_S, LeaseHolder
-from oakum_service.control.membership import MembershipKeeper, cancel_requested
+from oakum_service.control.membership import MembershipKeeper
 from oakum_service.control.observe import Observed, end_fragments, write_snapshot
 from oakum_service.control.planner import Planner
 from oakum_service.control.retention import EVERY_S, forget, remove_folders

@@ -12,6 +12,10 @@ from oakum_worker.protocol import Phase
 SAID_GOODBYE = (Phase.LEFT, Phase.FINISHED, Phase.FAILED)
 """Phases of a fragment that has gone in an orderly way: its connections are closed."""
 
+_LOST = "lost"
+_REGROUPED = "regrouped"
+"""All members are still there, and a connection between them has broken."""
+
 
 @dataclass(frozen=True)
 class FragmentView:
@@ -128,5 +132,10 @@ def _closer(members: list[FragmentView], lost: tuple[str, ...]) -> str | None:
 def _cause(now: Membership, target: tuple[str, ...], lost: tuple[str, ...]) -> str:
     joined = len(set(target) - set(now.members))
     left = len(set(now.members) - set(target) - set(lost))
-    parts = [(joined, "joined"), (left, "left"), (len(lost), "lost")]
-    return ", ".join(f"{count} {verb}" for count, verb in parts if count) or "regrouped"
+    parts = [(joined, "joined"), (left, "left"), (len(lost), _LOST)]
+    return ", ".join(f"{count} {verb}" for count, verb in parts if count) or _REGROUPED
+
+
+def is_unplanned(cause: str) -> bool:
+    """Whether a decision of that cause was called for by something that went wrong."""
+    return cause == _REGROUPED or _LOST in cause.split()

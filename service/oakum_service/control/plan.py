@@ -14,11 +14,12 @@ from sqlalchemy.orm import Session
 from oakum_service.config import Settings
 from oakum_service.control import journal
 from oakum_service.control.curves import curves_to_plan_with
+from oakum_service.control.durations import START_UP, expected_s
 from oakum_service.control.forecast import idle_nodes
 from oakum_service.control.observe import Observed
 from oakum_service.control.waits import wait_of
 from oakum_service.db.models import PlanRecord, Trainer
-from oakum_service.states import LIVE_STATES
+from oakum_service.states import LIVE_STATES, TimeUse
 from oakum_solver import problem as solver
 from oakum_solver.forecast import group_nodes
 from oakum_solver.plan import Plan
@@ -71,18 +72,15 @@ def _trainer(row: Trainer, curve: solver.Curve, settings: Settings) -> solver.Tr
     curves_by_type = {node_type: solver.Curve(points) for node_type, points in spec.curves_by_type.items()}
     deadline_in_s = math.inf if spec.deadline is None else spec.deadline.timestamp() - now
     best_rate = max(known.rate(spec.max_nodes) for known in curves_by_type.values() or [curve])
-    stall_s = row.last_stall_s if row.last_stall_s is not None else settings.stall_s
     return solver.Trainer(
         id=row.name,
         curve=curve,
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         weight=spec.weight,
-        grow_stall_s=stall_s,
-        shrink_stall_s=stall_s,
-        startup_s=min(
-            row.startup_s if row.startup_s is not None else settings.start_up_s, settings.look_ahead_s / 2
-        ),
+        grow_stall_s=expected_s(row.durations, TimeUse.GROW, settings.stall_s),
+        shrink_stall_s=expected_s(row.durations, TimeUse.SHRINK, settings.stall_s),
+        startup_s=min(expected_s(row.durations, START_UP, settings.start_up_s), settings.look_ahead_s / 2),
         curves_by_type=curves_by_type or None,
         mixes_types=spec.mixes_types,
         priority=spec.priority,
@@ -96,13 +94,15 @@ def _trainer(row: Trainer, curve: solver.Curve, settings: Settings) -> solver.Tr
 
 
 def _remaining_samples(row: Trainer, spec: TrainerSpec, most: float) -> float:
-    """Samples to the trainer's end, each batch taken as a whole one.
+    """Samples to the trainer's end; where only its steps are known, each batch is taken as a whole one.
 
     Nobody knows them of a trainer that was never built. It is taken to need `most`, all that it can make until its
     deadline: if it had no end, the objective `deadline` would care for it least of all.
     """
     if not row.progress:
         return most
+    if (total := row.progress.get("total_samples")) is not None:
+        return _believed(total - row.progress["samples"])
     return _believed((row.progress["total_steps"] - row.progress["step"]) * spec.global_batch)
 
 

@@ -1,7 +1,7 @@
 """The tables. Times are Unix seconds; JSON columns hold documents of the API or of the worker's protocol.
 
 Who writes what: the API inserts trainers, change requests, reports and idempotency records; everything else is
-the controller's, and each of its transactions checks the lease.
+the controller's, and each of its transactions checks the lease. Reports alone are written without taking turns.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ class Trainer(Base):
     spec: Mapped[dict[str, Any]]
     state: Mapped[str] = mapped_column(String(16), index=True)
     message: Mapped[str] = mapped_column(Text, default="")
+    """Why it ended; before that what is wrong with it, until its next durable checkpoint."""
     cancel_requested: Mapped[bool] = mapped_column(default=False)
     submitted_at: Mapped[float]
     user_name: Mapped[str | None] = mapped_column(String(63))
@@ -58,8 +59,14 @@ class Trainer(Base):
     rescales: Mapped[int] = mapped_column(default=0)
     stall_s: Mapped[float] = mapped_column(default=0.0)
     last_stall_s: Mapped[float | None]
-    startup_s: Mapped[float | None]
-    """Newest measured start-up seconds of a fragment."""
+    durations: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """Newest measured seconds of stalls by kind and of start-ups: `control.durations`."""
+    account: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    """Where its time went since its first start: `control.accounts`; empty before."""
+    checkpoint_step: Mapped[int | None]
+    """Of the newest durable checkpoint."""
+    checkpoint_at: Mapped[float | None]
+    """When that was first heard of; null where it was found on the disk."""
     crashes: Mapped[int] = mapped_column(default=0)
     """Fragments lost to errors since the last finished step."""
     crashed_step: Mapped[int] = mapped_column(default=-1)
@@ -91,6 +98,8 @@ class Fragment(Base):
     ended_at: Mapped[float | None]
     cause: Mapped[str] = mapped_column(String(32), default="")
     """Why it ended: preempted, released, finished, failed, lost, never started."""
+    warnings: Mapped[list[str]] = mapped_column(default=list)
+    """Those of its newest report that have been taken in."""
 
 
 class FragmentState(StrEnum):
@@ -126,6 +135,7 @@ class GenerationRecord(Base):
     formed_at: Mapped[float | None]
     step: Mapped[int | None]
     stall_s: Mapped[float | None]
+    """Seconds that it cost, its first step left out."""
     source: Mapped[str | None] = mapped_column(String(16))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from oakum_service.control.decide import Decision, FragmentView, Membership, decide
+import pytest
+
+from oakum_service.control.decide import Decision, FragmentView, Membership, decide, is_unplanned
 from oakum_worker.protocol import Phase
 
 
@@ -112,3 +114,24 @@ def test_one_that_vanishes_on_its_way_out_does_not_keep_the_others_waiting() -> 
 def test_one_that_has_left_in_order_changes_nothing() -> None:
     fragments = (training("a", alive=False, phase=Phase.LEFT), training("b"))
     assert decide(Membership(2, ("b",), 0), fragments, min_nodes=1) is None
+
+
+def test_one_that_vanished_cuts_nobody_off_who_trains_without_it_already() -> None:
+    """Only the generation that it was in is over; the next one, formed or not, is not touched."""
+    fragments = (training("a", alive=False), training("b", formed=2))
+    decision = decide(Membership(2, ("b",), 0), fragments, min_nodes=1)
+    assert decision == Decision(None, 1, cause="a connection between members broke")
+
+
+@pytest.mark.parametrize(
+    ("cause", "unplanned"),
+    [
+        ("1 joined", False),
+        ("2 joined, 1 left", False),
+        ("1 joined, 1 lost", True),
+        ("regrouped", True),
+        ("", False),
+    ],
+)
+def test_a_cause_says_whether_something_went_wrong(cause: str, unplanned: bool) -> None:
+    assert is_unplanned(cause) is unplanned

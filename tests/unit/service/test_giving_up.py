@@ -100,3 +100,42 @@ def test_one_that_was_sent_away_in_a_hurry_is_not_called_lost(
     assert end_job(sessions, "a") == "preempted"
     with sessions.begin() as session:
         assert session.get_one(Trainer, "t").crashes == 0
+
+
+def test_one_that_vanishes_while_no_service_runs_does_not_keep_the_others_waiting(
+    sessions: Sessions, keeper: MembershipKeeper
+) -> None:
+    """`a` was on its way out when its node lost power; its job's end is all that the next controller sees."""
+    assert turn(sessions, keeper) == (1, ["a", "b"], [])
+    for name in ("a", "b"):
+        tell(sessions, name, Phase.TRAINING, generation=1)
+    with sessions.begin() as session:
+        session.get_one(Fragment, "a").released = True
+    assert turn(sessions, keeper) == (2, ["b"], [])
+    end_job(sessions, "a")
+    restarted = MembershipKeeper(regroup_timeout_s=3600.0, warm_up_timeout_s=3600.0)
+    assert turn(sessions, restarted) == (2, ["b"], [])
+    with sessions.begin() as session:
+        trainer = session.get_one(Trainer, "t")
+        assert trainer.over == 1
+        revision = trainer.revision
+    for _ in range(2):
+        assert turn(sessions, restarted) == (2, ["b"], [])
+    with sessions.begin() as session:
+        assert session.get_one(Trainer, "t").revision == revision
+
+
+def test_one_that_has_said_goodbye_before_its_job_ended_cuts_nobody_off(
+    sessions: Sessions, keeper: MembershipKeeper
+) -> None:
+    assert turn(sessions, keeper) == (1, ["a", "b"], [])
+    for name in ("a", "b"):
+        tell(sessions, name, Phase.TRAINING, generation=1)
+    with sessions.begin() as session:
+        session.get_one(Fragment, "a").released = True
+    assert turn(sessions, keeper) == (2, ["b"], [])
+    tell(sessions, "a", Phase.LEFT)
+    end_job(sessions, "a")
+    assert turn(sessions, keeper) == (2, ["b"], [])
+    with sessions.begin() as session:
+        assert session.get_one(Trainer, "t").over == 0

@@ -130,6 +130,12 @@ def test_what_is_done_and_what_is_left_come_from_the_progress(sessions: Sessions
     assert (trainer.attained_samples, trainer.remaining_samples) == (2880.0, 960.0)
 
 
+def test_where_the_batch_changes_its_samples_say_what_is_left(sessions: Sessions) -> None:
+    submit(sessions, "digits", progress=PROGRESS | {"total_samples": 9000, "global_batch": 384})
+    trainer = posed_trainer(sessions)
+    assert (trainer.attained_samples, trainer.remaining_samples) == (2880.0, 6120.0)
+
+
 @pytest.mark.parametrize("number", [-5, 10**40, -(10**40)])
 def test_nonsense_in_the_progress_is_bounded(sessions: Sessions, number: int) -> None:
     submit(sessions, "digits", progress=PROGRESS | {"samples": number, "total_steps": number})

@@ -9,7 +9,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 
 from oakum_service.db.engine import (
     check_schema,
@@ -20,7 +20,7 @@ from oakum_service.db.engine import (
     open_sessions,
     upgrade,
 )
-from oakum_service.db.models import ApiToken, Base, PlanRecord, Trainer
+from oakum_service.db.models import ApiToken, Base, Fragment, PlanRecord, Trainer
 from oakum_service.errors import ConfigurationError
 
 ROWS_OF_0002: dict[str, dict[str, object]] = {
@@ -101,13 +101,46 @@ def test_rows_outlive_the_way_to_the_newest_revision_and_back(engine: Engine) ->
         assert connection.execute(text("SELECT count(*) FROM plans")).scalar_one() == 1
 
 
+def test_what_was_measured_and_made_durable_before_0004_is_kept(engine: Engine) -> None:
+    upgrade(engine)
+    downgrade(engine, "0002")
+    fill(engine)
+    with engine.begin() as connection:
+        for name, progress, startup_s in (
+            ("t2", '{"checkpoint_step": 70}', 3.5),
+            ("t3", '{"checkpoint_step": 9223372036854775808}', None),
+        ):
+            columns = ROWS_OF_0002["trainers"] | {"id": name, "progress": progress, "startup_s": startup_s}
+            insert(connection, "trainers", columns)
+    upgrade(engine)
+    with open_sessions(engine).begin() as session:
+        rows = {row.id: row for row in session.query(Trainer)}
+        assert {name: row.checkpoint_step for name, row in rows.items()} == {"t1": None, "t2": 70, "t3": None}
+        assert {name: row.durations for name, row in rows.items()} == {
+            "t1": {},
+            "t2": {"start_up": [3.5]},
+            "t3": {},
+        }
+        assert all((row.account, row.checkpoint_at) == ({}, None) for row in rows.values())
+        assert session.get_one(Fragment, "f1").warnings == []
+        rows["t2"].durations = {"start_up": [3.5, 4.5], "grow": [1.0]}
+    downgrade(engine, "0003")
+    with engine.connect() as connection:
+        kept = connection.execute(text("SELECT id, startup_s FROM trainers ORDER BY id")).all()
+    assert kept == [("t1", None), ("t2", 4.5), ("t3", None)]
+
+
 def fill(engine: Engine) -> None:
     """Rows as the service wrote them at revision 0002."""
     with engine.begin() as connection:
         for table, columns in ROWS_OF_0002.items():
-            names = ", ".join(f'"{name}"' for name in columns)
-            values = ", ".join(f":{name}" for name in columns)
-            connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), columns)
+            insert(connection, table, columns)
+
+
+def insert(connection: Connection, table: str, columns: dict[str, object]) -> None:
+    names = ", ".join(f'"{name}"' for name in columns)
+    values = ", ".join(f":{name}" for name in columns)
+    connection.execute(text(f"INSERT INTO {table} ({names}) VALUES ({values})"), columns)
 
 
 def test_an_upgrade_of_the_newest_changes_nothing(engine: Engine) -> None:

@@ -271,7 +271,9 @@ class TestFragmentTokens:
         spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
         trainer = Trainer(id="t1", name="digits", spec=spec.model_dump(mode="json"))
         config = configs.make("f1", trainer, "n1", "10.0.0.1")
-        assert config.model_dump(exclude={"leave_deadline_s", "grace_s", "orphan_timeout_s"}) == {
+        assert config.model_dump(
+            exclude={"leave_deadline_s", "grace_s", "orphan_timeout_s", "rank_timeout_s"}
+        ) == {
             "fragment": "f1",
             "trainer": "digits",
             "node": "n1",

@@ -1,0 +1,194 @@
+"""What of the agents' reports counts: progress, checkpoints and conditions, through other ranks 0 and restarts."""
+
+from __future__ import annotations
+
+import pytest
+
+from oakum_service.db.engine import Sessions
+from oakum_worker.protocol import Phase
+from unit.service.scripted_trainer import ScriptedTrainer
+
+FULL = "the checkpoint of step 20 cannot be written to /data: No space left on device"
+READ_ONLY = "the checkpoint of step 30 cannot be written to /data: Read-only file system"
+
+
+@pytest.fixture
+def trainer(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> ScriptedTrainer:
+    """`a` and `b` train together in generation 1."""
+    trainer = ScriptedTrainer(sessions, monkeypatch)
+    trainer.launch("a", "b")
+    for name in ("a", "b"):
+        trainer.say(name, Phase.READY)
+    trainer.turn()
+    trainer.switch("a", 1, 0, source="scratch")
+    trainer.progress("a", 1, 10, 2, checkpoint_step=10, metrics={"accuracy": 0.5})
+    trainer.turn(after_s=5.0)
+    return trainer
+
+
+def hand_over(trainer: ScriptedTrainer, step: int) -> None:
+    """`a` is lost, and `b` goes on as rank 0 from so many finished steps."""
+    trainer.end_job("a")
+    trainer.turn()
+    trainer.switch("b", 2, step, stall_s=0.5)
+    trainer.turn(after_s=1.0)
+
+
+class TestProgress:
+    def test_what_a_former_rank_0_still_says_does_not_replace_the_newer(self, trainer: ScriptedTrainer) -> None:
+        trainer.say("a", Phase.LEAVING, signalled=True)
+        trainer.turn()
+        trainer.switch("b", 2, 14, stall_s=0.5)
+        trainer.progress("b", 2, 20)
+        trainer.turn()
+        trainer.progress("a", 1, 14, 2)
+        trainer.turn()
+        assert (trainer.view.step, trainer.row.progress["generation"]) == (20, 2)
+
+    def test_nor_does_an_older_word_of_the_same_rank_0(self, trainer: ScriptedTrainer) -> None:
+        trainer.progress("a", 1, 9, 2)
+        trainer.turn()
+        assert trainer.view.step == 10
+
+    def test_a_generation_that_had_to_go_back_may_say_less(self, trainer: ScriptedTrainer) -> None:
+        hand_over(trainer, step=4)
+        trainer.progress("b", 2, 6)
+        trainer.turn()
+        assert trainer.view.step == 6
+
+    def test_a_restarted_controller_is_not_misled_by_the_order_in_which_it_reads(
+        self, trainer: ScriptedTrainer
+    ) -> None:
+        trainer.say("a", Phase.LEAVING, signalled=True)
+        trainer.turn()
+        trainer.switch("b", 2, 10, stall_s=0.5)
+        trainer.progress("b", 2, 20)
+        trainer.turn()
+        for _ in range(2):
+            trainer.restart()
+            trainer.turn()
+        assert trainer.view.step == 20
+
+    def test_a_generation_that_was_never_published_is_not_believed(self, trainer: ScriptedTrainer) -> None:
+        trainer.progress("a", 2**31 - 1, 2**31 - 1)
+        trainer.turn()
+        trainer.progress("a", 1, 11, 2)
+        trainer.turn()
+        assert trainer.view.step == 11
+
+    def test_metrics_stay_until_the_new_rank_0_has_evaluated(self, trainer: ScriptedTrainer) -> None:
+        hand_over(trainer, step=10)
+        trainer.progress("b", 2, 12)
+        trainer.turn()
+        assert trainer.view.metrics == {"accuracy": 0.5}
+        trainer.progress("b", 2, 14, metrics={"accuracy": 0.75})
+        trainer.turn()
+        assert trainer.view.metrics == {"accuracy": 0.75}
+
+    def test_what_schedules_change_is_shown(self, trainer: ScriptedTrainer) -> None:
+        trainer.progress("a", 1, 11, 2, total_samples=5000, global_batch=400, learning_rate=0.05)
+        trainer.turn()
+        view = trainer.view
+        assert (view.total_samples, view.global_batch, view.learning_rate) == (5000, 400, 0.05)
+
+
+class TestCheckpoints:
+    def test_the_newest_is_known_with_its_time(self, trainer: ScriptedTrainer) -> None:
+        assert (trainer.view.checkpoint_step, trainer.view.checkpoint_at) == (10, 1005.0)
+        assert trainer.events("checkpoint.written") == ["durable checkpoint of step 10"]
+
+    @pytest.mark.parametrize("known", [None, 5, 10])
+    def test_a_rank_0_that_knows_of_fewer_changes_nothing(
+        self, trainer: ScriptedTrainer, known: int | None
+    ) -> None:
+        hand_over(trainer, step=10)
+        trainer.progress("b", 2, 12, checkpoint_step=known)
+        trainer.turn(after_s=5.0)
+        assert (trainer.view.checkpoint_step, trainer.view.checkpoint_at) == (10, 1005.0)
+        assert len(trainer.events("checkpoint.written")) == 1
+
+    def test_one_that_a_former_rank_0_has_written_counts(self, trainer: ScriptedTrainer) -> None:
+        trainer.say("a", Phase.LEAVING, signalled=True)
+        trainer.turn()
+        trainer.switch("b", 2, 14, stall_s=0.5)
+        trainer.progress("b", 2, 20)
+        trainer.turn()
+        trainer.progress("a", 1, 14, 2, checkpoint_step=14)
+        trainer.turn()
+        assert (trainer.view.step, trainer.view.checkpoint_step) == (20, 14)
+
+    @pytest.mark.parametrize(("source", "step", "newest"), [("checkpoint", 8, 8), ("scratch", 0, None)])
+    def test_a_start_from_an_older_one_says_that_the_newer_are_no_good(
+        self, trainer: ScriptedTrainer, source: str, step: int, newest: int | None
+    ) -> None:
+        trainer.end_job("a", "b")
+        trainer.launch("c")
+        trainer.say("c", Phase.READY)
+        trainer.turn()
+        trainer.switch("c", 2, step, source=source)
+        trainer.progress("c", 2, step + 1, checkpoint_step=newest)
+        trainer.turn()
+        assert (trainer.view.checkpoint_step, trainer.view.checkpoint_at) == (newest, None)
+        trainer.progress("c", 2, 9, checkpoint_step=9)
+        trainer.turn(after_s=1.0)
+        assert (trainer.view.checkpoint_step, trainer.view.checkpoint_at) == (9, trainer.now)
+
+
+class TestConditions:
+    def test_a_warning_is_the_condition_until_a_checkpoint_succeeds(self, trainer: ScriptedTrainer) -> None:
+        trainer.say("a", warnings=[FULL])
+        trainer.turn()
+        assert trainer.view.message == FULL
+        trainer.progress("a", 1, 40, 2, checkpoint_step=10)
+        trainer.turn()
+        assert trainer.view.message == FULL
+        trainer.progress("a", 1, 41, 2, checkpoint_step=40)
+        trainer.turn()
+        assert trainer.view.message == ""
+        assert trainer.events("trainer.warning") == [f"a: {FULL}"]
+
+    def test_it_outlives_a_restart_of_the_service(self, trainer: ScriptedTrainer) -> None:
+        trainer.say("a", warnings=[FULL])
+        trainer.turn()
+        trainer.restart()
+        trainer.turn()
+        assert trainer.view.message == FULL
+        assert trainer.events("trainer.warning") == [f"a: {FULL}"]
+
+    def test_a_restart_does_not_bring_back_one_that_is_over(self, trainer: ScriptedTrainer) -> None:
+        trainer.say("a", warnings=[FULL])
+        trainer.turn()
+        trainer.progress("a", 1, 40, 2, checkpoint_step=40)
+        trainer.turn()
+        trainer.restart()
+        trainer.turn()
+        assert trainer.view.message == ""
+        assert trainer.events("trainer.warning") == [f"a: {FULL}"]
+
+    @pytest.mark.parametrize("known", [None, 5, 10])
+    def test_a_new_rank_0_does_not_wipe_it_with_what_was_durable_before(
+        self, trainer: ScriptedTrainer, known: int | None
+    ) -> None:
+        trainer.say("a", warnings=[FULL])
+        trainer.turn()
+        hand_over(trainer, step=10)
+        trainer.progress("b", 2, 12, checkpoint_step=known)
+        trainer.turn()
+        assert trainer.view.message == FULL
+
+    def test_a_failure_is_not_hidden_by_an_older_success_of_the_same_report(
+        self, trainer: ScriptedTrainer
+    ) -> None:
+        trainer.progress("a", 1, 25, 2, checkpoint_step=20)
+        trainer.say("a", warnings=[READ_ONLY])
+        trainer.turn()
+        assert (trainer.view.checkpoint_step, trainer.view.message) == (20, READ_ONLY)
+
+    def test_the_same_words_again_are_a_new_warning(self, trainer: ScriptedTrainer) -> None:
+        """A report has the newest ten; what is told no more was heard."""
+        told = [FULL]
+        for count in range(2, 13):
+            trainer.say("a", warnings=told[-10:])
+            trainer.turn()
+            told.append(READ_ONLY if count % 3 else FULL)
+        assert trainer.events("trainer.warning") == [f"a: {text}" for text in told[:-1]]
