@@ -81,7 +81,7 @@ def in_ranks(world_size: int, function: Callable[[dist.ProcessGroup, int], R]) -
     store = dist.HashStore()
 
     def as_rank(rank: int) -> R:
-        group: Any = dist.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=20))
+        group: Any = dist.ProcessGroupGloo(store, rank, world_size, timedelta(seconds=60))
         return function(group, rank)
 
     with ThreadPoolExecutor(world_size) as threads:
