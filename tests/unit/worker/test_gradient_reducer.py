@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel.data import GradientReducer, Reduced
+from oakum_worker.parallel.data import GradientNorms, GradientReducer, Reduced
 from training_ranks import Points, build_model, in_ranks, mean_squared_error
 
 POINTS = Points()
@@ -55,6 +55,16 @@ def reduce(reducer: GradientReducer, model: nn.Module, chunks: list[range], size
     return reducer.finish()
 
 
+class Alone(dist.Work):
+    """A group of two of which the other rank has no samples."""
+
+    def allreduce(self, *_: Any) -> Alone:
+        return self
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+
 SHARES = {
     "alone": [[range(16)]],
     "alone in micro-batches": [[range(7), range(7, 14), range(14, 16)]],
@@ -96,19 +106,132 @@ def test_the_signals_of_the_ranks_come_back_summed_and_exact(dtype: torch.dtype)
     assert [reduced.signal for reduced in in_ranks(2, run)] == [2**24 - 1] * 2
 
 
-def test_loss_and_signal_cost_no_collective_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("measure_noise", "numbers"), [(False, 4), (True, 8)])
+def test_what_comes_beside_the_gradients_costs_no_collective(
+    measure_noise: bool, numbers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[int] = []
     all_reduce = dist.all_reduce
     monkeypatch.setattr(dist, "all_reduce", lambda t, **kw: sent.append(t.numel()) or all_reduce(t, **kw))
 
     def run(group: dist.ProcessGroup, rank: int) -> None:
         model = build_model()
-        reducer = GradientReducer(model)
+        reducer = GradientReducer(model, measure_noise=measure_noise)
         reducer.join(group, 2)
         reduce(reducer, model, [range(4)], 8, signal=1)
 
     in_ranks(2, run)
-    assert sent == [sum(p.numel() for p in build_model().parameters()) + 3] * 2
+    assert sent == [sum(p.numel() for p in build_model().parameters()) + numbers] * 2
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_flags_are_summed_apart_from_signals(world_size: int) -> None:
+    def run(group: dist.ProcessGroup, rank: int) -> tuple[int, int]:
+        reducer = GradientReducer(build_model())
+        reducer.join(group, world_size)
+        reducer.begin(0, 0, signal=5 * (rank == 0), flag=rank + 1)
+        reduced = reducer.finish()
+        return reduced.signal, reduced.flag
+
+    assert in_ranks(world_size, run) == [(5, world_size * (world_size + 1) // 2)] * world_size
+
+
+def test_a_scale_is_in_the_gradient_and_not_in_the_loss() -> None:
+    model = build_model()
+    loss, expected = whole_batch(model, 8)
+    reducer = GradientReducer(model)
+    reducer.begin(8, 8, 0)
+    reducer.backward(mean_squared_error(model, batch_of(range(8))), 8, last=True, scale=1024)
+    assert reducer.finish().loss == pytest.approx(loss, rel=1e-12)
+    torch.testing.assert_close(gradients(model), [1024 * gradient for gradient in expected])
+
+
+def norms_of_parts(model: nn.Module, shares: list[list[range]], size: int) -> tuple[float, int, float]:
+    """What the noise is estimated from, as torch alone computes it."""
+    chunks = [chunk for share in shares for chunk in share]
+    weighted = 0.0
+    for chunk in chunks:
+        part = copy.deepcopy(model)
+        mean_squared_error(part, batch_of(chunk)).backward()
+        weighted += len(chunk) / size * sum(g.square().sum().item() for g in gradients(part))
+    return weighted, len(chunks), sum(g.square().sum().item() for g in whole_batch(model, size)[1])
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20], ids=["many buckets", "one bucket"])
+@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES.keys())
+def test_the_norms_of_all_parts_and_of_their_sum_are_measured(
+    shares: list[list[range]], bucket_bytes: int
+) -> None:
+    original = WithUnused()
+    weighted, num_parts, total = norms_of_parts(original, shares, 16)
+
+    def run(group: dist.ProcessGroup, rank: int) -> GradientNorms | None:
+        model = copy.deepcopy(original)
+        reducer = GradientReducer(
+            model, measure_noise=True, first_bucket_bytes=bucket_bytes, bucket_bytes=bucket_bytes
+        )
+        reducer.join(group, len(shares))
+        return [reduce(reducer, model, shares[rank], 16).norms for _ in range(2)][-1]
+
+    for norms in in_ranks(len(shares), run):
+        assert norms == (pytest.approx(weighted, rel=1e-12), num_parts, pytest.approx(total, rel=1e-12), None)
+
+
+def test_every_rank_gets_the_same_mean_of_what_the_ranks_gave_to_carry() -> None:
+    given = [torch.tensor(2.0, dtype=torch.float64), None, 4.0]
+
+    def run(group: dist.ProcessGroup, rank: int) -> float | None:
+        reducer = GradientReducer(build_model(), measure_noise=True)
+        reducer.join(group, 3)
+        reducer.begin(0, 0, 0, carried=given[rank])
+        norms = reducer.finish().norms
+        assert norms is not None
+        return norms.carried
+
+    assert in_ranks(3, run) == [3.0, 3.0, 3.0]
+
+
+def test_norms_of_all_buckets_leave_with_the_last_whatever_its_type() -> None:
+    model = nn.ParameterDict({"complex": torch.ones(2, dtype=torch.complex64), "real": torch.ones(3)})
+    reducer = GradientReducer(model, measure_noise=True, first_bucket_bytes=1, bucket_bytes=1)
+    reducer.join(Alone(), 2)  # type: ignore[arg-type]
+    reducer.begin(1, 1, 0)
+    loss = model["real"].sum() + model["complex"].real.sum()
+    reducer.backward(loss, 1, last=True)
+    assert reducer.finish().norms == (pytest.approx(5), 1, pytest.approx(5), None)
+
+
+class OneRoundedAndOneExact(nn.Module):
+    """The gradient of `rounded` is the mean of the inputs; so is that of `exact`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rounded = nn.Parameter(torch.zeros(1, dtype=torch.bfloat16))
+        self.exact = nn.Parameter(torch.zeros(1))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs.mean() * (self.rounded + self.exact)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_many_small_half_precision_gradients_are_not_lost_beside_a_large_one(world_size: int) -> None:
+    # 1 + 255 / 512: added to 1 in bfloat16, each 1 / 512 would be rounded away.
+    inputs = torch.tensor([256.0] + [0.5] * 255)
+
+    def run(group: dist.ProcessGroup, rank: int) -> list[Any]:
+        model = OneRoundedAndOneExact()
+        reducer = GradientReducer(model)
+        reducer.join(group, world_size)
+        mine = inputs.chunk(world_size)[rank]
+        for _ in range(2):
+            reducer.begin(len(mine), 256, 0)
+            for number, value in enumerate(mine):
+                reducer.backward(model(value).sum(), 1, last=number == len(mine) - 1)
+            reducer.finish()
+        assert model.rounded.grad is not None
+        return [model.rounded.grad.dtype, *(gradient.item() for gradient in gradients(model))]
+
+    assert in_ranks(world_size, run) == [[torch.bfloat16, 1.5, 1 + 255 / 512]] * world_size
 
 
 def test_buckets_are_sent_while_backward_still_runs() -> None:
@@ -140,16 +263,6 @@ def test_ranks_that_are_not_at_the_same_step_are_told_so() -> None:
             reducer.finish()
 
     in_ranks(2, run)
-
-
-class Alone(dist.Work):
-    """A group of two of which the other rank has no samples."""
-
-    def allreduce(self, *_: Any) -> Alone:
-        return self
-
-    def wait(self, *_: Any) -> bool:
-        return True
 
 
 def test_a_gradient_keeps_its_parameters_memory_layout() -> None:

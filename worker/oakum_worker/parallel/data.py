@@ -13,13 +13,14 @@ is the gradient of the mean over the global batch, whatever the shares.
 
 A gradient is copied into a flat bucket when it is complete, and `p.grad` becomes a view of the bucket: that costs
 less memory traffic than to accumulate into a zeroed bucket. A bucket is summed over the ranks as soon as its last
-gradient is there, and buckets go out in one fixed order, so all ranks issue the same collectives. Three more
-numbers ride at the end of a bucket: the weighted loss, the number of samples and the caller's signal.
+gradient is there, and buckets go out in one fixed order, so all ranks issue the same collectives. A few more
+numbers ride at the end of the last bucket: the weighted loss, the number of samples, the caller's signal and flag,
+and, if asked for, what the gradient noise is estimated from.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -29,56 +30,51 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from oakum_worker.errors import GroupError
+from oakum_worker.parallel.buckets import Bucket, lay_out, summed_in
 
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_BYTES = 25 << 20
-_TAIL_LENGTH = 3
-_EXACT_TYPES = (torch.float32, torch.float64)
+_LOSS, _SAMPLES, _SIGNAL, _FLAG, _PARTS_SQR, _NUM_PARTS, _CARRIED, _NUM_CARRIED = range(8)
+_TAIL_LENGTH = 4
+_TAIL_LENGTH_WITH_NOISE = 8
+
+
+class GradientNorms(NamedTuple):
+    """Squared norms of a step's gradients, from which its noise is estimated.
+
+    The parts are the gradients g_i of each rank's micro-batches, n_i of the batch's n samples each. Parts may be
+    unequal, as their squares are averaged with the samples' weights. For a true gradient G and a variance V of one
+    sample's gradient (the trace of its covariance), E|g_i|^2 = |G|^2 + V / n_i, so over k parts
+
+        E sum_i (n_i / n) |g_i|^2 = |G|^2 + sum_i (n_i / n) (V / n_i) = |G|^2 + k V / n,
+
+    exactly what k equal parts of n / k samples would give. With E|g|^2 = |G|^2 + V / n for the whole batch's
+    gradient, both |G|^2 and V follow without bias, whatever the shares; only their spread depends on them.
+    (Samples of an epoch are drawn without replacement, which lowers V by less than n / data set size.)
+
+    With loss scaling all three are too large by the scale's square.
+    """
+
+    parts_sqr: float
+    """sum_i (n_i / n) |g_i|^2."""
+    num_parts: int
+    total_sqr: torch.Tensor
+    """|g|^2 of the summed gradient as this rank found it, shape (). On other hardware the last bits may differ."""
+    carried: float | None
+    """What `begin` was given to carry, the mean over the ranks that gave something: the same bits on all."""
 
 
 class Reduced(NamedTuple):
-    """What a step's collective brought beside the gradients."""
+    """What a step's collective brought beside the gradients, the same on every rank."""
 
     loss: float
     """Mean loss over the global batch."""
     signal: int
     """Sum of the ranks' signals."""
-
-
-@dataclass(eq=False)
-class _Bucket:
-    """Consecutive gradients in one flat tensor, followed in one of the buckets by the tail."""
-
-    parameters: list[nn.Parameter]
-    flat: torch.Tensor
-    gradients: list[torch.Tensor]
-    """Views of `flat`, shaped like the parameters."""
-    waiting: set[int] = field(default_factory=set)
-    """Numbers of the parameters whose gradients are not there yet."""
-    spent: list[torch.Tensor] = field(default_factory=list)
-    """The step's gradients as backward made them."""
-    work: dist.Work | None = None
-
-    def open(self) -> None:
-        """Expect a new step's gradients."""
-        self.work = None
-        self.waiting = set(range(len(self.parameters)))
-        self.spent.clear()
-
-    def take(self, number: int) -> None:
-        """Move a parameter's gradient into the bucket; one that took no part in the loss has zeros."""
-        parameter, place = self.parameters[number], self.gradients[number]
-        made = parameter.grad
-        if made is None:
-            place.zero_()
-        elif made is not place:
-            place.copy_(made.to_dense() if made.is_sparse else made)
-            if not made.is_cuda:
-                # Freed one by one within backward, this memory would go back to the system, which takes longer to
-                # give it out again, page by page, than the copy took.
-                self.spent.append(made)
-        parameter.grad = place
-        self.waiting.discard(number)
+    flag: int = 0
+    """Sum of the ranks' flags."""
+    norms: GradientNorms | None = None
+    """None unless the reducer measures noise."""
 
 
 class GradientReducer:
@@ -87,17 +83,25 @@ class GradientReducer:
     A step is `begin`, `backward` for each micro-batch, `finish`. `begin` and `finish` are due on every rank, also
     where the share is empty. Collectives that fail raise `GroupError`; the gradients are then worthless, and what
     is in flight is never waited for, since a broken group's works may never end.
+
+    `finish` alone waits for the device, once.
     """
 
     def __init__(
         self,
         model: nn.Module,
         *,
+        measure_noise: bool = False,
         first_bucket_bytes: int = _FIRST_BUCKET_BYTES,
         bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
-        """The first bucket is smaller, so that communication starts soon after backward does."""
+        """The first bucket is smaller, so that communication starts soon after backward does.
+
+        To `measure_noise` takes the norm of every micro-batch's gradient, and no collective.
+        """
         self._parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
+        self._measure_noise = measure_noise
+        self._tail_length = _TAIL_LENGTH_WITH_NOISE if measure_noise else _TAIL_LENGTH
         self._caps = first_bucket_bytes, bucket_bytes
         self._hooks: list[RemovableHandle] = []
         self.join(None, 1)
@@ -109,69 +113,94 @@ class GradientReducer:
         self._hooks.clear()
         self._group = group if world_size > 1 else None
         self._armed = False
+        self._norms: list[torch.Tensor] = []
         # Always new memory: a step that broke off may have left works behind that still write to the old.
-        self._buckets: list[_Bucket] = []
-        self._tail = torch.zeros(_TAIL_LENGTH, dtype=torch.float64)
-        if self._group is not None:
-            self._allocate()
-            self._watch()
+        self._buckets: list[Bucket] = []
+        if self._group is not None or any(p.dtype != summed_in(p) for p in self._parameters):
+            self._buckets, self._tail = lay_out(self._parameters, *self._caps, self._tail_length)
+        else:
+            first = self._parameters[0]
+            dtype = torch.float32 if first.is_complex() else summed_in(first)
+            self._tail = torch.zeros(self._tail_length, dtype=dtype, device=first.device)
+        self._watch()
 
-    def begin(self, num_local: int, num_global: int, signal: int) -> None:
-        """Start a step in which this rank computes `num_local` of `num_global` samples."""
+    def begin(
+        self,
+        num_local: int,
+        num_global: int,
+        signal: int,
+        flag: int = 0,
+        *,
+        carried: torch.Tensor | float | None = None,
+    ) -> None:
+        """Start a step in which this rank computes `num_local` of `num_global` samples.
+
+        The sums over the ranks of `signal` and `flag` have to stay below 2**24. `carried` is for a reducer that
+        measures noise.
+        """
         self._armed, self._next = False, 0
         self._num_global = num_global
+        self._norms.clear()
         for parameter in self._parameters:
             parameter.grad = None
         for bucket in self._buckets:
             bucket.open()
-        self._tail[0] = 0
-        self._tail[1] = num_local
-        self._tail[2] = signal
+        tail = self._tail
+        tail[_LOSS], tail[_SAMPLES], tail[_SIGNAL], tail[_FLAG] = 0, num_local, signal, flag
+        if self._measure_noise:
+            tail[_PARTS_SQR], tail[_NUM_PARTS] = 0, 0
+            tail[_CARRIED] = 0 if carried is None else carried
+            tail[_NUM_CARRIED] = carried is not None
 
-    def backward(self, loss: torch.Tensor, num_samples: int, *, last: bool) -> None:
-        """Accumulate the gradient of `loss`, the mean over `num_samples` of this rank's samples.
+    def backward(self, loss: torch.Tensor, num_samples: int, *, last: bool, scale: float = 1.0) -> None:
+        """Accumulate `scale` times the gradient of `loss`, the mean over `num_samples` of this rank's samples.
 
         During the step's `last` micro-batch buckets are sent off as they fill.
         """
-        weight = num_samples / self._num_global
-        self._tail[0] += loss.detach().to(self._tail.device) * weight
-        self._armed = last and self._group is not None
-        loss.backward(torch.full_like(loss, weight))
+        self._weight = num_samples / self._num_global
+        self._tail[_LOSS] += loss.detach().to(self._tail.device) * self._weight
+        self._armed = last and bool(self._buckets)
+        loss.backward(torch.full_like(loss, self._weight * scale))
         self._armed = False
+        self._note_part()
 
     def finish(self) -> Reduced:
         """Wait until every `p.grad` is the global batch's. Raises `GroupError` when a rank is gone."""
-        if self._group is None:
-            return self._finish_alone()
         # Buckets with parameters that took no part in the loss, or all of them where the share was empty.
         while self._next < len(self._buckets):
             self._send_next()
         for bucket in self._buckets:
             self._wait_for(bucket)
-        loss, num_samples, signal = self._tail.tolist()
-        if num_samples != self._num_global:
+            bucket.hand_out()
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        total_sqr = self._total_sqr() if self._measure_noise else None
+        loss, num_samples, signal, flag, *noise = self._tail.tolist()
+        if num_samples != self._num_global and self._group is not None:
             raise GroupError(
                 f"the ranks together took {num_samples:g} samples of a batch of {self._num_global}: "
                 "they are not at the same step"
             )
-        return Reduced(loss, round(signal))
+        if total_sqr is None:
+            return Reduced(loss, round(signal), round(flag))
+        parts_sqr, num_parts, carried, num_carried = noise
+        norms = GradientNorms(
+            parts_sqr, round(num_parts), total_sqr, carried / num_carried if num_carried else None
+        )
+        return Reduced(loss, round(signal), round(flag), norms)
 
-    def _finish_alone(self) -> Reduced:
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        loss, _, signal = self._tail.tolist()
-        return Reduced(loss, round(signal))
-
-    def _gradient_is_complete(self, bucket: _Bucket, number: int, _: torch.Tensor) -> None:
+    def _gradient_is_complete(self, bucket: Bucket, number: int, _: torch.Tensor) -> None:
         if not self._armed:
+            if bucket.widens(number):
+                bucket.gather(number)
             return
         if bucket.work is not None:
             raise RuntimeError(
                 "a gradient was completed twice in one backward, after it had been sent to the other ranks: "
                 "with activation checkpointing, pass use_reentrant=False"
             )
-        bucket.take(number)
+        bucket.complete(number)
         while self._next < len(self._buckets) and not self._buckets[self._next].waiting:
             self._send_next()
 
@@ -179,64 +208,54 @@ class GradientReducer:
         bucket = self._buckets[self._next]
         self._next += 1
         for number in list(bucket.waiting):
-            bucket.take(number)
+            bucket.complete(number)
+        if self._next == len(self._buckets):
+            self._note_part()  # The tail leaves with this bucket.
+        if self._group is None:
+            return
         try:
             bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
         except RuntimeError as error:
             raise GroupError(f"gradients could not be sent: {error}") from error
 
-    def _wait_for(self, bucket: _Bucket) -> None:
-        assert bucket.work is not None
+    def _wait_for(self, bucket: Bucket) -> None:
+        if bucket.work is None:
+            return
         try:
             bucket.work.wait()
         except RuntimeError as error:
             raise GroupError(f"a rank was lost during a step: {error}") from error
         bucket.work = None
 
-    def _allocate(self) -> None:
-        """Lay the parameters out in buckets, in about the order in which backward completes them."""
-        runs = _split(self._parameters, *self._caps)
-        exact = [index for index, run in enumerate(runs) if run[0].dtype in _EXACT_TYPES]
-        if not exact:
-            # A half-precision tail would round the signal: give it a bucket of its own.
-            runs.append([])
-            exact = [len(runs) - 1]
-        device = self._parameters[0].device
-        for index, run in enumerate(runs):
-            self._buckets.append(_lay_out(run, device, _TAIL_LENGTH if index == exact[-1] else 0))
-        self._tail = self._buckets[exact[-1]].flat[-_TAIL_LENGTH:]
-
     def _watch(self) -> None:
         for bucket in self._buckets:
             for number, parameter in enumerate(bucket.parameters):
                 on_gradient = partial(self._gradient_is_complete, bucket, number)
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(on_gradient))
+        if self._measure_noise:
+            # These see a micro-batch's gradient before it is added to what earlier ones left.
+            self._hooks += [parameter.register_hook(self._note_norm) for parameter in self._parameters]
+
+    def _note_norm(self, gradient: torch.Tensor) -> None:
+        self._norms.append(self._norm(gradient))
+
+    def _note_part(self) -> None:
+        """Add the micro-batch whose gradient is complete; its weighted gradient is (n_i / n) g_i."""
+        if not self._norms:
+            return
+        self._tail[_PARTS_SQR] += _sum_of_squares(self._norms) / self._weight
+        self._tail[_NUM_PARTS] += 1
+        self._norms.clear()
+
+    def _total_sqr(self) -> torch.Tensor:
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        return _sum_of_squares(self._norm(gradient) for gradient in gradients)
+
+    def _norm(self, gradient: torch.Tensor) -> torch.Tensor:
+        values = gradient.coalesce().values() if gradient.is_sparse else gradient.detach()
+        norm = torch.linalg.vector_norm(values, dtype=summed_in(values))
+        return norm.to(self._tail.device, self._tail.dtype)
 
 
-def _split(parameters: list[nn.Parameter], first_bytes: int, other_bytes: int) -> list[list[nn.Parameter]]:
-    """Runs of parameters of one type and device that fill a bucket each, in the order of their completion."""
-    runs: list[list[nn.Parameter]] = []
-    open_runs: dict[tuple[torch.device, torch.dtype], tuple[list[nn.Parameter], int]] = {}
-    for parameter in parameters:
-        kind = parameter.device, parameter.dtype
-        run, size = open_runs.pop(kind, ([], 0))
-        run.append(parameter)
-        size += parameter.numel() * parameter.element_size()
-        if size >= (other_bytes if runs else first_bytes):
-            runs.append(run)
-        else:
-            open_runs[kind] = run, size
-    return runs + [run for run, _ in open_runs.values()]
-
-
-def _lay_out(parameters: list[nn.Parameter], device: torch.device, tail_length: int) -> _Bucket:
-    dtype = parameters[0].dtype if parameters else torch.float32
-    device = parameters[0].device if parameters else device
-    flat = torch.empty(sum(p.numel() for p in parameters) + tail_length, dtype=dtype, device=device)
-    gradients, offset = [], 0
-    for parameter in parameters:
-        # A gradient with its parameter's memory layout is accumulated and applied without a transposition.
-        strides = torch.empty_like(parameter, device="meta").stride()
-        gradients.append(flat.as_strided(parameter.shape, strides, offset))
-        offset += parameter.numel()
-    return _Bucket(parameters, flat, gradients)
+def _sum_of_squares(norms: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(norms)).square().sum()
