@@ -1,11 +1,20 @@
 """The data order over any history of world sizes."""
 
+import copy
+import json
 from collections import Counter
+from unittest.mock import patch
 
-from hypothesis import given
+import torch
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oakum_worker import batch_size, noise_scale
+from oakum_worker.batch_size import BatchSizes, batch_sizes
+from oakum_worker.parallel.data import GradientNorms
 from oakum_worker.sampler import Cursor, ElasticSampler, share_of
+from oakum_worker.spec import TrainerSpec
+from training_ranks import build_spec
 
 sizes = st.integers(1, 200)
 seeds = st.integers(0, 2**63 - 1)
@@ -72,3 +81,67 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
     first = deal(ElasticSampler(50, 50, seed=0), 2, [1])
     other = deal(ElasticSampler(50, 50, seed=1), 1, [1])
     assert len({tuple(order) for order in (*first, *other, range(50))}) == 4
+
+
+OPTIMIZER = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])
+
+
+class Rank:
+    """One process's view of the trainer: cursor and batches, as far as its data is concerned."""
+
+    def __init__(self, spec: TrainerSpec, num_samples: int) -> None:
+        self.cursor = Cursor()
+        self.batches: BatchSizes = batch_sizes(spec, num_samples, OPTIMIZER)
+        self.sampler = ElasticSampler(num_samples, self.batches.at, spec.seed)
+
+    def size(self) -> int:
+        return self.sampler.batch_size(self.cursor)
+
+    def finish(self, size: int, parts_sqr: float, total_sqr: float, carried: float | None) -> None:
+        self.cursor = self.cursor.after(size, self.sampler.num_samples)
+        norms = GradientNorms(parts_sqr, 2, torch.tensor(total_sqr), carried)
+        self.batches.observe(norms if self.batches.measures_noise else None, self.cursor, size, 1.0)
+
+    def take_over(self, other: "Rank") -> None:
+        """What a newcomer gets from a survivor, or from a checkpoint."""
+        self.cursor = copy.copy(other.cursor)
+        self.batches.load_state_dict(json.loads(json.dumps(other.batches.state_dict())))
+
+
+plans = st.one_of(
+    st.builds(
+        lambda stages: {"batch_schedule": sorted(stages.items())},
+        st.dictionaries(st.integers(0, 4), st.integers(1, 40), max_size=3),
+    ),
+    st.builds(lambda largest: {"adaptive_batch": {"largest": largest}}, st.integers(5, 60)),
+)
+events = st.tuples(st.sampled_from(["step", "step", "step", "grow", "shrink", "restart"]), st.floats(0.5, 9))
+
+
+@settings(deadline=None)
+@given(num_samples=st.integers(1, 120), plan=plans, history=st.lists(events, min_size=1, max_size=30))
+@patch.object(batch_size, "_STEPS_BETWEEN_DECISIONS", 3)
+@patch.object(noise_scale, "_ENOUGH", 0.0)
+def test_every_epoch_visits_every_sample_exactly_once_while_batches_and_members_change(
+    num_samples: int, plan: dict[str, object], history: list[tuple[str, float]]
+) -> None:
+    spec = build_spec(global_batch=5, epochs=4, **plan)
+    ranks, visited, turn = [Rank(spec, num_samples)], Counter[tuple[int, int]](), 0
+    while ranks[0].cursor.epoch < spec.epochs:
+        event, noise = history[turn % len(history)]
+        turn += 1
+        if event in ("grow", "restart"):
+            newcomer = Rank(spec, num_samples)
+            newcomer.take_over(ranks[0])
+            ranks = [newcomer] if event == "restart" else [*ranks, newcomer]
+        elif event == "shrink" and len(ranks) > 1:
+            ranks = ranks[1:]
+        [size] = {rank.size() for rank in ranks}
+        for number, rank in enumerate(ranks):
+            indices = rank.sampler.indices(rank.cursor, share_of(size, number, len(ranks)))
+            visited.update((rank.cursor.epoch, index) for index in indices)
+        totals = [rank.batches.carried for rank in ranks if rank.batches.carried is not None]
+        carried = sum(map(float, totals)) / len(totals) if totals else None
+        for number, rank in enumerate(ranks):  # What each finds by itself differs.
+            rank.finish(size, noise, 1 + 0.1 * number, carried)
+    assert visited == Counter((epoch, index) for epoch in range(spec.epochs) for index in range(num_samples))
