@@ -19,6 +19,7 @@ from fastapi.responses import StreamingResponse
 
 from oakum_service.api.schemas import (
     ClusterView,
+    DurationView,
     Event,
     EventList,
     ForegroundInterval,
@@ -31,11 +32,13 @@ from oakum_service.api.schemas import (
     Series,
     SeriesPoint,
     Timeline,
+    TimeSpent,
     TrainerList,
     TrainerView,
+    WarmingFragment,
 )
 from oakum_service.dashboard.routes import router
-from oakum_service.states import NodeState, TrainerState
+from oakum_service.states import NodeState, TimeUse, TrainerState
 from oakum_worker.spec import TrainerSpec
 
 TOKEN = "a-token-for-tests"
@@ -226,13 +229,53 @@ class SimulatedCluster:
             loss=_loss(now - self.started + self.past_s),
             samples_per_s=_rate(len(members)),
             checkpoint_step=int(samples / 256) // 500 * 500,
+            checkpoint_at=now - now % 30,
+            total_samples=total_steps * 256,
+            global_batch=256,
+            learning_rate=0.0125,
             metrics=metrics,
+            warming=[
+                WarmingFragment(node=hole.node, launched_at=hole.launched)
+                for hole in self.holes
+                if hole.trainer == name and hole.launched < now < min(hole.training, hole.end)
+            ],
+            stalls={
+                TimeUse.GROW: DurationView(median_s=0.31, last_s=0.28, count=7),
+                TimeUse.SHRINK: DurationView(median_s=0.22, last_s=0.4, count=7),
+                TimeUse.LOSS: DurationView(median_s=1.1, last_s=1.1, count=1),
+            },
+            start_up=DurationView(median_s=STARTUP_S, last_s=4.6, count=7),
+            time_spent=self._time_spent(name, now),
             nodes_lost=sum(hole.end < now for hole in mine),
             nodes_gained=len(mine),
             rescales=len(mine) * 2 - 3,
             stall_s=0.31 * len(mine),
             last_stall_s=0.28,
             reason=reason,
+        )
+
+    def _time_spent(self, name: str, now: float) -> TimeSpent:
+        """Its holes laid over each other: where there is none, it waits."""
+        since = now_trained = self.started - self.past_s + 10
+        training_s = waiting_s = 0.0
+        for hole in sorted(self.holes, key=lambda hole: hole.start):
+            begin, end = max(hole.training, now_trained), min(hole.end, now)
+            if hole.trainer == name and begin < end:
+                waiting_s += begin - now_trained
+                training_s += end - begin
+                now_trained = end
+        rescales = sum(hole.trainer == name and hole.training < now for hole in self.holes)
+        stalls = {"grow_s": 0.31 * rescales, "shrink_s": 0.22 * rescales, "loss_s": 1.1}
+        cold_start_s = 0.2 * waiting_s
+        return TimeSpent(
+            since_at=since,
+            training_s=training_s - sum(stalls.values()),
+            **stalls,
+            cold_start_s=cold_start_s,
+            waiting_s=waiting_s - cold_start_s + now - now_trained,
+            redone_s=12.5 if name == "charlm" else 0.0,
+            redone_steps=41 if name == "charlm" else 0,
+            warm_up_node_s=STARTUP_S * rescales,
         )
 
     def _members(self, name: str, at: float) -> list[str]:

@@ -29,6 +29,37 @@ def test_an_event_is_shown_and_brings_the_rest_up_to_date(page: Page, cluster: S
     page.wait(lambda: page.texts("[data-trainer=t-new] .message") == ["it cannot be built"], "the new card")
 
 
+def test_a_condition_stands_out_and_a_trainer_that_never_started_has_no_times(
+    page: Page, cluster: SimulatedCluster
+) -> None:
+    waiting = {
+        "state": TrainerState.WAITING,
+        "ended_at": None,
+        "started_at": None,
+        "time_spent": None,
+        "nodes": [],
+    }
+    cluster.extra_trainers.append(failed_trainer(cluster, "the disk is full").model_copy(update=waiting))
+    page.open()
+    page.wait(
+        lambda: page.texts("[data-trainer=t-new] .message.condition") == ["the disk is full"], "the condition"
+    )
+    assert not page.shows("[data-trainer=t-new] .times")
+    assert page.shows("[data-trainer=t-digits] .times")
+    assert not page.shows("[data-trainer=t-digits] .message")
+
+
+def test_members_and_newcomers_are_named_as_text(page: Page, cluster: SimulatedCluster) -> None:
+    running = {"state": TrainerState.RUNNING, "ended_at": None, "nodes": [CODE, *"abcdefghi"], "warming": []}
+    cluster.extra_trainers.append(failed_trainer(cluster, "").model_copy(update=running))
+    page.open()
+    page.wait(lambda: page.texts("[data-trainer=t-new] h3"), "the card")
+    card = "[data-trainer=t-new] .facts "
+    facts = dict(zip(page.texts(card + "dt"), page.texts(card + "dd"), strict=True))
+    assert facts["Members, rank 0 first"] == f"{CODE}, a, b, c, d, e, f, g and 2 more"
+    assert "owned" not in page.driver.title
+
+
 def test_an_outage_is_told_and_the_page_recovers_by_itself(
     page: Page, server: Server, cluster: SimulatedCluster
 ) -> None:

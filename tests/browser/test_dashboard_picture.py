@@ -62,6 +62,30 @@ def test_every_trainer_has_a_card_with_its_figures_and_charts(opened: Page) -> N
     opened.wait(lambda: len(opened.texts(".trainer .main-svg .lines")) == 6, "three charts on each card")
 
 
+def test_a_card_tells_where_the_trainers_time_went(opened: Page) -> None:
+    card = "[data-trainer=t-charlm] .times "
+    names = ["Training", "Growing", "Shrinking", "After losses", "Starting cold", "Without nodes"]
+    assert opened.texts(card + ".use-name") == [*names, "Warm-up"]
+    notes = dict(zip(names, opened.texts(card + ".use-note"), strict=False))
+    assert "13 s of it for 41 steps taken again" in notes["Training"].replace("\u202f", " ")
+    assert "median 0.31 s, last 0.28 s" in notes["Growing"].replace("\u202f", " ")
+    script = "return [...document.querySelectorAll(arguments[0])].map((e) => Number(getComputedStyle(e).flexGrow))"
+    shares = opened.driver.execute_script(script, card + ".time-bar span")
+    assert len(shares) == len(names)
+    assert sum(shares) == pytest.approx(1.0)
+    bar = opened.attributes(card + ".time-bar", "aria-label").pop()
+    assert bar.startswith("Training ")
+    assert "Without nodes " in bar
+
+
+def test_a_card_tells_what_changes_while_it_trains(opened: Page) -> None:
+    card = "[data-trainer=t-digits] .facts "
+    facts = dict(zip(opened.texts(card + "dt"), opened.texts(card + "dd"), strict=True))
+    assert (facts["Batch"], facts["Learning rate"]) == ("256", "0.0125")
+    assert facts["Checkpoint"].startswith("step ")
+    assert facts["Checkpoint"].endswith(" ago")
+
+
 def test_the_nodes_can_be_read_as_a_table(opened: Page, cluster: SimulatedCluster) -> None:
     opened.driver.find_element(By.CSS_SELECTOR, ".node-table summary").click()
     opened.wait(lambda: opened.texts("#nodes tbody th") == cluster.nodes, "a row for every node")

@@ -32,10 +32,11 @@ from oakum_service.db.engine import (
     downgrade,
     open_engine,
     open_readers,
+    open_reporters,
     open_sessions,
     upgrade,
 )
-from oakum_service.db.models import Base, EventRecord, PlanRecord, Report, Trainer
+from oakum_service.db.models import Base, EventRecord, Fragment, PlanRecord, Report, Trainer
 from oakum_service.errors import ConfigurationError, LeaseLost
 from oakum_worker.protocol import Phase
 from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of, wait_until
@@ -217,6 +218,17 @@ class TestSchema:
         upgrade(engine)
         assert differences(engine) == []
 
+    def test_what_was_measured_before_is_kept(self, engine: Engine, sessions: Sessions) -> None:
+        facts = {"spec": {}, "state": "waiting", "submitted_at": 5.0, "durations": {"start_up": [3.5]}}
+        with sessions.begin() as session:
+            session.add(Trainer(id="t1", name="digits", progress={"checkpoint_step": 70}, **facts))
+        downgrade(engine, "0003")
+        upgrade(engine)
+        with sessions.begin() as session:
+            trainer = session.get_one(Trainer, "t1")
+            assert (trainer.durations, trainer.checkpoint_step, trainer.account) == ({"start_up": [3.5]}, 70, {})
+        assert differences(engine) == []
+
     def test_upgrades_at_the_same_moment_do_not_meet(self, empty_url: str) -> None:
         engines = [open_engine(empty_url) for _ in range(3)]
         with ThreadPoolExecutor(1) as one:  # alembic keeps its state in its module: not for several threads
@@ -283,6 +295,61 @@ class TestTurns:
             session.flush()
             with open_readers(engine).begin() as reader:
                 assert reader.execute(select(EventRecord)).all() == []
+
+
+class TestReports:
+    """Agents report once a second, each of thousands: they must not queue with everyone who writes."""
+
+    def test_a_report_gets_through_while_another_writes(
+        self, api: ApiUnderTest, engine: Engine, sessions: Sessions
+    ) -> None:
+        """Also where the other has changed the fragment's own row, and whether or not it is the first report."""
+        trainer = api.submit()["id"]
+        fragment = api.add_fragment(trainer)
+        agent = api.fragment_client(fragment)
+        with ThreadPoolExecutor(2) as threads:
+            with sessions.begin() as session:
+                session.get_one(Fragment, fragment).ready_at = 5.0
+                session.get_one(Trainer, trainer).revision += 1
+                journal.record(session, "node.hole", "first", "")
+                session.flush()
+                submitting = threads.submit(api.submit, name="second")
+                wait_until("the other writer waits or is done", lambda: submitting.done() or is_blocked(engine))
+                assert not submitting.done()
+                for sequence in (1, 2):
+                    path = f"/v1/fragments/{fragment}/report"
+                    sending = threads.submit(agent.post, path, json=report(sequence))
+                    assert sending.result(10.0).status_code == 204
+                assert not submitting.done()
+                seen = session.execute(select(Report.sequence)).scalars().all()
+                assert seen == [2], "and the one that writes reads what has been reported meanwhile"
+            submitting.result(30.0)
+
+    def test_first_reports_at_the_same_moment_make_one_row(self, api: ApiUnderTest) -> None:
+        fragment = api.add_fragment(api.submit()["id"])
+        agent = api.fragment_client(fragment)
+        together = threading.Barrier(6)
+
+        def send(sequence: int) -> int:
+            together.wait(20.0)
+            return agent.post(f"/v1/fragments/{fragment}/report", json=report(sequence)).status_code
+
+        with ThreadPoolExecutor(6) as threads:
+            assert set(threads.map(send, range(1, 7))) == {204}
+        kept = api.stored_report(fragment)
+        assert kept is not None
+        assert kept.sequence == 6
+
+    def test_one_agents_report_does_not_wait_for_anothers(self, api: ApiUnderTest, engine: Engine) -> None:
+        trainer = api.submit()["id"]
+        first, second = (api.add_fragment(trainer, node) for node in ("n1", "n2"))
+        with open_reporters(engine).begin() as session:
+            session.add(Report(fragment_id=first, sequence=1, received_at=0.0, body=report(1)))
+            session.flush()
+            with ThreadPoolExecutor(1) as thread:
+                path = f"/v1/fragments/{second}/report"
+                sending = thread.submit(api.fragment_client(second).post, path, json=report(1))
+                assert sending.result(10.0).status_code == 204
 
 
 class TestLease:
@@ -395,6 +462,12 @@ def test_a_trainer_is_trained_to_its_end(empty_url: str, tmp_path: Path) -> None
         view = client.trainer("small")
         assert view.state is TrainerState.FINISHED, view.message
         assert view.step == view.total_steps == sum(view.steps_at_size.values()) == 100
+        assert view.samples == view.total_samples
+        assert view.time_spent is not None
+        assert view.time_spent.training_s > 0
+        parts = ("training_s", "grow_s", "shrink_s", "loss_s", "cold_start_s", "waiting_s")
+        counted_s = sum(getattr(view.time_spent, part) for part in parts)
+        assert counted_s == pytest.approx((view.ended_at or 0.0) - (view.started_at or 0.0))
         assert client.cluster().used_node_s > 0
         assert client.plans().plans
         service.interrupt()

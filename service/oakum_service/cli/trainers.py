@@ -79,15 +79,18 @@ def ps(
 def _print_trainers(trainers: list[TrainerView]) -> None:
     from rich.text import Text
 
+    from oakum_service.cli.screen import share_of
+
     columns = ("NAME", "STATE", "NODES", "STEP", "DONE", "LOSS", "SAMPLES/S", "AGE")
     listing = table(*columns, right=("NODES", "STEP", "DONE", "LOSS", "SAMPLES/S", "AGE"))
     for trainer in trainers:
+        share = share_of(trainer)
         listing.add_row(
             Text(trainer.name),
             Text(trainer.state, style=STATE_STYLES.get(trainer.state, "")),
             str(len(trainer.nodes)),
             count(trainer.step),
-            f"{trainer.step / trainer.total_steps:.0%}" if trainer.total_steps else "-",
+            "-" if share is None else f"{share:.0%}",
             decimal(trainer.loss),
             rate(None if trainer.state.ended else trainer.samples_per_s),
             age(trainer.submitted_at),
@@ -115,10 +118,10 @@ def show(
 
 
 def _print_trainer(view: TrainerView) -> None:
-    from oakum_service.cli.watch import progress_lines
+    from oakum_service.cli.screen import screen_of
 
     screen = console()
-    screen.print(progress_lines(view))
+    screen.print(screen_of(view))
     screen.print()
     facts = table("", "", wrapping=("",))
     facts.show_header = False
@@ -128,22 +131,17 @@ def _print_trainer(view: TrainerView) -> None:
 
 
 def _facts(view: TrainerView) -> list[tuple[str, str]]:
-    granted, spec = set(view.granted), view.spec
-    joining = sorted(granted - set(view.nodes))
+    spec = view.spec
     facts = [
         ("Id", view.id),
         ("Entrypoint", spec.entrypoint),
         ("Submitted", f"{clock(view.submitted_at)} ({age(view.submitted_at)} ago){_by(view)}"),
-        ("Nodes", ", ".join(view.nodes) or "none"),
-        ("Joining", ", ".join(joining)),
         ("Bounds", f"{spec.min_nodes} to {spec.max_nodes} nodes, weight {spec.weight:g}"),
         ("Priority", str(spec.priority or "")),
         ("Deadline", _deadline(view)),
-        ("Samples", count(view.samples)),
-        ("Checkpoint", "" if view.checkpoint_step is None else f"step {count(view.checkpoint_step)}"),
+        ("Samples", _samples(view)),
         ("Rescales", _rescales(view)),
-        ("Steps at", ", ".join(f"{n} nodes: {count(s)}" for n, s in sorted(view.steps_at_size.items()))),
-        ("Metrics", ", ".join(f"{name} {decimal(value)}" for name, value in view.metrics.items())),
+        ("Steps at", ", ".join(f"{_nodes(n)}: {count(s)}" for n, s in sorted(view.steps_at_size.items()))),
     ]
     return [(name, value) for name, value in facts if value]
 
@@ -160,12 +158,19 @@ def _deadline(view: TrainerView) -> str:
     return f"{clock(at)} ({f'in {duration(left_s)}' if left_s > 0 else f'{duration(-left_s)} ago'})"
 
 
-def _rescales(view: TrainerView) -> str:
-    text = (
-        f"{view.rescales} ({view.nodes_gained} nodes gained, {view.nodes_lost} lost), "
-        f"{duration(view.stall_s)} without progress in all"
+def _samples(view: TrainerView) -> str:
+    return (
+        count(view.samples)
+        if view.total_samples is None
+        else f"{count(view.samples)} of {count(view.total_samples)}"
     )
-    return text if view.last_stall_s is None else f"{text}, {duration(view.last_stall_s)} in the last"
+
+
+def _rescales(view: TrainerView) -> str:
+    text = f"{view.rescales} ({view.nodes_gained} nodes gained, {view.nodes_lost} lost)"
+    if view.last_stall_s is None:
+        return text
+    return f"{text}, {duration(view.stall_s)} of stalls in all, {duration(view.last_stall_s)} in the last"
 
 
 @app.command(rich_help_panel=TRAINERS, epilog=example("oakum explain digits"))

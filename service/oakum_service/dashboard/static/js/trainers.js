@@ -3,10 +3,12 @@
 import { Charts } from "./charts.js";
 import { byId, h, setChildren, setText, table } from "./dom.js";
 import { clock, count, decimal, duration, metric, nodes, percent } from "./format.js";
+import { Times } from "./times.js";
 import { tone } from "./tones.js";
 
 const ENDED = new Set(["finished", "failed", "cancelled"]);
 const ENDED_CARDS = 2;
+const MOST_NAMES = 8;
 const ENDED_COLUMNS = [
   ["Trainer", ""],
   ["State", ""],
@@ -85,12 +87,13 @@ class Card {
     this.message = h("p", { class: "message" });
     this.facts = h("dl", { class: "facts" });
     this.charts = new Charts();
+    this.times = new Times();
     this.reason = h("p", { class: "reason" });
     this.element = h(
       "article",
       { class: `trainer panel ${tone(view.name)}`, "data-trainer": view.id },
       h("header", {}, this.name, this.badge, this.size),
-      this.progress, this.done, this.message, this.charts.element, this.facts, this.reason,
+      this.progress, this.done, this.message, this.charts.element, this.times.element, this.facts, this.reason,
     );
   }
 
@@ -108,8 +111,10 @@ class Card {
     setText(this.message, view.message);
     this.message.hidden = !view.message;
     this.message.classList.toggle("failure", view.state === "failed");
+    this.message.classList.toggle("condition", !ENDED.has(view.state));
     this.charts.element.hidden = view.started_at === null;
     this.charts.showNow(view);
+    this.times.show(view);
     const facts = factsOf(view);
     setChildren(this.facts, facts, () => facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
     this.reason.hidden = !view.reason || ENDED.has(view.state);
@@ -126,7 +131,7 @@ class Card {
   }
 
   #showProgress(view) {
-    const share = view.total_steps ? Math.min(1, view.step / view.total_steps) : 0;
+    const share = shareOf(view);
     this.bar.style.width = `${(100 * share).toFixed(2)}%`;
     this.progress.setAttribute("aria-label", `Progress of ${view.name}`);
     this.progress.setAttribute("aria-valuenow", (100 * share).toFixed(1));
@@ -140,9 +145,17 @@ class Card {
   }
 }
 
+/** How much is done, by samples where their number is known: a batch may change. */
+function shareOf(view) {
+  if (view.total_samples) return Math.min(1, view.samples / view.total_samples);
+  return view.total_steps ? Math.min(1, view.step / view.total_steps) : 0;
+}
+
 function timeLeft(view) {
-  if (view.state !== "running" || !view.total_steps || !view.samples_per_s) return null;
-  return ((view.total_steps - view.step) * view.spec.global_batch) / view.samples_per_s;
+  if (view.state !== "running" || !view.total_steps || !(view.samples_per_s > 0)) return null;
+  const steps = view.total_steps - view.step;
+  const samples = view.total_samples ? view.total_samples - view.samples : steps * (view.global_batch ?? view.spec.global_batch);
+  return Math.max(0, samples) / view.samples_per_s;
 }
 
 function sizeOf(view) {
@@ -154,17 +167,36 @@ function sizeOf(view) {
 }
 
 function factsOf(view) {
-  const last = view.last_stall_s === null ? "" : `, last ${duration(view.last_stall_s)}`;
+  const live = !ENDED.has(view.state);
   return [
     ...Object.entries(view.metrics).map(([name, value]) => [sentence(name), metric(name, value)]),
-    ...(ENDED.has(view.state) ? [] : [["Granted", nodes(view.granted.length)]]),
+    ["Batch", count(view.global_batch ?? view.spec.global_batch)],
+    ...(view.learning_rate === null ? [] : [["Learning rate", decimal(view.learning_rate)]]),
+    ...(live ? [["Granted", nodes(view.granted.length)]] : []),
     ["Allowed", `${view.spec.min_nodes} to ${nodes(view.spec.max_nodes)}`],
     ...sizesUsed(view),
     ["Rescales", count(view.rescales)],
     ["Nodes gained / lost", `${count(view.nodes_gained)} / ${count(view.nodes_lost)}`],
-    ["Stalled in all", duration(view.stall_s) + last],
-    ["Checkpoint", view.checkpoint_step === null ? "none yet" : `step ${count(view.checkpoint_step)}`],
+    ["Checkpoint", checkpoint(view)],
+    ...(live && view.nodes.length ? [["Members, rank 0 first", shortened(view.nodes)]] : []),
+    ...(view.warming.length ? [["Warming up", shortened(view.warming.map(({ node, launched_at: at }) => `${node} for ${ago(at)}`))]] : []),
   ];
+}
+
+function checkpoint(view) {
+  if (view.checkpoint_step === null) return "none yet";
+  const step = `step ${count(view.checkpoint_step)}`;
+  return view.checkpoint_at === null ? step : `${step}, ${ago(view.checkpoint_at)} ago`;
+}
+
+function ago(at) {
+  return duration(Math.max(0, Math.round(Date.now() / 1000 - at)));
+}
+
+/** The first few: a card is no place for a thousand nodes. */
+function shortened(names) {
+  const rest = names.length - MOST_NAMES;
+  return rest > 0 ? `${names.slice(0, MOST_NAMES).join(", ")} and ${count(rest)} more` : names.join(", ");
 }
 
 /** The sizes at which steps were finished. */
