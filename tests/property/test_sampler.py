@@ -28,6 +28,7 @@ def deal(sampler: ElasticSampler, epochs: int, world_sizes: list[int]) -> list[l
         world_size = world_sizes[cursor.step % len(world_sizes)]
         shares = [share_of(size, rank, world_size) for rank in range(world_size)]
         batches.append([index for share in shares for index in sampler.indices(cursor, share)])
+        assert len(batches[-1]) == size
         cursor = cursor.after(size, sampler.num_samples)
     return batches
 
@@ -138,7 +139,9 @@ def test_every_epoch_visits_every_sample_exactly_once_while_batches_and_members_
             ranks = ranks[1:]
         [size] = {rank.size() for rank in ranks}
         for number, rank in enumerate(ranks):
-            indices = rank.sampler.indices(rank.cursor, share_of(size, number, len(ranks)))
+            share = share_of(size, number, len(ranks))
+            indices = rank.sampler.indices(rank.cursor, share)
+            assert len(indices) == len(share)
             visited.update((rank.cursor.epoch, index) for index in indices)
         totals = [rank.batches.carried for rank in ranks if rank.batches.carried is not None]
         carried = sum(map(float, totals)) / len(totals) if totals else None
