@@ -7,32 +7,44 @@ being by taking a step with it, which leaves Adam's step count at 1.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import torch
 
 from oakum_worker.errors import CheckpointError
 from oakum_worker.sampler import Cursor
+from oakum_worker.skeleton import assemble, dismantle
 from oakum_worker.task import Task
 
 State = dict[str, Any]
-"""model, optimizer, scheduler, cursor; the tensors in it are the live ones, not copies."""
+"""model, optimizer, scheduler, cursor and other parts' states; the tensors in it are the live ones, not copies."""
 
 
-def capture(task: Task, cursor: Cursor) -> State:
-    """The state as it stands."""
+class Part(Protocol):
+    """Something with a state of its own."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+def capture(task: Task, cursor: Cursor, parts: Mapping[str, Part]) -> State:
+    """The state as it stands, with that of the other `parts` of the trainer."""
     return {
         "model": dict(task.model.state_dict()),
         "optimizer": _capture_optimizer(task),
         "scheduler": None if task.scheduler is None else task.scheduler.state_dict(),
         "cursor": {"step": cursor.step, "epoch": cursor.epoch, "consumed": cursor.consumed},
+        "parts": {name: part.state_dict() for name, part in parts.items()},
     }
 
 
-def restore(task: Task, state: State) -> Cursor:
-    """Put the state into the task; tensors are copied. Returns its cursor.
+def restore(task: Task, state: State, parts: Mapping[str, Part]) -> Cursor:
+    """Put the state into the task and the other `parts`; tensors are copied. Returns its cursor.
 
-    Raises `CheckpointError` where it belongs to another model, optimizer or scheduler.
+    A part that the state knows nothing of stays as it is: it has come to the task since. Raises
+    `CheckpointError` where the state belongs to another model, optimizer or scheduler.
     """
     try:
         cursor = Cursor(**state["cursor"])
@@ -40,6 +52,10 @@ def restore(task: Task, state: State) -> Cursor:
         _restore_optimizer(task, state["optimizer"])
         if task.scheduler is not None:
             task.scheduler.load_state_dict(state["scheduler"])
+        known = state.get("parts", {})
+        for name, part in parts.items():
+            if name in known:
+                part.load_state_dict(_copied(known[name]))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
             f"the state does not fit the task ({error}): use the model, optimizer and scheduler it was made with, "
@@ -76,6 +92,12 @@ def _optimized_names(task: Task) -> list[str]:
     """Names of the optimizer's parameters in the order in which torch numbers them."""
     names = {id(parameter): name for name, parameter in task.model.named_parameters()}
     return [names[id(parameter)] for group in task.optimizer.param_groups for parameter in group["params"]]
+
+
+def _copied(value: Any) -> Any:
+    """The same with tensors of its own: a part may keep what it is given."""
+    document, tensors = dismantle(value)
+    return assemble(document, {path: tensor.clone() for path, tensor in tensors.items()})
 
 
 def _own(value: Any, parameter: torch.Tensor) -> Any:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 
 from oakum_worker import state
+from oakum_worker.batch_size import batch_sizes
 from oakum_worker.buffers import BufferSnapshot
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.data import GradientReducer, Reduced
@@ -26,6 +27,7 @@ from oakum_worker.sampler import Cursor, ElasticSampler, share_of
 from oakum_worker.skeleton import dismantle
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
+from oakum_worker.updating import Updater
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,12 @@ class TrainingLoop:
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         self.task = task
         self._spec = spec
-        self._sampler = ElasticSampler(len(task.dataset), spec.global_batch, spec.seed)
+        self._batches = batch_sizes(spec, len(task.dataset), task.optimizer)
+        self._sampler = ElasticSampler(len(task.dataset), self._batches.at, spec.seed)
         self._cursor = Cursor()
-        self._reducer = GradientReducer(task.model)
+        self._updater = Updater(task, spec)
+        self._parts: dict[str, state.Part] = {"updater": self._updater, "batches": self._batches}
+        self._reducer = GradientReducer(task.model, measure_noise=self._batches.measures_noise)
         self._buffers = BufferSnapshot(task.model)
         self._device = next(task.model.parameters()).device
         self._boundary = threading.Lock()
@@ -96,33 +101,39 @@ class TrainingLoop:
             self._in_step = True
         try:
             with self._computing():
-                reduced = self._compute_gradients(cursor, num_samples, signal)
+                reduced = self._compute_gradients(cursor, num_samples, signal, checkpoint)
         except BaseException:
             with self._boundary:
                 self._buffers.restore()
                 self._in_step = False
             raise
         with self._boundary:
-            self._update()
-            self._cursor = cursor.after(num_samples, self._sampler.num_samples)
-            self._last_batch = num_samples
+            self._update(cursor, num_samples, reduced)
             self._in_step = False
         return StepResult(
-            self._cursor.step, cursor.epoch, reduced.loss, num_samples, reduced.signal, checkpoint=checkpoint
+            self._cursor.step, cursor.epoch, reduced.loss, num_samples, reduced.signal, reduced.flag > 0
         )
 
-    def _update(self) -> None:
-        self.task.optimizer.step()
-        if self.task.scheduler is not None:
-            self.task.scheduler.step()
+    def _update(self, cursor: Cursor, num_samples: int, reduced: Reduced) -> None:
+        """From here on the step is taken, whatever happens."""
+        scale = self._updater.loss_scale
+        self._updater.update(
+            cursor.epoch + cursor.consumed / self._sampler.num_samples,
+            self._batches.rate_factor(num_samples),
+            schedule_steps=self._batches.schedule_steps(cursor, num_samples),
+        )
+        self._cursor = cursor.after(num_samples, self._sampler.num_samples)
+        self._last_batch = num_samples
+        self._batches.observe(reduced.norms, self._cursor, num_samples, scale)
 
-    def _compute_gradients(self, cursor: Cursor, num_samples: int, signal: int) -> Reduced:
+    def _compute_gradients(self, cursor: Cursor, num_samples: int, signal: int, checkpoint: bool) -> Reduced:
         share = share_of(num_samples, self._rank, self._world_size)
         seed_everything(mix(self._spec.seed, cursor.step, self.samples + share.start))
-        self._reducer.begin(len(share), num_samples, signal)
+        self._reducer.begin(len(share), num_samples, signal, flag=int(checkpoint), carried=self._batches.carried)
         for chunk in self._micro_batches(share):
             batch = self.task.read(self._sampler.indices(cursor, chunk))
-            loss = self.task.loss(self.task.model, batch)
+            with self._updater.forward():
+                loss = self.task.loss(self.task.model, batch)
             if not isinstance(loss, torch.Tensor):
                 raise TaskError(f"the loss is a {type(loss).__name__}: return the tensor, without `.item()`")
             if loss.ndim or not loss.requires_grad:
@@ -130,7 +141,7 @@ class TrainingLoop:
                     f"the loss has shape {tuple(loss.shape)} and requires_grad={loss.requires_grad}: return the "
                     "mean over the batch's samples, a scalar that depends on the model's parameters"
                 )
-            self._reducer.backward(loss, len(chunk), last=chunk.stop == share.stop)
+            self._reducer.backward(loss, len(chunk), last=chunk.stop == share.stop, scale=self._updater.loss_scale)
         self._computing_since_s = None  # from here on it may be others that this rank waits for
         return self._reducer.finish()
 
@@ -150,6 +161,8 @@ class TrainingLoop:
 
     def _micro_batches(self, share: range) -> Iterator[range]:
         size = self._spec.micro_batch or max(len(share), 1)
+        if self._batches.measures_noise and self._world_size == 1:
+            size = min(size, max(-(-len(share) // 2), 1))  # noise shows in what parts of a batch differ in
         for start in range(share.start, share.stop, size):
             yield range(start, min(start + size, share.stop))
 
@@ -185,8 +198,8 @@ class TrainingLoop:
 
     @property
     def total_steps(self) -> int:
-        """Optimizer steps of all epochs."""
-        return self._spec.epochs * self._sampler.batches_per_epoch
+        """Optimizer steps of all epochs; with batches that adapt, should they stay as they are."""
+        return self._batches.total_steps(self._cursor)
 
     @property
     def evaluation_due(self) -> bool:
@@ -213,7 +226,7 @@ class TrainingLoop:
 
     def state_dict(self) -> state.State:
         """The trainer's entire state. Its tensors are the live ones: copy what has to outlast the next step."""
-        return state.capture(self.task, self._cursor)
+        return state.capture(self.task, self._cursor, self._parts)
 
     @contextmanager
     def held_at_boundary(self) -> Iterator[state.State]:
@@ -231,7 +244,7 @@ class TrainingLoop:
     def load_state_dict(self, loaded: state.State) -> None:
         """Go on from a state. Raises `CheckpointError` where it does not fit the task."""
         with self._boundary:
-            self._cursor = state.restore(self.task, loaded)
+            self._cursor = state.restore(self.task, loaded, self._parts)
 
     def share_state(self, source: int) -> None:
         """Collective: bring every rank of the group to the state of rank `source`, bit for bit.
