@@ -16,19 +16,19 @@ import torch.distributed.checkpoint as dcp
 
 def write_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Store the tensors under their names. Raises whatever went wrong, such as `OSError`."""
-    with _own_errors():
+    with own_errors():
         dcp.save(dict(tensors), storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=True)
 
 
 def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Fill the tensors by their names. Raises whatever went wrong, such as `OSError`."""
-    with _own_errors():
+    with own_errors():
         dcp.load(dict(tensors), storage_reader=dcp.FileSystemReader(folder), no_dist=True)
 
 
 @contextlib.contextmanager
-def _own_errors() -> Iterator[None]:
-    """DCP wraps the error that matters into one of its own, which is not even an `Exception`."""
+def own_errors() -> Iterator[None]:
+    """Raise the error that matters, which DCP wraps into one of its own that is not even an `Exception`."""
     try:
         yield
     except dcp.CheckpointException as error:

@@ -19,20 +19,23 @@ import shutil
 import threading
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 
 from oakum_worker.checkpoint import manifest
+from oakum_worker.checkpoint.manifest import FileRecord
 from oakum_worker.errors import CheckpointError, CorruptCheckpointError
 from oakum_worker.skeleton import assemble, dismantle, empty_tensors
 
 _FINAL = re.compile(r"step-(\d+)")
 _TEMPORARY = re.compile(r"step-\d+\.tmp-[0-9a-f]{32}")
-_DOCUMENT = "state.json"
+DOCUMENT = "state.json"
+"""How a checkpoint's tensors go together."""
 
 # One rank writes for all, while others may be in a process group: that DCP does not use it is what we ask for.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
@@ -96,18 +99,59 @@ class DurableCheckpoints:
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; what was passed over is in `skipped`. Reads all of its bytes."""
         self.skipped = []
-        for checkpoint in self._listed():
-            try:
-                with _being_read(checkpoint.path):
-                    manifest.verify(checkpoint.path)
-            except (OSError, CorruptCheckpointError) as error:
-                self._unusable.add(checkpoint.path)
-                self.skipped.append(f"checkpoint of step {checkpoint.step} is not usable: {error}")
-                continue
-            self._unusable.discard(checkpoint.path)
-            self.newest_step = checkpoint.step
-            return checkpoint
+        for checkpoint in self.candidates():
+            fault = fault_of(checkpoint)
+            self.judge(checkpoint, fault)
+            if fault is None:
+                return checkpoint
         return None
+
+    def candidates(self) -> list[Checkpoint]:
+        """All checkpoints by their names, newest first, looked into or not."""
+        try:
+            paths = list(self._directory.iterdir())
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise CheckpointError(
+                f"{self._directory} cannot be read: {error.strerror}; make it readable"
+            ) from error
+        found = [self.named(path.name) for path in paths if _FINAL.fullmatch(path.name)]
+        return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+
+    def named(self, name: str) -> Checkpoint:
+        """The checkpoint of that name, there or not."""
+        match = _FINAL.fullmatch(name)
+        assert match is not None
+        return Checkpoint(self._directory / name, int(match[1]))
+
+    def judge(self, checkpoint: Checkpoint, fault: str | None) -> None:
+        """Note that the checkpoint was found to be whole, or what somebody found to be wrong with it."""
+        if fault is not None:
+            self._unusable.add(checkpoint.path)
+            self.skipped.append(f"checkpoint of step {checkpoint.step} is not usable: {fault}")
+            return
+        self._unusable.discard(checkpoint.path)
+        self.newest_step = checkpoint.step
+
+    def temporary(self, step: int, token: str) -> Path:
+        """Where the checkpoint of `step` is written to at first; the attempt's token has 32 hexadecimal digits."""
+        return self._directory / f"step-{step}.tmp-{token}"
+
+    def clear_up(self, keep: Path) -> None:
+        """Remove what writers that died have left behind, but for `keep`. Nobody else may be writing."""
+        for path in self._directory.iterdir():
+            if _TEMPORARY.fullmatch(path.name) and path != keep:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def publish(self, temporary: Path, step: int, known: Mapping[str, FileRecord] = MappingProxyType({})) -> Path:
+        """Make a folder in which everything is written the checkpoint of `step`, then drop what need not be kept.
+
+        Raises `CheckpointError`, leaving nothing behind, when it cannot be done.
+        """
+        with self._turn, self._writing(temporary, step):
+            self._rename(temporary, step, known)
+        return self._conclude(step)
 
     def prepare(self) -> None:
         """Import what writing and reading need, so that a last checkpoint has not to wait for it."""
@@ -121,13 +165,13 @@ class DurableCheckpoints:
         from oakum_worker.checkpoint import dcp_files  # late: see there
 
         try:
-            with _being_read(checkpoint.path):
-                document = json.loads((checkpoint.path / _DOCUMENT).read_text(encoding="utf-8"))
+            with being_read(checkpoint.path):
+                document = json.loads((checkpoint.path / DOCUMENT).read_text(encoding="utf-8"))
                 tensors: dict[str, Any] = dict(empty_tensors(document))
                 dcp_files.read_tensors(checkpoint.path, tensors)
         except Exception as error:
             raise CheckpointError(
-                f"{checkpoint.path} cannot be read: {_reason(error)}; look for the newest checkpoint again"
+                f"{checkpoint.path} cannot be read: {reason(error)}; look for the newest checkpoint again"
             ) from error
         loaded = assemble(document, tensors)
         state.clear()
@@ -140,47 +184,50 @@ class DurableCheckpoints:
             self._failure = error
 
     def _write(self, document: Any, tensors: dict[str, torch.Tensor], step: int) -> Path:
+        temporary = self.temporary(step, uuid.uuid4().hex)
         with self._turn:
-            return self._write_alone(document, tensors, step)
+            with self._writing(temporary, step):
+                self._directory.mkdir(parents=True, exist_ok=True)
+                self.clear_up(keep=temporary)
+                if not _is_whole(self._final(step)):
+                    _write_files(temporary, document, tensors)
+                    self._rename(temporary, step, {})
+            return self._conclude(step)
 
-    def _write_alone(self, document: Any, tensors: dict[str, torch.Tensor], step: int) -> Path:
-        final = self._directory / f"step-{step}"
-        temporary = self._directory / f"{final.name}.tmp-{uuid.uuid4().hex}"
+    def _final(self, step: int) -> Path:
+        return self._directory / f"step-{step}"
+
+    @contextlib.contextmanager
+    def _writing(self, temporary: Path, step: int) -> Iterator[None]:
         try:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            self._remove_leftovers()
-            if not _is_whole(final):
-                _write_files(temporary, document, tensors)
-                manifest.seal(temporary, step)
-                self._publish(temporary, final)
+            yield
         except Exception as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
-                f"the checkpoint of step {step} cannot be written to {self._directory}: {_reason(error)}; "
+                f"the checkpoint of step {step} cannot be written to {self._directory}: {reason(error)}; "
                 "free space there or make it writable. Older checkpoints are untouched"
             ) from error
+
+    def _rename(self, temporary: Path, step: int, known: Mapping[str, FileRecord]) -> None:
+        manifest.seal(temporary, step, known)
+        if self._final(step).exists():
+            _discard(self._final(step))
+        temporary.rename(self._final(step))
+        manifest.sync(self._directory)
+
+    def _conclude(self, step: int) -> Path:
+        final = self._final(step)
         self._unusable.discard(final)
         self.newest_step = step
         self._retire(final)
         return final
-
-    def _publish(self, temporary: Path, final: Path) -> None:
-        if final.exists():
-            _discard(final)
-        temporary.rename(final)
-        manifest.sync(self._directory)
-
-    def _remove_leftovers(self) -> None:
-        for path in self._directory.iterdir():
-            if _TEMPORARY.fullmatch(path.name):
-                shutil.rmtree(path, ignore_errors=True)
 
     def _retire(self, just_written: Path) -> None:
         """Drop unusable checkpoints, and all but the newest that are kept; never the one just written.
 
         One of a later step than the one just written comes from a past that training went back behind.
         """
-        others = [checkpoint.path for checkpoint in self._listed() if checkpoint.path != just_written]
+        others = [checkpoint.path for checkpoint in self.candidates() if checkpoint.path != just_written]
         usable = [path for path in others if path not in self._unusable]
         for path in others:
             if path not in usable[: self._keep - 1] and not _is_being_read(path):
@@ -188,25 +235,22 @@ class DurableCheckpoints:
                 with contextlib.suppress(OSError):
                     _discard(path)
 
-    def _listed(self) -> list[Checkpoint]:
-        """All folders with a final name, newest first, looked into or not."""
-        try:
-            paths = list(self._directory.iterdir())
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise CheckpointError(
-                f"{self._directory} cannot be read: {error.strerror}; make it readable"
-            ) from error
-        found = [Checkpoint(path, int(match[1])) for path in paths if (match := _FINAL.fullmatch(path.name))]
-        return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+
+def fault_of(checkpoint: Checkpoint, share: int = 0, num_shares: int = 1) -> str | None:
+    """What is wrong with a checkpoint; None where it is whole. Reads its bytes, or a share of its files' bytes."""
+    try:
+        with being_read(checkpoint.path):
+            manifest.verify(checkpoint.path, share, num_shares)
+    except (OSError, CorruptCheckpointError) as error:
+        return str(error)
+    return None
 
 
 def _write_files(folder: Path, document: Any, tensors: dict[str, torch.Tensor]) -> None:
     from oakum_worker.checkpoint import dcp_files  # late: see there
 
     dcp_files.write_tensors(folder, tensors)
-    (folder / _DOCUMENT).write_text(json.dumps(document), encoding="utf-8")
+    (folder / DOCUMENT).write_text(json.dumps(document), encoding="utf-8")
 
 
 def _is_whole(folder: Path) -> bool:
@@ -225,7 +269,7 @@ def _discard(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _being_read(folder: Path) -> Iterator[None]:
+def being_read(folder: Path) -> Iterator[None]:
     """Keep writers, of this process and of others, from removing the folder meanwhile."""
     try:
         file = manifest.manifest_path(folder).open("rb")
@@ -249,7 +293,7 @@ def _is_being_read(folder: Path) -> bool:
     return False
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """The error in one line."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)

@@ -1,0 +1,184 @@
+"""Sharded training whose ranks come, go and die, against one process that nobody disturbed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from oakum_worker.checkpoint.durable import DurableCheckpoints
+from oakum_worker.task import Task
+from oakum_worker.trainer import TrainingLoop
+from sharded_ranks import Act, Outcome, Script, play
+from training_ranks import Points, build_spec, build_task, mean_squared_error
+
+STEPS = 14
+"""Of two epochs of 53 samples in batches of 8."""
+
+
+class Tied(nn.Module):
+    """Weights tied within the model and from one block to the next; sizes that hardly any number of ranks divides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(5, 7), nn.Linear(7, 7), nn.Linear(7, 7)])
+        self.blocks[2].weight = self.blocks[1].weight
+        self.middle = nn.Sequential(nn.Linear(7, 11), nn.GELU(), nn.Linear(11, 7))
+        self.readout, self.again = nn.Linear(7, 2, bias=False), nn.Linear(7, 2)
+        self.again.weight = self.readout.weight
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        hidden = self.blocks[1](torch.tanh(self.blocks[0](inputs)))
+        hidden = self.blocks[2](hidden + self.middle(hidden))
+        return self.readout(hidden) + self.again(torch.tanh(hidden))
+
+
+def build_tied_task() -> Task:
+    """With AdamW in two groups, one of them without decay, a schedule, clipped gradients."""
+    torch.manual_seed(1)
+    model = Tied().double()
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    vectors = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0, "lr": 0.02}]
+    optimizer = torch.optim.AdamW(groups, lr=0.01, amsgrad=True)
+    optimizer.register_step_pre_hook(_clip)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=[0.05, 0.1], total_steps=100)
+    return Task(model=model, dataset=Points(), loss=mean_squared_error, optimizer=optimizer, scheduler=schedule)
+
+
+def _clip(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 0.5)
+
+
+def undisturbed(task: Callable[[], Task] = build_task) -> dict[int, float]:
+    loop = TrainingLoop(task(), build_spec())
+    return {step: pytest.approx(loop.step().loss, rel=1e-9) for step in range(1, STEPS + 1)}
+
+
+def losses_of(outcomes: list[Outcome | None]) -> dict[int, float]:
+    """Step -> loss, of which each rank has found the same, however often it took the step."""
+    found: dict[int, float] = {}
+    for outcome in outcomes:
+        for step, loss in outcome.losses if outcome else ():
+            assert found.setdefault(step, loss) == pytest.approx(loss, rel=1e-9)
+    return found
+
+
+def survivor(outcomes: list[Outcome | None]) -> Outcome:
+    """The first process that was not killed."""
+    return next(outcome for outcome in outcomes if outcome is not None)
+
+
+def test_growing_and_shrinking_changes_no_loss(tmp_path: Path) -> None:
+    acts = (
+        Act((0, 1, 2, 3), until=3),
+        Act((1, 3), until=6),
+        Act((1, 3, 4), until=8),
+        Act((4,), until=10),
+        Act((4, 5, 6, 7), until=STEPS),
+    )
+    outcomes = play(Script(acts, str(tmp_path)))
+    assert losses_of(outcomes) == undisturbed()
+    assert survivor(outcomes[1:]).origins == ["scratch", "survivor", "survivor"]
+
+
+def test_tied_weights_groups_clipping_and_micro_batches_change_no_loss(tmp_path: Path) -> None:
+    acts = (Act((0, 1), until=3), Act((2, 0, 1), until=7), Act((1,), until=9), Act((1, 3), until=STEPS))
+    outcomes = play(Script(acts, str(tmp_path), task=build_tied_task, spec={"micro_batch": 3}))
+    assert losses_of(outcomes) == undisturbed(build_tied_task)
+
+
+def test_the_loss_of_a_rank_goes_back_to_the_copy_in_memory_and_changes_no_loss(tmp_path: Path) -> None:
+    acts = (Act((0, 1, 2, 3), until=8, dies=(2,)), Act((0, 1, 3), until=STEPS))
+    outcomes = play(Script(acts, str(tmp_path), spec={"checkpoint": {"hot_every_steps": 3}}))
+    assert outcomes[2] is None
+    assert losses_of(outcomes) == undisturbed()
+    first = survivor(outcomes)
+    assert first.origins == ["scratch", "memory"]
+    assert first.redone == [0, 2]
+    assert first.warnings[0].startswith("steps 7 to 8 are taken again")
+
+
+def test_neighbours_lost_together_go_back_to_the_durable_checkpoint(tmp_path: Path) -> None:
+    acts = (Act((0, 1, 2, 3), until=8, dies=(1, 2)), Act((0, 3), until=STEPS))
+    outcomes = play(Script(acts, str(tmp_path), durable_at=4, spec={"checkpoint": {"hot_every_steps": 3}}))
+    assert losses_of(outcomes) == undisturbed()
+    assert (survivor(outcomes).origins, survivor(outcomes).redone) == (["scratch", "checkpoint"], [0, 4])
+
+
+def test_with_nothing_left_training_begins_anew(tmp_path: Path) -> None:
+    acts = (Act((0, 1, 2), until=4, dies=(0, 1)), Act((2,), until=STEPS))
+    outcomes = play(Script(acts, str(tmp_path)))
+    assert losses_of(outcomes) == undisturbed()
+    assert (survivor(outcomes).origins, survivor(outcomes).redone) == (["scratch", "scratch"], [0, 4])
+
+
+def test_a_newcomer_lost_in_its_first_step_costs_nothing_that_the_others_had(tmp_path: Path) -> None:
+    acts = (Act((0, 1), until=4), Act((0, 1, 2), until=4, dies=(2,)), Act((0, 1), until=STEPS))
+    outcomes = play(Script(acts, str(tmp_path), spec={"checkpoint": {"hot_every_steps": 2}}))
+    assert losses_of(outcomes) == undisturbed()
+    assert survivor(outcomes).redone in ([0, 0, 0], [0, 0, 2])
+
+
+def written_by(acts: tuple[Act, ...], folder: Path, **changes: Any) -> dict[int, float]:
+    """The losses of a script that ends with a durable checkpoint, told by another process than the one that wrote."""
+    return losses_of(play(Script(acts, str(folder), finish=True, **changes)))
+
+
+@pytest.mark.parametrize("task", [build_task, build_tied_task])
+def test_a_checkpoint_of_three_ranks_goes_on_with_two_with_one_and_without_sharding(
+    tmp_path: Path, task: Callable[[], Task]
+) -> None:
+    found = written_by((Act((0, 1, 2), until=5),), tmp_path, task=task)
+    for name in ("two", "one", "none"):
+        shutil.copytree(tmp_path / "step-5", tmp_path / name / "step-5")
+    expected = undisturbed(task)
+
+    for name, members in (("two", (0, 1)), ("one", (0,))):
+        outcomes = play(Script((Act(members, until=STEPS),), str(tmp_path / name), task=task))
+        assert survivor(outcomes).origins == ["checkpoint"]
+        assert found | losses_of(outcomes) == expected
+    loop, checkpoints = TrainingLoop(task(), build_spec()), DurableCheckpoints(tmp_path / "none", keep=1)
+    state = loop.state_dict()
+    newest = checkpoints.newest()
+    assert newest is not None
+    checkpoints.load(newest, state)
+    loop.load_state_dict(state | {"parts": {}})
+    assert found | {step: loop.step().loss for step in range(6, STEPS + 1)} == expected
+
+
+def test_a_checkpoint_that_was_not_sharded_goes_on_with_three_ranks(tmp_path: Path) -> None:
+    loop = TrainingLoop(build_tied_task(), build_spec())
+    found = {step: loop.step().loss for step in range(1, 6)}
+    DurableCheckpoints(tmp_path, keep=1).save(loop.state_dict(), loop.step_count)
+    outcomes = play(Script((Act((0, 1, 2), until=STEPS),), str(tmp_path), task=build_tied_task))
+    assert survivor(outcomes).origins == ["checkpoint"]
+    assert found | losses_of(outcomes) == undisturbed(build_tied_task)
+
+
+def test_a_damaged_share_of_the_newest_checkpoint_lets_the_one_before_count(tmp_path: Path) -> None:
+    found = written_by((Act((0, 1, 2), until=7),), tmp_path, durable_at=4)
+    assert {path.name for path in tmp_path.iterdir()} == {"step-4", "step-7"}
+    share = tmp_path / "step-7" / "__2_0.distcp"
+    share.write_bytes(share.read_bytes()[:-1] + b"?")
+    outcomes = play(Script((Act((0, 1), until=STEPS),), str(tmp_path)))
+    assert survivor(outcomes).origins == ["checkpoint"]
+    assert min(losses_of(outcomes)) == 5
+    assert found | losses_of(outcomes) == undisturbed()
+    (warning,) = survivor(outcomes).warnings
+    assert warning.startswith("checkpoint of step 7 is not usable: ")
+
+
+def test_when_all_leave_at_once_the_state_is_durable(tmp_path: Path) -> None:
+    found = losses_of(play(Script((Act((0, 1, 2), until=6),), str(tmp_path))))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-6"]
+    outcomes = play(Script((Act((0, 1), until=STEPS),), str(tmp_path)))
+    assert survivor(outcomes).origins == ["checkpoint"]
+    assert found | losses_of(outcomes) == undisturbed()

@@ -1,0 +1,314 @@
+"""Sharded trainings whose ranks are processes that come, go and die as a script says.
+
+FSDP2 works on torch's default group, so ranks cannot be threads here. A fork server has torch imported already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing as mp
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from oakum_worker.checkpoint.durable import DurableCheckpoints
+from oakum_worker.errors import GroupError
+from oakum_worker.group import GenerationGroup
+from oakum_worker.parallel.sharded import ShardedEngine, chunks, lost_peers, warm_up
+from oakum_worker.parallel.shards import Shards
+from oakum_worker.parallel.template import ModelTemplate
+from oakum_worker.protocol import Endpoint, Generation, Member
+from oakum_worker.randomness import mix, seed_everything
+from oakum_worker.sampler import Cursor, ElasticSampler, share_of
+from oakum_worker.sharded_keeper import ShardedKeeper
+from oakum_worker.spec import TrainerSpec
+from oakum_worker.task import Task
+from training_ranks import build_spec, build_task
+
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class Act:
+    """A generation: which processes are its ranks, in order, and how it ends."""
+
+    members: tuple[int, ...]
+    until: int
+    """The step at which its members switch to the next act."""
+    dies: tuple[int, ...] = ()
+    """The processes that are killed instead, in the middle of the step after."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """What a set of processes does."""
+
+    acts: tuple[Act, ...]
+    folder: str
+    task: Callable[[], Task] = build_task
+    spec: dict[str, Any] = field(default_factory=dict)
+    durable_at: int = 0
+    """The step after which a durable checkpoint is written, if it is not 0."""
+    finish: bool = False
+    """Whether the last act's ranks make the end durable."""
+
+
+class Loop:
+    """The step loop, as short as it can be."""
+
+    def __init__(self, task: Task, spec: TrainerSpec) -> None:
+        self.task = task
+        self._spec = spec
+        self._sampler = ElasticSampler(len(task.dataset), spec.global_batch, spec.seed)
+        self._cursor = Cursor()
+        self._rank, self._world_size = 0, 1
+        self.shards = Shards(task, ModelTemplate(task.model, unit_bytes=0))
+        self.engine = ShardedEngine(self.shards)
+        self.losses: list[tuple[int, float]] = []
+
+    @property
+    def step_count(self) -> int:
+        return self._cursor.step
+
+    def rest_of_state(self) -> dict[str, Any]:
+        scheduler = None if self.task.scheduler is None else self.task.scheduler.state_dict()
+        cursor = {"step": self._cursor.step, "epoch": self._cursor.epoch, "consumed": self._cursor.consumed}
+        return {"scheduler": scheduler, "cursor": cursor}
+
+    def go_on_from(self, rest: Mapping[str, Any]) -> None:
+        self._cursor = Cursor(**rest["cursor"])
+        if self.task.scheduler is not None:
+            self.task.scheduler.load_state_dict(rest["scheduler"])
+
+    def join(self, group: Any, rank: int, world_size: int) -> None:
+        self._rank, self._world_size = rank, world_size
+        self.engine.join(group, world_size)
+
+    def step(self, *, durable: bool = False) -> bool:
+        """Take a step; whether all ranks have to make a durable checkpoint."""
+        num_samples = self._sampler.batch_size(self._cursor)
+        share = share_of(num_samples, self._rank, self._world_size)
+        seed_everything(mix(self._spec.seed, self._cursor.step, share.start))
+        self.engine.begin(len(share), num_samples, 0, flag=int(durable))
+        parts = chunks(num_samples, self._rank, self._world_size, self._spec.micro_batch)
+        for chunk in parts:
+            with lost_peers("in a forward pass"):
+                batch = self.task.read(self._sampler.indices(self._cursor, chunk.positions))
+                loss = self.task.loss(self.task.model, batch)
+            self.engine.backward(loss, chunk.num_counted, last=chunk is parts[-1])
+        reduced = self.engine.finish()
+        with lost_peers("in the optimizer"):
+            self.task.optimizer.step()
+        if self.task.scheduler is not None:
+            self.task.scheduler.step()
+        self._cursor = self._cursor.after(num_samples, self._sampler.num_samples)
+        self.losses.append((self._cursor.step, reduced.loss))
+        return reduced.flag > 0
+
+
+@dataclass
+class Outcome:
+    """What became of one process."""
+
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    """(step, loss) of every step that it finished, those taken again included."""
+    origins: list[str] = field(default_factory=list)
+    """Where each generation's state came from."""
+    redone: list[int] = field(default_factory=list)
+    """How many steps each generation took again."""
+    warnings: list[str] = field(default_factory=list)
+    parameters: dict[str, list[Any]] = field(default_factory=dict)
+    """At the end, of a process that is alone."""
+    peaks_bytes: list[int] = field(default_factory=list)
+    """For each generation but the first, the most memory that the change to it needed beside what was in use."""
+    error: str = ""
+
+
+class _Process:
+    """One process of a script, from the inside."""
+
+    def __init__(self, script: Script, number: int, line: Connection) -> None:
+        self._script = script
+        self._number = number
+        self._line = line
+        self._group = GenerationGroup("127.0.0.1")
+        self._act = 0
+        self.outcome = Outcome()
+        self._endpoints: list[Endpoint] = []
+        spec = build_spec(**script.spec)
+        self._loop = Loop(script.task(), spec)
+        self._keeper = ShardedKeeper(
+            self._loop,
+            self._loop.shards,
+            self._loop.engine,
+            spec,
+            DurableCheckpoints(Path(script.folder), keep=spec.checkpoint.keep),
+            self,
+        )
+
+    def successor(self, at_least: int) -> tuple[int, int | None] | None:
+        following = self._act + 1
+        members = self._script.acts[following - 1].members if following <= len(self._script.acts) else ()
+        return following, members.index(self._number) if self._number in members else None
+
+    def closing(self) -> bool:
+        return False
+
+    def initial_parameters(self) -> Mapping[str, torch.Tensor]:
+        return dict(self._script.task().model.named_parameters())
+
+    def warn(self, text: str) -> None:
+        self.outcome.warnings.append(text)
+
+    def run(self) -> None:
+        warm_up()
+        self._line.send(self._group.endpoint)
+        self._endpoints = self._line.recv()
+        threading.Thread(target=self._obey, daemon=True).start()
+        for number, act in enumerate(self._script.acts, 1):
+            self._act = number
+            if self._number in act.members:
+                try:
+                    self._play(act)
+                except GroupError:
+                    if not act.dies:
+                        raise
+                self._group.leave()
+        self.outcome.losses = self._loop.losses
+        if self._loop.engine.group is None:
+            model = self._loop.task.model
+            self.outcome.parameters = {name: p.tolist() for name, p in model.named_parameters()}
+
+    def _play(self, act: Act) -> None:
+        members = tuple(
+            Member(fragment=f"f{number}", node=f"n{number}", ranks=(self._endpoints[number],))
+            for number in act.members
+        )
+        generation, rank = Generation(number=self._act, members=members), act.members.index(self._number)
+        group = self._group.form(generation, rank)
+        self._loop.join(group, rank, len(members))
+        before_bytes = _forget_peak()
+        self.outcome.origins.append(self._keeper.begin(generation, rank))
+        self.outcome.peaks_bytes.append(_peak_bytes() - before_bytes)
+        self.outcome.redone.append(self._keeper.redone_steps)
+        if self._number in act.dies:
+            self._loop.task.loss = _dying_at(self._loop, act.until, self._loop.task.loss)
+        while self._loop.step_count < act.until or act.dies:
+            asked = rank == 0 and self._loop.step_count + 1 == self._script.durable_at
+            self._keeper.after_step(durable=self._loop.step(durable=asked))
+            self._keeper.settle()
+        if self._act < len(self._script.acts) or not self._script.finish:
+            self._keeper.before_switch(generation, rank)
+        else:
+            self._keeper.finish()
+
+    def _obey(self) -> None:
+        with contextlib.suppress(EOFError):
+            while True:
+                self._group.cut(self._line.recv())
+
+
+def _dying_at(loop: Loop, step: int, then: Callable[[nn.Module, Any], torch.Tensor]) -> Any:
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        if loop.step_count == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return then(model, batch)
+
+    return loss
+
+
+def _forget_peak() -> int:
+    """Bytes that this process uses; its peak is counted from here on."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _memory_bytes("VmRSS")
+
+
+def _peak_bytes() -> int:
+    return _memory_bytes("VmHWM")
+
+
+def _memory_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise LookupError(name)
+
+
+def _main(script: Script, number: int, line: Connection) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    process = None
+    try:
+        process = _Process(script, number, line)
+        process.run()
+        line.send(process.outcome)
+    except Exception:
+        line.send(Outcome(error=traceback.format_exc()))
+    # Without torch's teardown, which may wait for peers that are gone.
+    line.close()
+    os._exit(0)
+
+
+def play(script: Script) -> list[Outcome | None]:
+    """What became of each process of the script; None of one that was killed."""
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["sharded_ranks", "torch._dynamo", "oakum_worker.checkpoint.dcp_rows"])
+    numbers = range(1 + max(number for act in script.acts for number in act.members))
+    lines, processes = [], []
+    for number in numbers:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_main, args=(script, number, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        lines.append(ours)
+        processes.append(process)
+    deadline_s = time.monotonic() + DEADLINE_S
+    try:
+        endpoints = [_receive(line, deadline_s) for line in lines]
+        for line in lines:
+            line.send(endpoints)
+        outcomes = _watch(script, lines, deadline_s)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+    for outcome in outcomes:
+        assert outcome is None or not outcome.error, outcome.error
+    return outcomes
+
+
+def _receive(line: Connection, deadline_s: float) -> Any:
+    assert line.poll(max(deadline_s - time.monotonic(), 0)), "a process did not answer"
+    answer = line.recv()
+    assert not isinstance(answer, Outcome), answer.error
+    return answer
+
+
+def _watch(script: Script, lines: list[Connection], deadline_s: float) -> list[Outcome | None]:
+    """Collect outcomes, and tell everybody when a process that was to die has died."""
+    outcomes: dict[int, Outcome | None] = {}
+    while len(outcomes) < len(lines):
+        waiting = [line for number, line in enumerate(lines) if number not in outcomes]
+        ready = wait(waiting, timeout=max(deadline_s - time.monotonic(), 0))
+        assert ready, f"no word from {[number for number in range(len(lines)) if number not in outcomes]}"
+        for line in ready:
+            number = lines.index(line)
+            try:
+                outcomes[number] = line.recv()
+            except (EOFError, ConnectionResetError):
+                outcomes[number] = None
+                over = next(index for index, act in enumerate(script.acts, 1) if number in act.dies)
+                for other in lines:
+                    with contextlib.suppress(OSError):
+                        other.send(over)
+    return [outcomes[number] for number in range(len(lines))]

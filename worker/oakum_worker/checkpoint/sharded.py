@@ -1,0 +1,247 @@
+"""Durable checkpoints of sharded trainers: every rank writes its own rows, rank 0 makes one checkpoint of them.
+
+    step-1200.tmp-<token>/   __0_0.distcp rank-0.json   __1_0.distcp rank-1.json   ...
+
+Each rank brings its file to the disk and leaves beside it what is in it and its checksum. That it has done so is
+told along with a training step; when all have, rank 0 joins the files and gives the folder its final name. No rank
+waits for another on the way, so one that is lost leaves nothing but a folder that never becomes a checkpoint.
+
+A finished checkpoint is the same to read as that of a trainer that is not sharded, by any number of ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oakum_worker.checkpoint import manifest
+from oakum_worker.checkpoint.durable import (
+    DOCUMENT,
+    Checkpoint,
+    DurableCheckpoints,
+    being_read,
+    fault_of,
+    reason,
+)
+from oakum_worker.checkpoint.manifest import FileRecord
+from oakum_worker.errors import CheckpointError
+from oakum_worker.parallel.layout import Part, Rows, SplitTensor
+from oakum_worker.parallel.shards import LocalState, tensor_leaves
+from oakum_worker.skeleton import Document
+
+
+@dataclass(eq=False)
+class _Attempt:
+    """One rank's share of one checkpoint."""
+
+    state: LocalState
+    """Copies, which no later step changes."""
+    step: int
+    part: Part
+    folder: Path
+    results: Sequence[Any] = ()
+    error: CheckpointError | None = None
+    told: bool = False
+    thread: threading.Thread = field(default_factory=threading.Thread)
+
+
+class ShardedCheckpoints:
+    """Writes this rank's share of checkpoints, one at a time."""
+
+    def __init__(self, checkpoints: DurableCheckpoints, every_s: float, warn: Callable[[str], None]) -> None:
+        self._checkpoints = checkpoints
+        self._every_s = every_s
+        self._warn = warn
+        self._begun_s = time.monotonic()
+        self._attempt: _Attempt | None = None
+        self._num_written = 0
+        self._publisher: threading.Thread | None = None
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for another one."""
+        return not self.busy and time.monotonic() - self._begun_s >= self._every_s
+
+    @property
+    def busy(self) -> bool:
+        """Whether one has been begun that is not concluded yet. The same on every rank."""
+        return self._attempt is not None
+
+    @property
+    def written(self) -> bool:
+        """Whether this rank's share of the one that is being written is on the disk."""
+        attempt = self._attempt
+        return attempt is not None and not attempt.thread.is_alive() and attempt.error is None
+
+    def start(self, state: LocalState, step: int, part: Part, generation: int) -> None:
+        """Copy this rank's share and write it in a thread. Due on every rank at the same step."""
+        rows = {path: tensor.to("cpu", copy=True) for path, tensor in state.rows.items()}
+        whole = {path: tensor.to("cpu", copy=True) for path, tensor in state.whole.items()}
+        copies = LocalState(state.document, whole, rows, state.tensors)
+        token = uuid.uuid5(uuid.NAMESPACE_OID, f"generation {generation}, step {step}").hex
+        self._attempt = _Attempt(copies, step, part, self._checkpoints.temporary(step, token))
+        self._attempt.thread = threading.Thread(
+            target=self._write, args=(self._attempt,), name="checkpoint", daemon=True
+        )
+        self._num_written, self._begun_s = 0, time.monotonic()
+        self._attempt.thread.start()
+
+    def outcome(self) -> tuple[int, int]:
+        """(1, 0) once this rank's share is written, (0, 1) if that failed, told a single time; else zeros."""
+        attempt = self._attempt
+        if attempt is None or attempt.told or attempt.thread.is_alive():
+            return 0, 0
+        attempt.told = True
+        return (1, 0) if attempt.error is None else (0, 1)
+
+    def count(self, num_written: int, num_failed: int) -> None:
+        """Take note of all ranks' outcomes in a step; the last one concludes the checkpoint."""
+        self._num_written += num_written
+        if num_failed:
+            self.conclude(publish=False)
+        elif self._attempt is not None and self._num_written == self._attempt.part.world_size:
+            self.conclude(publish=True)
+
+    def conclude(self, *, publish: bool, retry: bool = False) -> None:
+        """All ranks have written and rank 0 publishes the checkpoint, in a thread; or some never will.
+
+        What is not published goes when the next one is begun, soon if it is worth to `retry`.
+        """
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        if publish:
+            if attempt.part.rank == 0:
+                self._publisher = threading.Thread(
+                    target=self._publish, args=(attempt,), name="publish", daemon=True
+                )
+                self._publisher.start()
+            return
+        if attempt.error is not None:
+            self._warn(str(attempt.error))
+        if retry:
+            self._begun_s -= self._every_s
+
+    def wait(self) -> None:
+        """Until this rank's share is written or has failed, and nothing is being published here."""
+        for thread in (self._attempt.thread if self._attempt else None, self._publisher):
+            if thread is not None:
+                thread.join()
+
+    def stored(self, part: Part, tell: Callable[[Any], list[Any]]) -> Iterator[StoredState]:
+        """Collective: the checkpoints that are whole, newest first, as rank 0 finds them.
+
+        `tell` tells every rank a JSON document of every rank. Each rank looks into its share of the files.
+        """
+        found = [checkpoint.path.name for checkpoint in self._checkpoints.candidates()]
+        names = tell(found if part.rank == 0 else None)[0]
+        for checkpoint in map(self._checkpoints.named, names):
+            stored, fault = _look_into(checkpoint, part)
+            faults = [fault for fault in tell(fault) if fault is not None]
+            self._checkpoints.judge(checkpoint, faults[0] if faults else None)
+            if stored is not None and not faults:
+                yield stored
+            elif part.rank == 0:
+                self._warn(f"checkpoint of step {checkpoint.step} is not usable: {faults[0]}")
+
+    def _write(self, attempt: _Attempt) -> None:
+        from oakum_worker.checkpoint import dcp_rows  # late: see there
+
+        state, rank = attempt.state, attempt.part.rank
+        try:
+            attempt.folder.mkdir(parents=True, exist_ok=True)
+            if rank == 0:
+                self._checkpoints.clear_up(keep=attempt.folder)
+            whole = state.whole if rank == 0 else {}
+            results = dcp_rows.write_rows(attempt.folder, state.tensors, attempt.part, state.rows, whole)
+            files = {name: manifest.record_of(attempt.folder / name) for name in dcp_rows.files_of(results)}
+            share = {
+                "results": dcp_rows.describe(results),
+                "files": {name: record.model_dump() for name, record in files.items()},
+            }
+            (attempt.folder / f"rank-{rank}.json").write_text(json.dumps(share), encoding="utf-8")
+            attempt.results = results
+        except Exception as error:
+            attempt.error = CheckpointError(
+                f"a rank's share of the checkpoint of step {attempt.step} cannot be written to {attempt.folder}: "
+                f"{reason(error)}; free space there or make it writable. Older checkpoints are untouched"
+            )
+
+    def _publish(self, attempt: _Attempt) -> None:
+        from oakum_worker.checkpoint import dcp_rows  # late: see there
+
+        state, folder = attempt.state, attempt.folder
+        try:
+            indexes = [folder / f"rank-{rank}.json" for rank in range(attempt.part.world_size)]
+            shares = [json.loads(index.read_text(encoding="utf-8")) for index in indexes]
+            known = _records(shares)
+            for name, record in known.items():
+                if (folder / name).stat().st_size != record.size_bytes:
+                    raise OSError(f"{name} is not as long as it was written")
+            dcp_rows.join_files(
+                folder, state.tensors, state.whole, [share["results"] for share in shares], attempt.results
+            )
+            for index in indexes:
+                index.unlink()
+            (folder / DOCUMENT).write_text(json.dumps(state.document), encoding="utf-8")
+            self._checkpoints.publish(folder, attempt.step, known)
+        except CheckpointError as error:
+            self._warn(str(error))
+        except Exception as error:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._warn(
+                f"the checkpoint of step {attempt.step} cannot be put together in {folder}: {reason(error)}; "
+                "older checkpoints are untouched"
+            )
+
+
+@dataclass(frozen=True)
+class StoredState:
+    """A checkpoint's document, and how to read this rank's share of the rest."""
+
+    path: Path
+    document: Document
+
+    def try_reading(
+        self, tensors: Sequence[SplitTensor], part: Part, rows: Rows
+    ) -> tuple[dict[str, torch.Tensor], str | None]:
+        """Fill this rank's rows; returns the tensors that are not split, and what is wrong, if anything is."""
+        from oakum_worker.checkpoint import dcp_rows  # late: see there
+
+        split = {tensor.path for tensor in tensors}
+        whole = {
+            leaf["$tensor"]: torch.empty(leaf["shape"], dtype=getattr(torch, leaf["dtype"]))
+            for leaf in tensor_leaves(self.document)
+            if leaf["$tensor"] not in split
+        }
+        try:
+            with being_read(self.path):
+                dcp_rows.read_rows(self.path, tensors, part, rows, whole)
+        except Exception as error:
+            return {}, f"{self.path} cannot be read: {reason(error)}"
+        return whole, None
+
+
+def _look_into(checkpoint: Checkpoint, part: Part) -> tuple[StoredState | None, str | None]:
+    """The checkpoint, and what is wrong with this rank's share of its files, if anything is."""
+    fault = fault_of(checkpoint, part.rank, part.world_size)
+    if fault is not None:
+        return None, fault
+    try:
+        text = (checkpoint.path / DOCUMENT).read_text(encoding="utf-8")
+        return StoredState(checkpoint.path, json.loads(text)), None
+    except (OSError, ValueError) as error:
+        return None, f"{checkpoint.path / DOCUMENT} cannot be read: {reason(error)}"
+
+
+def _records(shares: Sequence[Mapping[str, Any]]) -> dict[str, FileRecord]:
+    return {name: FileRecord.model_validate(record) for share in shares for name, record in share["files"].items()}

@@ -1,0 +1,275 @@
+"""This rank's part of a trainer's state: rows of parameters and moments, and what every rank has.
+
+A state is taken apart as `oakum_worker.skeleton` does: into a JSON document, which is the same as that of a
+trainer that is not sharded, and tensors by path. Of those, parameters and the optimizer's moments, which are
+shaped like them, are split by rows; all others, step counts and buffers, are whole on every rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard
+
+from oakum_worker.errors import CheckpointError, TaskError
+from oakum_worker.parallel.layout import Part, Rows, SplitTensor
+from oakum_worker.parallel.template import ModelTemplate, release
+from oakum_worker.skeleton import Document, assemble, dismantle
+from oakum_worker.task import Task
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What one rank has of the state at a step boundary, in memory that the CPU reaches."""
+
+    step: int
+    generation: int
+    """In whose layout the parts are."""
+    document: Document
+    whole: Rows
+    """The tensors that are not split."""
+    parts: dict[Part, Rows] = field(default_factory=dict)
+    """This rank's own part, and those that others have left with it."""
+
+
+@dataclass(frozen=True)
+class LocalState:
+    """What one rank has of the state as it stands. The tensors are the live ones."""
+
+    document: Document
+    whole: Rows
+    rows: Rows
+    tensors: list[SplitTensor]
+    """Which of the document's tensors are split: those that `rows` are of."""
+
+
+class Shards:
+    """The task's model and optimizer, laid out anew for each generation.
+
+    `task.model` is another module in each generation, and the optimizer, which stays the same object as does its
+    scheduler, holds other parameters. Until the first generation they are the user's own.
+    """
+
+    def __init__(self, task: Task, template: ModelTemplate) -> None:
+        self._task = task
+        self._template = template
+        self._parameters: dict[str, nn.Parameter] = dict(task.model.named_parameters())
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        self._optimized = [[names[id(p)] for p in group["params"]] for group in task.optimizer.param_groups]
+        known = {*self._parameters, *template.aliases}
+        self._others = [key for key in task.model.state_dict() if key not in known]
+        """Of the model's state: buffers, and what modules give as their extra state."""
+        self._mesh: DeviceMesh | None = None
+        self.part = Part(1, 0)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Of the present generation, sharded ones where it has several ranks."""
+        return list(self._parameters.values())
+
+    @property
+    def device(self) -> torch.device:
+        """On which the task trains."""
+        return self._template.device
+
+    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None:
+        """Put a module for the generation into the task, still without values. Does not communicate."""
+        self.drop()
+        self._task.model, self._mesh = self._template.build(group, rank, world_size)
+        self._parameters = dict(self._task.model.named_parameters())
+        for group_, names in zip(self._task.optimizer.param_groups, self._optimized, strict=True):
+            group_["params"] = [self._parameters[name] for name in names]
+        self.part = Part(world_size, rank)
+
+    def drop(self) -> None:
+        """Let go of parameters and moments, which are worth nothing any more, and of the group."""
+        release(self._mesh)
+        self._mesh = None
+        self._parameters = {}
+        self._task.optimizer.state.clear()
+        for group in self._task.optimizer.param_groups:
+            group["params"] = []
+
+    def capture(self, rest: Mapping[str, Any]) -> LocalState:
+        """The state as it stands, with `rest` beside model and optimizer.
+
+        Raises `TaskError` where the optimizer splits its state in a way of its own.
+        """
+        state = {"model": self._model_state(), "optimizer": self._optimizer_state(), **rest}
+        document, tensors = dismantle(state)
+        for alias, name in self._template.aliases.items():
+            document["model"][alias] = document["model"][name]
+        split = self.split_tensors(document)
+        rows = {tensor.path: self._own_rows(tensor.path, tensors.pop(tensor.path)) for tensor in split}
+        return LocalState(document, {path: _whole(path, tensor) for path, tensor in tensors.items()}, rows, split)
+
+    def split_tensors(self, document: Document) -> list[SplitTensor]:
+        """Which tensors of a state are split, in an order that is the same on every rank.
+
+        Raises `CheckpointError` where the state is that of another model.
+        """
+        with _fitting():
+            return [*self._split_parameters(document["model"]), *self._split_moments(document["optimizer"])]
+
+    def allocate(self, document: Document) -> dict[str, torch.Tensor]:
+        """Memory that the CPU reaches for this rank's rows of a state; that of the parameters where it can be."""
+        rows = {tensor.path: tensor.empty(self.part) for tensor in self._split_moments(document["optimizer"])}
+        for tensor, parameter in zip(
+            self._split_parameters(document["model"]), self._parameters.values(), strict=True
+        ):
+            in_place = parameter.device.type == "cpu" and parameter.dtype == tensor.dtype
+            rows[tensor.path] = _local(parameter) if in_place else tensor.empty(self.part)
+        return rows
+
+    @torch.no_grad()
+    def fill(self, document: Document, whole: Rows, rows: Rows) -> None:
+        """Take up a state, of which `rows` came from `allocate`; moments become the optimizer's.
+
+        Raises `CheckpointError` where it belongs to another model or optimizer.
+        """
+        with _fitting():
+            self._fill_model(document["model"], whole, rows)
+            self._fill_optimizer(document["optimizer"], whole, rows)
+
+    def _model_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(self._parameters)
+        if self._others:
+            # From the modules and not from their `state_dict`, which fails after a forward pass that broke off.
+            buffers = dict(self._task.model.named_buffers(remove_duplicate=False))
+            extra = [key for key in self._others if key not in buffers]
+            state |= {key: buffers[key] for key in self._others if key in buffers}
+            state |= {key: self._task.model.state_dict()[key] for key in extra}
+        return state
+
+    def _optimizer_state(self) -> dict[str, Any]:
+        optimizer = self._task.optimizer
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        return {
+            "state": {names[id(parameter)]: dict(values) for parameter, values in optimizer.state.items()},
+            "param_groups": [
+                {**group, "params": list(names_)}
+                for group, names_ in zip(optimizer.param_groups, self._optimized, strict=True)
+            ],
+        }
+
+    def _own_rows(self, path: str, tensor: torch.Tensor) -> torch.Tensor:
+        local = _local(tensor)
+        num_rows = len(self.part.rows(tensor.shape[0]))
+        if len(local) != num_rows:
+            raise TaskError(
+                f"{path}: this rank holds {len(local)} rows of {tensor.shape[0]} instead of {num_rows}: the "
+                "optimizer splits its state in a way that cannot be carried to another number of ranks"
+            )
+        return local
+
+    def _fill_model(self, document: Document, whole: Rows, rows: Rows) -> None:
+        for name, parameter in self._parameters.items():
+            local, source = _local(parameter), rows[document[name]["$tensor"]]
+            if local.data_ptr() != source.data_ptr():
+                local.copy_(source)
+        buffers = dict(self._task.model.named_buffers(remove_duplicate=False))
+        extra = {}
+        for key in self._others:
+            value = assemble(document[key], whole)
+            if key in buffers:
+                buffers[key].copy_(value)
+            else:
+                extra[key] = value
+        if extra:
+            self._task.model.load_state_dict(extra, strict=False)
+
+    def _fill_optimizer(self, document: Document, whole: Rows, rows: Rows) -> None:
+        split = {tensor.path: tensor for tensor in self._split_moments(document)}
+        tensors = {path: self._placed(rows[path], tensor.shape) for path, tensor in split.items()}
+        tensors |= {
+            leaf["$tensor"]: self._replicated(whole[leaf["$tensor"]])
+            for leaf in tensor_leaves(document)
+            if leaf["$tensor"] not in split
+        }
+        state = assemble(document, tensors)
+        numbers = {name: number for number, name in enumerate(name for names in self._optimized for name in names)}
+        self._task.optimizer.load_state_dict(
+            {
+                "state": {numbers[name]: values for name, values in state["state"].items()},
+                "param_groups": [
+                    {**group, "params": [numbers[name] for name in group["params"]]}
+                    for group in state["param_groups"]
+                ],
+            }
+        )
+
+    def _split_parameters(self, document: Document) -> Iterator[SplitTensor]:
+        for name, shape in self._template.shapes.items():
+            tensor = _split(document[name])
+            if tensor.shape != shape:
+                raise ValueError(f"{name} has the shape {tensor.shape} in the state and {shape} in the model")
+            yield tensor
+
+    def _split_moments(self, document: Document) -> Iterator[SplitTensor]:
+        for name, values in sorted(document["state"].items()):
+            shape = list(self._template.shapes[name])
+            yield from (_split(leaf) for leaf in tensor_leaves(values) if leaf["shape"] == shape)
+
+    def _placed(self, local: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+        local = local.to(self._template.device)
+        if self._mesh is None:
+            return local
+        stride = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(
+            local, self._mesh, [Shard(0)], run_check=False, shape=torch.Size(shape), stride=stride
+        )
+
+    def _replicated(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Numbers stay plain tensors, where optimizers want them; anything larger has to meet sharded tensors."""
+        tensor = tensor.clone()
+        if tensor.ndim == 0:
+            return tensor
+        tensor = tensor.to(self._template.device)
+        if self._mesh is None:
+            return tensor
+        return DTensor.from_local(tensor, self._mesh, [Replicate()], run_check=False)
+
+
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _whole(path: str, tensor: torch.Tensor) -> torch.Tensor:
+    if isinstance(tensor, DTensor) and not all(isinstance(place, Replicate) for place in tensor.placements):
+        raise TaskError(
+            f"{path} of shape {tuple(tensor.shape)} is split and not shaped like its parameter: use an optimizer "
+            "whose moments are, such as AdamW, or train without sharding"
+        )
+    return _local(tensor)
+
+
+def _split(leaf: dict[str, Any]) -> SplitTensor:
+    return SplitTensor(leaf["$tensor"], tuple(leaf["shape"]), getattr(torch, leaf["dtype"]))
+
+
+@contextlib.contextmanager
+def _fitting() -> Iterator[None]:
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"the state does not fit the task ({error}): use the model and optimizer it was made with, or begin a "
+            "new trainer"
+        ) from error
+
+
+def tensor_leaves(document: Document) -> Iterator[dict[str, Any]]:
+    """Where the document speaks of tensors: their paths, types and shapes."""
+    if isinstance(document, dict) and "$tensor" in document:
+        yield document
+    elif isinstance(document, dict | list):
+        for item in document.values() if isinstance(document, dict) else document:
+            yield from tensor_leaves(item)

@@ -1,0 +1,320 @@
+"""How the state of a sharded trainer outlives generations: no rank has it all.
+
+**Planned changes** lose nothing. At the step boundary that all have agreed on, ranks that leave hand their rows to
+those that stay, evenly; in the next generation everybody is sent the rows of its new part.
+
+**A rank that is lost** takes its rows with it. The others go back to the newest copy in memory of which they have
+every row among them, else to the newest durable checkpoint, else to the beginning. So up to `hot_every_steps`
+steps are taken again; where a rank is lost together with the neighbour that keeps its copy, those since the last
+durable checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+
+from oakum_worker.checkpoint.durable import DurableCheckpoints
+from oakum_worker.checkpoint.hot import HotCopies, Ring
+from oakum_worker.checkpoint.sharded import ShardedCheckpoints
+from oakum_worker.parallel import recovery
+from oakum_worker.parallel.layout import Part, Rows
+from oakum_worker.parallel.recovery import Source
+from oakum_worker.parallel.reshard import Places, exchange, gather_documents
+from oakum_worker.parallel.sharded import ShardedEngine
+from oakum_worker.parallel.shards import LocalState, Shards, Snapshot
+from oakum_worker.parallel.sharing import share
+from oakum_worker.protocol import Generation
+from oakum_worker.skeleton import Document, assemble
+from oakum_worker.spec import TrainerSpec
+
+_CPU = torch.device("cpu")
+
+
+class Loop(Protocol):
+    """What the keeper has to know and change of the training loop."""
+
+    @property
+    def step_count(self) -> int:
+        """Finished steps."""
+
+    def rest_of_state(self) -> dict[str, Any]:
+        """The state beside model and optimizer: scheduler, cursor and whatever else there is."""
+
+    def go_on_from(self, rest: Mapping[str, Any]) -> None:
+        """Take up such a state. The task has another model; it and the optimizer have their state already."""
+
+
+class Surroundings(Protocol):
+    """What the keeper has to know of the process it is in."""
+
+    def successor(self, at_least: int) -> tuple[int, int | None] | None:
+        """The number of the generation that follows, not below `at_least`, and this process's rank in it, if any.
+
+        Waits for it. None where this process has to leave whatever follows.
+        """
+
+    def closing(self) -> bool:
+        """Whether this process has been told to leave without waiting for another generation."""
+
+    def initial_parameters(self) -> Rows:
+        """The model's parameters by name, built once more as they were at the very beginning."""
+
+    def warn(self, text: str) -> None:
+        """Tell the user of something that does not end training."""
+
+
+class ShardedKeeper:
+    """Keeps one rank's part of the state, together with the other ranks'. A `Keeper`."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        shards: Shards,
+        engine: ShardedEngine,
+        spec: TrainerSpec,
+        checkpoints: DurableCheckpoints,
+        around: Surroundings,
+    ) -> None:
+        self._loop = loop
+        self._shards = shards
+        self._engine = engine
+        self._spec = spec
+        self._around = around
+        self._durable = ShardedCheckpoints(checkpoints, spec.checkpoint.every_s, around.warn)
+        self._hot = HotCopies()
+        self._generation, self._rank, self._world_size = 0, 0, 1
+        self._beginning = _copied(self._capture())
+        self._first: Snapshot | None = self._snapshot(self._capture())
+        """What the user has built, until there is something else to go on from."""
+        self._held: list[Snapshot] = []
+        """What this rank has of the state that ended generations left."""
+        self._ahead: int | None = None
+        """By how many steps the engine's count is above the loop's while the live state is whole; else None."""
+        self.redone_steps = 0
+        """Finished steps that the present generation has to take again."""
+        engine.votes = self._votes
+
+    def begin(self, generation: Generation, rank: int) -> str:
+        """See `Keeper`."""
+        self._end_generation()
+        self._generation, self._rank, self._world_size = generation.number, rank, generation.world_size
+        snapshots = [*self._held, *self._hot.snapshots()]
+        finished = None if self._first is not None else self._loop.step_count
+        told = self._tell_each_other(recovery.announce(snapshots, finished))
+        source = recovery.choose(told)
+        self._shards.lay_out(self._engine.group, rank, self._world_size)
+        if source is not None:
+            self._take_up(source, snapshots)
+            origin = "survivor" if source.step == recovery.most_finished(told) else "memory"
+        elif self._load_newest():
+            origin = "checkpoint"
+        else:
+            self._begin_anew()
+            origin = "scratch"
+        self._report(recovery.most_finished(told) - self._loop.step_count)
+        self._go_on()
+        return origin
+
+    def durable_due(self) -> bool:
+        """See `Keeper`."""
+        return self._durable.due
+
+    def after_step(self, *, durable: bool) -> bool:
+        """See `Keeper`. Whether the ranks have agreed that who is told to close may leave at this boundary."""
+        arrived, written, failed, closing = self._engine.counted
+        if arrived == self._world_size:
+            self._hot.confirm()
+        self._durable.count(written, failed)
+        hot = self._hot.idle and self._loop.step_count % self._spec.checkpoint.hot_every_steps == 0
+        durable = durable and not self._durable.busy
+        if hot or durable:
+            state = self._capture()
+            if hot:
+                self._hot.start(state, self._loop.step_count, self._generation)
+            if durable:
+                self._durable.start(state, self._loop.step_count, self._part, self._generation)
+        if closing:
+            self._save_together()
+        return closing > 0
+
+    def settle(self) -> None:
+        """Wait until nothing of this rank's is on its way to a neighbour or to the disk."""
+        self._hot.settle()
+        self._durable.wait()
+
+    def before_switch(self, generation: Generation, rank: int) -> None:
+        """See `Keeper`. Those that leave hand over what they have; if all do, the state becomes a checkpoint."""
+        self._hot.settle()
+        followers = self._agree_on_successor()
+        staying = [rank for rank, follower in enumerate(followers) if follower is not None]
+        state = self._capture()
+        if staying:
+            self._held = [self._hand_over(state, staying)]
+            self._durable.conclude(publish=all(self._tell_each_other(self._durable.written)), retry=True)
+        else:
+            self._save_together()
+            self._held = [self._snapshot(state)]
+        self._ahead = None
+
+    def finish(self) -> None:
+        """See `Keeper`."""
+        self._save_together()
+
+    def close(self, *, save: bool) -> None:
+        """See `Keeper`. Several ranks have saved their state before, at a boundary that they agreed on."""
+        if save and self._world_size == 1 and self._is_live():
+            self._save_together()
+        self._durable.wait()
+
+    def close_at_once(self, *, save: bool) -> bool:
+        """See `Keeper`. Others need this rank's rows, which takes until the step boundary."""
+        return self._first is not None
+
+    @property
+    def _part(self) -> Part:
+        return Part(self._world_size, self._rank)
+
+    def _votes(self) -> tuple[int, ...]:
+        return int(self._hot.arrived), *self._durable.outcome(), int(self._around.closing())
+
+    def _capture(self) -> LocalState:
+        return self._shards.capture(self._loop.rest_of_state())
+
+    def _snapshot(self, state: LocalState, handed: Mapping[Part, Rows] | None = None) -> Snapshot:
+        rows = {path: tensor.to(_CPU) for path, tensor in state.rows.items()}
+        whole = {path: tensor.to(_CPU) for path, tensor in state.whole.items()}
+        parts = {self._shards.part: rows, **(handed or {})}
+        return Snapshot(self._loop.step_count, self._generation, state.document, whole, parts)
+
+    def _tell_each_other(self, document: Any) -> list[Any]:
+        return gather_documents(document, self._engine.group, self._world_size)
+
+    def _is_live(self) -> bool:
+        """Whether the model and the optimizer hold this rank's part of the last finished step's state."""
+        return self._ahead is not None and self._engine.steps - self._loop.step_count == self._ahead
+
+    def _end_generation(self) -> None:
+        """Keep what there is of the generation before, which may have broken at any point."""
+        self._hot.abandon()
+        self._durable.conclude(publish=False, retry=True)
+        if self._is_live():
+            self._held.append(self._snapshot(self._capture()))
+        self._ahead = None
+
+    def _go_on(self) -> None:
+        """From here on this generation's state is the one that counts, once all ranks have it."""
+        self._ahead = self._engine.steps - self._loop.step_count
+        self._tell_each_other(None)
+        self._held, self._first = [], None
+        self._hot.enter(self._ring())
+        if self._hot.idle:
+            self._hot.start(self._capture(), self._loop.step_count, self._generation)
+
+    def _ring(self) -> Ring | None:
+        if self._engine.group is None:
+            return None
+        per_node = self._spec.ranks_per_node
+        distance = per_node if self._world_size > per_node else 1
+        return Ring(self._engine.group, self._rank, self._world_size, distance)
+
+    def _take_up(self, source: Source, snapshots: list[Snapshot]) -> None:
+        """Deal what the ranks still have of a step among them anew."""
+        own = next((snapshot for snapshot in snapshots if source.is_of(snapshot)), None)
+        spoken = None
+        if source.speaker == self._rank:
+            assert own is not None
+            spoken = {"document": own.document, "whole": own.whole}
+        self._deal(spoken, source.speaker, Places(source.holders, source.rows(snapshots, self._rank)))
+
+    def _begin_anew(self) -> None:
+        """Rank 0 deals out what the user has built."""
+        spoken, rows = None, {}
+        if self._rank == 0:
+            spoken = {"document": self._beginning.document, "whole": self._beginning.whole}
+            model = self._beginning.document["model"]
+            parameters = self._around.initial_parameters() if self._first is None else None
+            given = self._first.parts[Part(1, 0)] if self._first is not None else {}
+            if parameters is not None:
+                given = {model[name]["$tensor"]: tensor.detach().to(_CPU) for name, tensor in parameters.items()}
+            rows = {Part(1, 0): given}
+        self._deal(spoken, 0, Places({Part(1, 0): 0}, rows))
+
+    def _deal(self, spoken: Any, speaker: int, held: Places) -> None:
+        group = self._engine.group
+        if group is not None:
+            spoken = share(spoken, group, self._rank, speaker, _CPU)
+        document, whole = spoken["document"], spoken["whole"]
+        rows = self._shards.allocate(document)
+        needed = Places({Part(self._world_size, r): r for r in range(self._world_size)}, {self._part: rows})
+        exchange(self._shards.split_tensors(document), held, needed, group, self._rank)
+        self._fill(document, whole, rows)
+
+    def _fill(self, document: Document, whole: Rows, rows: Rows) -> None:
+        self._shards.fill(document, whole, rows)
+        rest = {key: value for key, value in document.items() if key not in ("model", "optimizer")}
+        self._loop.go_on_from(assemble(rest, whole))
+
+    def _load_newest(self) -> bool:
+        """Take up the newest durable checkpoint that all ranks can read; False where there is none."""
+        for stored in self._durable.stored(self._part, self._tell_each_other):
+            rows = self._shards.allocate(stored.document)
+            whole, fault = stored.try_reading(self._shards.split_tensors(stored.document), self._part, rows)
+            if not any(self._tell_each_other(fault)):
+                self._fill(stored.document, whole, rows)
+                return True
+        return False
+
+    def _agree_on_successor(self) -> list[int | None]:
+        """Every present rank's rank in the generation that follows, None for those that leave.
+
+        They hear of generations at their own times, so those who know an older one wait for the newest.
+        """
+        at_least = 0
+        while True:
+            following = self._around.successor(at_least)
+            told = self._tell_each_other(following)
+            numbers = {answer[0] for answer in told if answer is not None}
+            if len(numbers) <= 1:
+                return [None if answer is None else answer[1] for answer in told]
+            at_least = max(numbers)
+
+    def _hand_over(self, state: LocalState, staying: list[int]) -> Snapshot:
+        """Collective: spread the parts of all ranks that do not stay evenly over those that do."""
+        leaving = [rank for rank in range(self._world_size) if rank not in staying]
+        parts = {rank: Part(self._world_size, rank) for rank in leaving}
+        receivers = {piece: staying[piece.index] for part in parts.values() for piece in part.shares(len(staying))}
+        handed = {
+            piece: {tensor.path: tensor.empty(piece) for tensor in state.tensors}
+            for piece, receiver in receivers.items()
+            if receiver == self._rank
+        }
+        own = self._snapshot(state)
+        held = Places({part: rank for rank, part in parts.items()}, own.parts if self._rank in parts else {})
+        exchange(state.tensors, held, Places(receivers, handed), self._engine.group, self._rank)
+        return self._snapshot(state, handed)
+
+    def _save_together(self) -> None:
+        """Collective: a durable checkpoint of this step boundary. One that cannot be written is reported."""
+        self._durable.conclude(publish=False)
+        self._durable.start(self._capture(), self._loop.step_count, self._part, self._generation)
+        self._durable.wait()
+        self._durable.conclude(publish=all(self._tell_each_other(self._durable.written)))
+        self._durable.wait()
+        self._tell_each_other(None)
+
+    def _report(self, redone_steps: int) -> None:
+        self.redone_steps = redone_steps
+        if redone_steps > 0 and self._rank == 0:
+            first = self._loop.step_count + 1
+            self._around.warn(
+                f"steps {first} to {first + redone_steps - 1} are taken again: a rank was lost with its part of "
+                f"their results, and the state of step {first - 1} is the newest that is there in full"
+            )
+
+
+def _copied(state: LocalState) -> LocalState:
+    """Without the rows, and with copies of the rest."""
+    return LocalState(state.document, {path: tensor.clone() for path, tensor in state.whole.items()}, {}, [])
