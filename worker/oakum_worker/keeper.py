@@ -33,8 +33,11 @@ class Keeper(Protocol):
     def durable_due(self) -> bool:
         """Whether a durable checkpoint should be asked for; rank 0's answer counts."""
 
-    def after_step(self, *, durable: bool) -> None:
-        """Do what is due at this step boundary; `durable`, the same on every rank, is what rank 0 asked for."""
+    def after_step(self, *, durable: bool) -> bool:
+        """Do what is due at this step boundary; `durable`, the same on every rank, is what rank 0 asked for.
+
+        Returns whether a rank that has been told to close may do so here.
+        """
 
     def before_switch(self, generation: Generation, rank: int) -> None:
         """Every rank has agreed to leave the generation at this step boundary. Its group still stands."""
@@ -121,12 +124,13 @@ class ReplicatedKeeper:
         """See `Keeper`."""
         return time.monotonic() - self._written_s >= self._spec.every_s
 
-    def after_step(self, *, durable: bool) -> None:
+    def after_step(self, *, durable: bool) -> bool:
         """See `Keeper`."""
         if durable and self._rank == 0:
             self._save(background=True)
         if self._alone and self._rank == 0 and self._loop.step_count % self._spec.hot_every_steps == 0:
             self._copy_to_memory()
+        return True
 
     def _copy_to_memory(self) -> None:
         """Nobody else holds the state: have a copy that a crash of this process does not take along."""

@@ -9,7 +9,6 @@ agent ends the process, whatever the main thread does.
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -19,19 +18,20 @@ from pathlib import Path
 
 import torch
 
-from oakum_worker.channel import Command, NewsWriter
+from oakum_worker.channel import NewsWriter
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.host_memory import HostMemory
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.group import GenerationGroup
 from oakum_worker.keeper import Keeper, ReplicatedKeeper
 from oakum_worker.membership import Mailbox, next_generation
+from oakum_worker.parallel.sharded import ShardedEngine, warm_up
 from oakum_worker.protocol import Failure, FragmentConfig, Generation, Phase, Switch
+from oakum_worker.rank_threads import Commands, end_process, give_signs_of_life
 from oakum_worker.reporter import ProgressReporter
+from oakum_worker.sharded_keeper import ShardedKeeper
 from oakum_worker.task import load_task
 from oakum_worker.trainer import StepResult, TrainingLoop
-
-_PULSE_S = 0.5
 
 
 class RankProcess:
@@ -116,7 +116,7 @@ class RankProcess:
             if rank == 0:
                 signal, durable = self._mailbox.pending(generation.number), self._keeper.durable_due()
             result = self._loop.step(signal, checkpoint=durable)
-            self._after_step(result, rank)
+            may_close = self._after_step(result, rank)
             if first_step:
                 self._report_switch(generation, rank, source)
                 first_step = False
@@ -125,17 +125,22 @@ class RankProcess:
                 self._agreed = result.signal
                 self._keeper.before_switch(generation, rank)
                 return False
-            if self._mailbox.closing:
+            if self._mailbox.closing and may_close:
                 return False
         self._finish(rank)
         return True
 
-    def _after_step(self, result: StepResult, rank: int) -> None:
-        self._keeper.after_step(durable=result.checkpoint)
+    def _after_step(self, result: StepResult, rank: int) -> bool:
+        may_close = self._keeper.after_step(durable=result.checkpoint)
         if rank == 0:
             self._reporter.step(result.loss, result.samples)
-            if self._loop.evaluation_due:
-                self._reporter.metrics = self._loop.evaluate()
+        if self._loop.evaluation_due:
+            self._evaluate(rank)
+        return may_close
+
+    def _evaluate(self, rank: int) -> None:
+        if rank == 0 or self._loop.shards is not None:
+            self._reporter.metrics = self._loop.evaluate()
 
     def _report_switch(self, generation: Generation, rank: int, source: str) -> None:
         if rank != 0:
@@ -148,8 +153,7 @@ class RankProcess:
 
     def _finish(self, rank: int) -> None:
         """Evaluate and make the end durable."""
-        if rank == 0:
-            self._reporter.metrics = self._loop.evaluate()
+        self._evaluate(rank)
         self._keeper.finish()
         if rank == 0:
             self._reporter.flush(final=True)
@@ -161,47 +165,55 @@ class RankProcess:
             self._reporter.flush()
 
 
-class Commands:
-    """The thread that obeys the agent."""
+class _Surroundings:
+    """What the keeper of a sharded trainer has to know of its process."""
 
-    def __init__(self, news: NewsWriter, mailbox: Mailbox, group: GenerationGroup) -> None:
-        self._news = news
+    def __init__(self, config: FragmentConfig, local_rank: int, mailbox: Mailbox, news: NewsWriter) -> None:
+        self._config = config
+        self._local_rank = local_rank
         self._mailbox = mailbox
-        self._group = group
-        self._keeper: Keeper | None = None
-        self._reporter: ProgressReporter | None = None
+        self._news = news
 
-    def serve(self, keeper: Keeper, reporter: ProgressReporter) -> None:
-        """From now on there is a state to leave behind."""
-        self._keeper, self._reporter = keeper, reporter
+    def successor(self, at_least: int) -> tuple[int, int | None] | None:
+        """Waits for a generation not below `at_least`: its number, and this process's rank in it, if any."""
+        directive = self._mailbox.wait_for(lambda d: d.generation is not None and d.generation.number >= at_least)
+        if directive is None or directive.generation is None:
+            return None
+        first = directive.generation.first_rank(self._config.fragment)
+        return directive.generation.number, None if first is None else first + self._local_rank
 
-    def run(self) -> None:
-        """Read the agent's commands until it is gone, then end the process at once."""
-        for line in sys.stdin:
-            self._obey(Command.model_validate_json(line))
-        # The rank leads a process group of its own: what the user's code has started goes with it.
-        os.killpg(os.getpgrp(), signal.SIGKILL)
+    def closing(self) -> bool:
+        """Whether this process has been told to leave without waiting for another generation."""
+        return self._mailbox.closing
 
-    def _obey(self, command: Command) -> None:
-        directive = self._mailbox.put(command)
-        if (broken := self._group.cut(directive.over)) is not None:
-            # Said here and not by the training thread, which may be in the middle of a long step.
-            self._news.send(broken=broken)
-        if directive.generation is not None:
-            self._group.cut_forming(below=directive.generation.number)
-        if command.close and self._keeper is not None and self._keeper.close_at_once(save=command.save):
-            if command.save and self._reporter is not None:
-                self._reporter.flush()
-            self._news.send(phase=Phase.LEFT)
-            _end_process()
+    def initial_parameters(self) -> dict[str, torch.Tensor]:
+        """The model's parameters by name, built once more as they were at the very beginning."""
+        return dict(load_task(self._config.spec).model.named_parameters())
+
+    def warn(self, text: str) -> None:
+        """Tell the user of something that does not end training."""
+        self._news.send(warning=text)
 
 
-def _give_signs_of_life(news: NewsWriter, loop: TrainingLoop, step_timeout_s: float) -> None:
-    """Until the task's code takes longer for one step than any step may."""
-    while loop.computing_s <= step_timeout_s:
-        news.send()
-        time.sleep(_PULSE_S)
-    news.send(hangs=True, warning=f"a step had not ended after {step_timeout_s:g} s (step_timeout_s)")
+def _keeper(
+    loop: TrainingLoop,
+    config: FragmentConfig,
+    local_rank: int,
+    checkpoints: DurableCheckpoints,
+    memory: int,
+    mailbox: Mailbox,
+    news: NewsWriter,
+) -> Keeper:
+    """The keeper of a trainer of this kind, with what a process before this one has left to it."""
+    around = _Surroundings(config, local_rank, mailbox, news)
+    if loop.shards is not None:
+        assert isinstance(loop.engine, ShardedEngine)
+        warm_up()
+        return ShardedKeeper(loop, loop.shards, loop.engine, config.spec, checkpoints, around)
+    host_memory = HostMemory(memory) if local_rank == 0 else None
+    keeper = ReplicatedKeeper(loop, config.spec.checkpoint, checkpoints, host_memory, around.warn)
+    keeper.recall()
+    return keeper
 
 
 def _describe(error: Exception, loop: TrainingLoop | None) -> Failure:
@@ -212,13 +224,6 @@ def _describe(error: Exception, loop: TrainingLoop | None) -> Failure:
         message=text,
         traceback="".join(traceback.format_exception(error))[-8000:],
     )
-
-
-def _end_process() -> None:
-    """Interpreter and torch teardown take long and can hang on a broken group; nothing is left to tear down."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, after: str) -> None:
@@ -237,23 +242,16 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
         loop = TrainingLoop(load_task(spec), spec)
         checkpoints = DurableCheckpoints(Path(config.checkpoint_dir), keep=spec.checkpoint.keep)
         threading.Thread(target=checkpoints.prepare, daemon=True, name="imports").start()
-        keeper = ReplicatedKeeper(
-            loop,
-            spec.checkpoint,
-            checkpoints,
-            HostMemory(int(memory)) if local_rank == "0" else None,
-            warn=lambda text: news.send(warning=text),
-        )
-        keeper.recall()
+        keeper = _keeper(loop, config, int(local_rank), checkpoints, int(memory), mailbox, news)
         reporter = ProgressReporter(news, loop, checkpoints)
         commands.serve(keeper, reporter)
         pulse = (news, loop, spec.step_timeout_s)
-        threading.Thread(target=_give_signs_of_life, args=pulse, daemon=True, name="pulse").start()
+        threading.Thread(target=give_signs_of_life, args=pulse, daemon=True, name="pulse").start()
         RankProcess(config, int(local_rank), news, mailbox, group, loop, keeper, reporter, after=int(after)).run()
     except Exception as error:
         traceback.print_exc()
         news.send(phase=Phase.FAILED, failure=_describe(error, loop))
-    _end_process()
+    end_process()
 
 
 if __name__ == "__main__":

@@ -272,7 +272,7 @@ class ShardedKeeper:
 
         They hear of generations at their own times, so those who know an older one wait for the newest.
         """
-        at_least = 0
+        at_least = self._generation + 1
         while True:
             following = self._around.successor(at_least)
             told = self._tell_each_other(following)

@@ -7,7 +7,8 @@ being by taking a step with it, which leaves Adam's step count at 1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -31,9 +32,13 @@ class Part(Protocol):
 
 def capture(task: Task, cursor: Cursor, parts: Mapping[str, Part]) -> State:
     """The state as it stands, with that of the other `parts` of the trainer."""
+    own = {"model": dict(task.model.state_dict()), "optimizer": _capture_optimizer(task)}
+    return own | capture_rest(task, cursor, parts)
+
+
+def capture_rest(task: Task, cursor: Cursor, parts: Mapping[str, Part]) -> State:
+    """The state without that of model and optimizer."""
     return {
-        "model": dict(task.model.state_dict()),
-        "optimizer": _capture_optimizer(task),
         "scheduler": None if task.scheduler is None else task.scheduler.state_dict(),
         "cursor": {"step": cursor.step, "epoch": cursor.epoch, "consumed": cursor.consumed},
         "parts": {name: part.state_dict() for name, part in parts.items()},
@@ -46,22 +51,34 @@ def restore(task: Task, state: State, parts: Mapping[str, Part]) -> Cursor:
     A part that the state knows nothing of stays as it is: it has come to the task since. Raises
     `CheckpointError` where the state belongs to another model, optimizer or scheduler.
     """
-    try:
-        cursor = Cursor(**state["cursor"])
+    with _fitting():
         task.model.load_state_dict(state["model"])
         _restore_optimizer(task, state["optimizer"])
+    return restore_rest(task, state, parts)
+
+
+def restore_rest(task: Task, state: Mapping[str, Any], parts: Mapping[str, Part]) -> Cursor:
+    """The same without model and optimizer, which have theirs already."""
+    with _fitting():
+        cursor = Cursor(**state["cursor"])
         if task.scheduler is not None:
             task.scheduler.load_state_dict(state["scheduler"])
         known = state.get("parts", {})
         for name, part in parts.items():
             if name in known:
                 part.load_state_dict(_copied(known[name]))
+    return cursor
+
+
+@contextmanager
+def _fitting() -> Iterator[None]:
+    try:
+        yield
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
             f"the state does not fit the task ({error}): use the model, optimizer and scheduler it was made with, "
             "or begin a new trainer"
         ) from error
-    return cursor
 
 
 def _capture_optimizer(task: Task) -> dict[str, Any]:

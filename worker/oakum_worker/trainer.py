@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,7 +22,11 @@ from oakum_worker.batch_size import batch_sizes
 from oakum_worker.buffers import BufferSnapshot
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.data import GradientReducer, Reduced
+from oakum_worker.parallel.sharded import Chunk, ShardedEngine, lost_peers
+from oakum_worker.parallel.sharded import chunks as chunks_of_all
+from oakum_worker.parallel.shards import Shards
 from oakum_worker.parallel.sharing import share
+from oakum_worker.parallel.template import ModelTemplate
 from oakum_worker.randomness import mix, seed_everything
 from oakum_worker.sampler import Cursor, ElasticSampler, share_of
 from oakum_worker.skeleton import dismantle
@@ -67,7 +72,14 @@ class TrainingLoop:
         self._cursor = Cursor()
         self._updater = Updater(task, spec)
         self._parts: dict[str, state.Part] = {"updater": self._updater, "batches": self._batches}
-        self._reducer = GradientReducer(task.model, measure_noise=self._batches.measures_noise)
+        self.shards: Shards | None = None
+        """Where the trainer is sharded: the task's model and optimizer, laid out anew for each generation."""
+        self.engine: GradientReducer | ShardedEngine
+        if spec.parallel.data == "sharded":
+            self.shards = Shards(task, ModelTemplate(task.model))
+            self.engine = ShardedEngine(self.shards)
+        else:
+            self.engine = GradientReducer(task.model, measure_noise=self._batches.measures_noise)
         self._buffers = BufferSnapshot(task.model)
         self._device = next(task.model.parameters()).device
         self._boundary = threading.Lock()
@@ -85,7 +97,7 @@ class TrainingLoop:
         """Go on as `rank` of `world_size` in `group`; None, or a size of 1, is alone. Does not communicate."""
         self._group = group if world_size > 1 else None
         self._rank, self._world_size = rank, world_size
-        self._reducer.join(self._group, world_size)
+        self.engine.join(self._group, world_size)
 
     def step(self, signal: int = 0, *, checkpoint: bool = False) -> StepResult:
         """Take one optimizer step on the next global batch.
@@ -100,14 +112,14 @@ class TrainingLoop:
             self._buffers.take()
             self._in_step = True
         try:
-            with self._computing():
+            with self._computing(), self._peers("during a step"):
                 reduced = self._compute_gradients(cursor, num_samples, signal, checkpoint)
         except BaseException:
             with self._boundary:
                 self._buffers.restore()
                 self._in_step = False
             raise
-        with self._boundary:
+        with self._boundary, self._peers("in the optimizer"):
             self._update(cursor, num_samples, reduced)
             self._in_step = False
         return StepResult(
@@ -129,9 +141,11 @@ class TrainingLoop:
     def _compute_gradients(self, cursor: Cursor, num_samples: int, signal: int, checkpoint: bool) -> Reduced:
         share = share_of(num_samples, self._rank, self._world_size)
         seed_everything(mix(self._spec.seed, cursor.step, self.samples + share.start))
-        self._reducer.begin(len(share), num_samples, signal, flag=int(checkpoint), carried=self._batches.carried)
-        for chunk in self._micro_batches(share):
-            batch = self.task.read(self._sampler.indices(cursor, chunk))
+        carried: dict[str, Any] = {"carried": self._batches.carried} if self._batches.measures_noise else {}
+        self.engine.begin(len(share), num_samples, signal, flag=int(checkpoint), **carried)
+        chunks = self._chunks(num_samples)
+        for chunk in chunks:
+            batch = self.task.read(self._sampler.indices(cursor, chunk.positions))
             with self._updater.forward():
                 loss = self.task.loss(self.task.model, batch)
             if not isinstance(loss, torch.Tensor):
@@ -141,9 +155,14 @@ class TrainingLoop:
                     f"the loss has shape {tuple(loss.shape)} and requires_grad={loss.requires_grad}: return the "
                     "mean over the batch's samples, a scalar that depends on the model's parameters"
                 )
-            self._reducer.backward(loss, len(chunk), last=chunk.stop == share.stop, scale=self._updater.loss_scale)
+            scale = self._updater.loss_scale
+            self.engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
         self._computing_since_s = None  # from here on it may be others that this rank waits for
-        return self._reducer.finish()
+        return self.engine.finish()
+
+    def _peers(self, when: str) -> AbstractContextManager[None]:
+        """Within it, errors of collectives that sharded tensors start by themselves are `GroupError`s."""
+        return nullcontext() if self.shards is None else lost_peers(when)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
@@ -159,12 +178,18 @@ class TrainingLoop:
         since_s = self._computing_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 
-    def _micro_batches(self, share: range) -> Iterator[range]:
-        size = self._spec.micro_batch or max(len(share), 1)
+    def _chunks(self, num_samples: int) -> list[Chunk]:
+        """The micro-batches that this rank computes of a global batch; none where it has no share."""
+        size = self._spec.micro_batch
+        if self.shards is not None:
+            return chunks_of_all(num_samples, self._rank, self._world_size, size)
+        share = share_of(num_samples, self._rank, self._world_size)
+        size = size or max(len(share), 1)
         if self._batches.measures_noise and self._world_size == 1:
             size = min(size, max(-(-len(share) // 2), 1))  # noise shows in what parts of a batch differ in
-        for start in range(share.start, share.stop, size):
-            yield range(start, min(start + size, share.stop))
+        starts = range(share.start, share.stop, size)
+        parts = [range(start, min(start + size, share.stop)) for start in starts]
+        return [Chunk(part, len(part)) for part in parts]
 
     @property
     def finished(self) -> bool:
@@ -209,13 +234,16 @@ class TrainingLoop:
         return self.task.evaluate is not None and at_epoch_end and due
 
     def evaluate(self) -> dict[str, float]:
-        """The task's metrics; none where it has no `evaluate`. For rank 0 alone: it does not communicate."""
+        """The task's metrics; none where it has no `evaluate`.
+
+        For rank 0 alone, as it does not communicate; on every rank of a sharded trainer, where `forward` does.
+        """
         if self.task.evaluate is None:
             return {}
         modes = {module: module.training for module in self.task.model.modules()}
         self.task.model.eval()
         try:
-            with torch.no_grad(), self._computing():
+            with torch.no_grad(), self._computing(), self._peers("in an evaluation"):
                 metrics = self.task.evaluate(self.task.model)
         finally:
             _restore_modes(modes)
@@ -245,6 +273,16 @@ class TrainingLoop:
         """Go on from a state. Raises `CheckpointError` where it does not fit the task."""
         with self._boundary:
             self._cursor = state.restore(self.task, loaded, self._parts)
+
+    def rest_of_state(self) -> state.State:
+        """The state without that of model and optimizer, of which each rank of a sharded trainer has a part."""
+        return state.capture_rest(self.task, self._cursor, self._parts)
+
+    def go_on_from(self, rest: Mapping[str, Any]) -> None:
+        """Take up such a state. The task has another model; it and the optimizer have their state already."""
+        with self._boundary:
+            self._buffers = BufferSnapshot(self.task.model)
+            self._cursor = state.restore_rest(self.task, rest, self._parts)
 
     def share_state(self, source: int) -> None:
         """Collective: bring every rank of the group to the state of rank `source`, bit for bit.

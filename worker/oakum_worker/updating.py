@@ -53,7 +53,6 @@ class Updater:
         """Raises `TaskError` where the task's optimizer or weights do not go with what the spec asks for."""
         self._optimizer = task.optimizer
         self._scheduler = task.scheduler
-        self._parameters = [p for group in task.optimizer.param_groups for p in group["params"]]
         self._device = next(task.model.parameters()).device
         self._autocast = _AUTOCAST_TYPES.get(spec.precision)
         self._clip_grad_norm = spec.clip_grad_norm
@@ -100,6 +99,11 @@ class Updater:
         if self._scaler is not None:
             self._scaler.load_state_dict(state["scaler"])
             self._loss_scale = self._scaler.get_scale()
+
+    @property
+    def _parameters(self) -> list[torch.nn.Parameter]:
+        """The optimizer's; a sharded trainer has others in each generation."""
+        return [p for group in self._optimizer.param_groups for p in group["params"]]
 
     def _scale_losses(self) -> None:
         half = next((p for p in self._parameters if p.dtype == torch.float16), None)

@@ -1,0 +1,48 @@
+"""A sharded trainer through the real service: no rank has the whole state, and training is the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from oakum_service.client import OakumClient
+from oakum_service.states import TrainerState
+from oakum_worker.task import load_task
+from oakum_worker.trainer import TrainingLoop
+from running_service import RunningService, small_spec, wait_for_size, wait_until
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("sharded")]
+
+
+def formed_messages(client: OakumClient) -> list[str]:
+    return [event.message for event in client.recent_events(500).events if event.kind == "generation.formed"]
+
+
+def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_does(service: RunningService) -> None:
+    spec = small_spec(
+        "sharded",
+        epochs=60,
+        max_nodes=3,
+        parallel={"data": "sharded"},
+        arguments={"step_s": 0.02},
+        checkpoint={"every_s": 3600.0, "hot_every_steps": 5},
+    )
+    client = service.start()
+    client.submit(spec)
+    before = wait_for_size(client, "sharded", 3)
+    next(iter(service.ranks().values())).kill()
+    wait_until("the others go on", lambda: client.trainer("sharded").step > before.step + 20)
+    service.take_nodes(2, run_s=1.0)
+    wait_until("it shrinks", lambda: len(client.trainer("sharded").nodes) < 3)
+    wait_until(
+        "it finishes", lambda: client.trainer("sharded").state in (TrainerState.FINISHED, TrainerState.FAILED), 180.0
+    )
+    found = client.trainer("sharded")
+    assert found.state is TrainerState.FINISHED, found.message
+
+    alone = TrainingLoop(load_task(spec.model_copy(update={"arguments": {}})), spec)
+    while not alone.finished:
+        loss = alone.step().loss
+    assert found.step == alone.step_count
+    assert found.loss == pytest.approx(loss, rel=1e-9)
+    sources = {message.split(": ")[1].split(" at step")[0] for message in formed_messages(client)[1:]}
+    assert sources <= {"goes on", "goes on from memory", "resumes from its checkpoint"}
