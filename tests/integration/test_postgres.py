@@ -325,20 +325,26 @@ class TestReports:
                 assert seen == [2], "and the one that writes reads what has been reported meanwhile"
             submitting.result(30.0)
 
-    def test_first_reports_at_the_same_moment_make_one_row(self, api: ApiUnderTest) -> None:
+    @pytest.mark.parametrize("known", [False, True])
+    def test_two_reports_of_one_agent_at_the_same_moment_leave_the_newer(
+        self, api: ApiUnderTest, engine: Engine, known: bool
+    ) -> None:
+        """Both are its first ones, or neither is."""
         fragment = api.add_fragment(api.submit()["id"])
-        agent = api.fragment_client(fragment)
-        together = threading.Barrier(6)
-
-        def send(sequence: int) -> int:
-            together.wait(20.0)
-            return agent.post(f"/v1/fragments/{fragment}/report", json=report(sequence)).status_code
-
-        with ThreadPoolExecutor(6) as threads:
-            assert set(threads.map(send, range(1, 7))) == {204}
+        agent, path = api.fragment_client(fragment), f"/v1/fragments/{fragment}/report"
+        if known:
+            assert agent.post(path, json=report(1)).status_code == 204
+        with ThreadPoolExecutor(1) as thread:
+            with open_reporters(engine).begin() as session:
+                newer = Report(fragment_id=fragment, sequence=9, received_at=5.0, body=report(9))
+                session.merge(newer)
+                session.flush()
+                sending = thread.submit(agent.post, path, json=report(8))
+                wait_until("the older waits or is written", lambda: sending.done() or is_blocked(engine))
+            assert sending.result(30.0).status_code == 204
         kept = api.stored_report(fragment)
         assert kept is not None
-        assert kept.sequence == 6
+        assert kept.sequence == 9
 
     def test_one_agents_report_does_not_wait_for_anothers(self, api: ApiUnderTest, engine: Engine) -> None:
         trainer = api.submit()["id"]

@@ -110,7 +110,7 @@ def _places(view: TrainerView) -> Iterator[tuple[str, str]]:
     warming = [f"{each.node} for {duration(max(0.0, now - each.launched_at))}" for each in view.warming]
     yield "Warming up", ", ".join(warming)
     launched = {*view.nodes, *(each.node for each in view.warming)}
-    yield "Not launched", ", ".join(node for node in view.granted if node not in launched)
+    yield "Also granted", ", ".join(node for node in view.granted if node not in launched)
     if not view.state.ended:
         yield "Leaving", ", ".join(node for node in view.nodes if node not in view.granted)
         yield "Why", view.reason

@@ -5,6 +5,7 @@ Written as a decision over values so that every order of reports, losses and rel
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from oakum_worker.protocol import Phase
@@ -14,7 +15,7 @@ SAID_GOODBYE = (Phase.LEFT, Phase.FINISHED, Phase.FAILED)
 
 _LOST = "lost"
 _REGROUPED = "regrouped"
-"""All members are still there, and a connection between them has broken."""
+"""A connection between members has broken, with nobody known to be gone: a rank may have died and begun anew."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def decide(now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int)
         over=over,
         closer=_closer(members, lost) if not target else None,
         lost=lost,
-        cause=_cause(now, target, lost),
+        cause=_cause(now, target, lost, broke=bool(now.members) and over == now.generation),
     )
 
 
@@ -129,13 +130,14 @@ def _closer(members: list[FragmentView], lost: tuple[str, ...]) -> str | None:
     return next((f.id for f in members if f.alive and f.id not in lost), None)
 
 
-def _cause(now: Membership, target: tuple[str, ...], lost: tuple[str, ...]) -> str:
+def _cause(now: Membership, target: tuple[str, ...], lost: tuple[str, ...], *, broke: bool) -> str:
     joined = len(set(target) - set(now.members))
     left = len(set(now.members) - set(target) - set(lost))
     parts = [(joined, "joined"), (left, "left"), (len(lost), _LOST)]
-    return ", ".join(f"{count} {verb}" for count, verb in parts if count) or _REGROUPED
+    said = [f"{count} {verb}" for count, verb in parts if count]
+    return ", ".join(said if lost or not broke else [*said, _REGROUPED])
 
 
 def is_unplanned(cause: str) -> bool:
     """Whether a decision of that cause was called for by something that went wrong."""
-    return cause == _REGROUPED or _LOST in cause.split()
+    return bool({_LOST, _REGROUPED} & set(re.findall(r"\w+", cause)))

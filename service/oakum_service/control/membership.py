@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.control import journal
 from oakum_service.control.accounts import Account
-from oakum_service.control.decide import SAID_GOODBYE, Decision, FragmentView, Membership, decide
+from oakum_service.control.decide import SAID_GOODBYE, Decision, FragmentView, Membership, decide, is_unplanned
 from oakum_service.control.endings import end
 from oakum_service.control.intake import ReportIntake
 from oakum_service.db.models import Fragment, FragmentState, GenerationRecord, Report, Trainer
@@ -63,7 +63,7 @@ class MembershipKeeper:
             _publish(session, trainer, fragments, decision)
             _give_up([fragment for fragment in fragments if fragment.id in lost], reports)
         _move_on(session, trainer, fragments, reports)
-        _keep_account(trainer, lost)
+        _keep_account(trainer, unplanned=decision is not None and is_unplanned(decision.cause))
         return lost
 
     def _fail_if_hung(self, session: Session, trainer: Trainer, fragments: list[Fragment]) -> None:
@@ -135,7 +135,7 @@ def _is_on_its_way(fragment: Fragment, report: FragmentReport | None) -> bool:
     return wanted and (report is None or report.phase in _ON_ITS_WAY)
 
 
-def _keep_account(trainer: Trainer, lost: tuple[str, ...]) -> None:
+def _keep_account(trainer: Trainer, *, unplanned: bool) -> None:
     """What the trainer's time goes into follows from its state; the first step after a cold start is heard of."""
     if trainer.started_at is None:
         return
@@ -146,7 +146,7 @@ def _keep_account(trainer: Trainer, lost: tuple[str, ...]) -> None:
         if account.use is not TimeUse.TRAINING:
             account = account.turn_to(TimeUse.COLD_START, now)
     else:
-        if account.use is TimeUse.TRAINING and lost:
+        if account.use is TimeUse.TRAINING and unplanned:
             # Its last step ended some time before anyone knew that nobody was left to take another.
             account = account.stalled(TimeUse.LOSS, account.silent_s(now), now)
         starting = trainer.state == TrainerState.STARTING

@@ -200,7 +200,7 @@ def test_show_tells_progress_size_and_reason(service: Service, output: Output) -
 def shown_lines(output: Output) -> dict[str, str]:
     """What `show` prints in lines that begin with a name: name -> the rest, bars left out."""
     lines = [" ".join(word for word in line.split() if set(word) - set("━╸╺")) for line in output().splitlines()]
-    names = ("Nodes", "Warming up", "Not launched", "Leaving", "Why", "Checkpoint", "Time", "training", "growing")
+    names = ("Nodes", "Warming up", "Also granted", "Leaving", "Why", "Checkpoint", "Time", "training", "growing")
     names += ("shrinking", "after losses", "starting cold", "without nodes", "warm-up", "Samples", "Rescales")
     return {name: line.removeprefix(name).strip() for line in lines for name in names if line.startswith(name)}
 
@@ -228,7 +228,7 @@ def test_show_tells_where_time_went_and_what_rescales_cost(service: Service, out
     assert shown_lines(output) == {
         "Nodes": "n1 (rank 0), n2",
         "Warming up": "n3 for 12 s",
-        "Not launched": "n4",
+        "Also granted": "n4",
         "Leaving": "n2",
         "Why": "It gets every hole.",
         "Checkpoint": "step 1,100, 34 s ago",

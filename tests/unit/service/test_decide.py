@@ -86,6 +86,12 @@ def test_after_a_break_with_nobody_lost_all_regroup() -> None:
     assert decision == Decision(("a", "b"), 1, cause="regrouped")
 
 
+def test_a_rank_that_died_and_begins_anew_is_left_out_as_no_plan_wanted_it() -> None:
+    fragments = (training("a", broken=1, phase=Phase.WARMING), training("b", broken=1, phase=Phase.BROKEN))
+    decision = decide(Membership(1, ("a", "b"), 1), fragments, min_nodes=1)
+    assert decision == Decision(("b",), 1, cause="1 left, regrouped")
+
+
 def test_a_member_that_does_not_answer_in_time_is_given_up() -> None:
     fragments = (training("a", broken=1, phase=Phase.BROKEN), training("b", overdue=True))
     decision = decide(Membership(1, ("a", "b"), 1), fragments, min_nodes=1)

@@ -122,6 +122,17 @@ def test_a_broken_connection_counts_as_a_loss(trainer: ScriptedTrainer) -> None:
     assert trainer.view.stalls["loss"].last_s == 1.5
 
 
+def test_a_rank_that_begins_anew_on_its_node_was_lost(trainer: ScriptedTrainer) -> None:
+    grow(trainer, "b", 2.0)
+    trainer.say("b", Phase.WARMING, broken=2)
+    trainer.turn()
+    trainer.say("a", Phase.BROKEN, broken=2)
+    trainer.turn()
+    trainer.switch("a", 3, 0, stall_s=0.4)
+    trainer.turn()
+    assert {kind: stall.last_s for kind, stall in trainer.view.stalls.items()} == {"grow": 2.0, "loss": 0.4}
+
+
 def test_a_cold_start_is_no_stall(trainer: ScriptedTrainer) -> None:
     assert trainer.view.stalls == {}
     assert trainer.view.last_stall_s is None

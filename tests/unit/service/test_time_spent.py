@@ -127,6 +127,20 @@ def test_the_time_before_the_loss_of_the_last_replica_was_noticed_is_lost(traine
     assert spent(trainer) == {"cold_start_s": 2.0, "training_s": 4.0, "loss_s": 9.0, "waiting_s": 5.0}
 
 
+def test_a_lone_rank_that_died_starts_cold_on_its_node_from_its_copy_in_memory(trainer: ScriptedTrainer) -> None:
+    train(trainer, "a", 1, seconds=4)
+    trainer.say("a", Phase.WARMING, broken=1, progress=None)
+    for after_s in (1.0, 0.0, 5.0):
+        trainer.turn(after_s)
+    trainer.say("a", Phase.READY)
+    trainer.turn()
+    trainer.switch("a", trainer.row.generation, 6, source="memory")
+    trainer.turn(after_s=2.0)
+    train(trainer, "a", trainer.row.generation, seconds=3)
+    assert spent(trainer) == {"loss_s": 1.0, "cold_start_s": 2.0 + 7.0, "training_s": 7.0}
+    assert trainer.view.time_spent.redone_steps == 2
+
+
 def test_a_newcomer_that_takes_over_from_the_disk_has_started_cold(trainer: ScriptedTrainer) -> None:
     """The trainer always had a member, and yet nobody was left who had a step."""
     train(trainer, "a", 1, seconds=4)
