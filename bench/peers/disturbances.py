@@ -1,0 +1,96 @@
+"""What is done to a contestant, and what each disturbance cost."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from peers.contestants import Contestant, Oakum, wait_until
+
+_SETTLED_STEPS = 5
+_PATIENCE_S = 180.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One disturbance's cost."""
+
+    contestant: str
+    model: str
+    event: str
+    gap_s: float
+    """From the last finished step before it to the first finished step after it, seen from outside."""
+    after_s: float | None
+    """From the disturbance to that step; None for a replaced node, which joins when it has started."""
+    step_s: float
+    """Median step before the disturbance: the part of the gap that is no stall."""
+    steps_lost: int
+    """Finished steps that were taken again."""
+    reported_s: float | None = None
+    """The stall as our rank 0 reports it."""
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """Something to do to a contestant of `nodes` nodes that trains on all of them."""
+
+    event: str
+    act: Callable[[], None]
+    leaves: int
+    """Size at which it trains when the disturbance is over."""
+    restore: Callable[[], None] | None = None
+    """What brings it back to full size, where it does not come by itself."""
+
+
+def disturbances(contestant: Contestant, nodes: int) -> Iterator[Disturbance]:
+    """One round of them."""
+    yield Disturbance("shrink", contestant.shrink, nodes - 1)
+    yield Disturbance("grow", contestant.grow, nodes)
+    if isinstance(contestant, Oakum):
+        yield Disturbance("foreground job", lambda: contestant.take_nodes(1, 1.0), nodes)
+    for name, rank in (("first", 0), ("middle", nodes // 2), ("last", nodes - 1)):
+        yield Disturbance(f"kill -9, {name} rank", lambda rank=rank: contestant.kill_rank(rank), nodes)
+    if isinstance(contestant, Oakum):
+        yield Disturbance("kill -9, node", lambda: contestant.kill_node(nodes // 2), nodes)
+    else:
+        yield Disturbance("kill -9, node", lambda: contestant.kill_node(nodes - 1), nodes - 1, contestant.grow)
+
+
+def settle(contestant: Contestant, nodes: int, since: float = 0.0) -> None:
+    """Wait until it has trained at the size for some steps."""
+
+    def settled() -> bool:
+        size, steps = contestant.logs.steps_together()
+        changed = not since or next(contestant.logs.switches(since), None) is not None
+        return changed and size == nodes and steps >= _SETTLED_STEPS
+
+    wait_until(f"{contestant.name} trains on {nodes} nodes", settled, _PATIENCE_S)
+
+
+def cost_of(disturbance: Disturbance, contestant: Contestant, model: str, nodes: int) -> list[Cost]:
+    """Disturb, wait until it is over, and say what it cost; a node that was replaced is a `grow` of its own."""
+    step_s = statistics.median(contestant.logs.step_s())
+    began = time.time()
+    disturbance.act()
+    settle(contestant, disturbance.leaves, since=began)
+    if disturbance.restore is not None:
+        disturbance.restore()
+        settle(contestant, nodes, since=time.time())
+    reported = contestant.reported_stalls(began) if isinstance(contestant, Oakum) else []
+    return [
+        Cost(
+            contestant=contestant.name,
+            model=model,
+            event="grow" if number else disturbance.event,
+            gap_s=switch.gap_s,
+            after_s=None if number else switch.first.at - began,
+            step_s=step_s,
+            steps_lost=switch.steps_lost,
+            reported_s=reported[number] if number < len(reported) else None,
+        )
+        for number, switch in enumerate(contestant.logs.switches(began))
+        # Some ways back to full size take more than one restart: those count as the first's aftermath.
+        if number == 0 or switch.first.world_size > switch.last.world_size
+    ]

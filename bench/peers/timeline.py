@@ -1,0 +1,93 @@
+"""What the contestants' step logs say: when steps finished, in which membership, and the gaps between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Finished:
+    """One process's finished step."""
+
+    at: float
+    pid: int
+    step: int
+    rank: int
+    world_size: int
+
+
+@dataclass(frozen=True)
+class Switch:
+    """From the last finished step of one membership to the first of the next, as rank 0 of each finished them."""
+
+    last: Finished
+    first: Finished
+    gap_s: float
+    """Seconds without a finished step, the longest of those at the switch, the step before and the one after: some
+    let newcomers catch up within a step of the old membership. One step's own time is part of it."""
+
+    @property
+    def steps_lost(self) -> int:
+        """Finished steps that are taken again."""
+        return max(0, self.last.step + 1 - self.first.step)
+
+
+class StepLogs:
+    """Follows the logs in a folder; each file is read once, however often it is asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._offsets: dict[Path, int] = {}
+        self._all: list[Finished] = []
+
+    def read(self) -> list[Finished]:
+        """Every finished step so far, in order of time."""
+        for file in self._folder.glob("*.jsonl"):
+            with file.open("rb") as log:
+                log.seek(self._offsets.get(file, 0))
+                text = log.read()
+            complete = text[: text.rfind(b"\n") + 1]
+            self._offsets[file] = self._offsets.get(file, 0) + len(complete)
+            self._all += [Finished(**json.loads(line)) for line in complete.splitlines()]
+        self._all.sort(key=lambda finished: finished.at)
+        return self._all
+
+    def lead(self, since: float = 0.0) -> list[Finished]:
+        """The steps that each membership's rank 0 finished since then."""
+        return [finished for finished in self.read() if finished.rank == 0 and finished.at >= since]
+
+    def pid_of(self, rank: int) -> int:
+        """Process of a rank of the newest membership."""
+        return next(finished.pid for finished in reversed(self.read()) if finished.rank == rank)
+
+    def steps_together(self) -> tuple[int, int]:
+        """World size of the newest membership, and how many steps it has finished."""
+        newest: list[Finished] = []
+        for finished in reversed(self.lead()):
+            if newest and _membership(finished) != _membership(newest[-1]):
+                break
+            newest.append(finished)
+        return (newest[0].world_size if newest else 0), len(newest)
+
+    def step_s(self, count: int = 30) -> list[float]:
+        """Seconds of the newest membership's last steps."""
+        _, together = self.steps_together()
+        newest = self.lead()[-min(count, together) :]
+        return [after.at - before.at for before, after in pairwise(newest)]
+
+    def switches(self, since: float) -> Iterator[Switch]:
+        """The changes of membership whose first step finished after then."""
+        lead = self.lead()
+        for at, (last, first) in enumerate(pairwise(lead)):
+            if first.at > since and _membership(last) != _membership(first):
+                around = pairwise(lead[max(0, at - 1) : at + 3])
+                yield Switch(last, first, max(after.at - before.at for before, after in around))
+
+
+def _membership(lead: Finished) -> tuple[int, int]:
+    # Every change that is measured here changes one of the two.
+    return lead.world_size, lead.pid
