@@ -73,6 +73,8 @@ class ReplicatedKeeper:
         self._rank, self._alone = 0, False
         self._written_s = time.monotonic()
         self._next_copy_s = 0.0
+        self._failure = ""
+        """Why the last attempt at a durable checkpoint failed; said once."""
 
     def recall(self) -> None:
         """Take up the state that this rank's predecessor on the node has left in memory, if it did."""
@@ -187,4 +189,8 @@ class ReplicatedKeeper:
         try:
             write()
         except CheckpointError as error:
-            self._warn(str(error))
+            if str(error) != self._failure:
+                self._warn(str(error))
+            self._failure = str(error)
+        else:
+            self._failure = ""

@@ -202,7 +202,7 @@ def test_what_dead_writers_left_is_neither_found_nor_kept(tmp_path: Path) -> Non
 
 def test_a_full_disk_leaves_no_debris_and_the_checkpoint_before(tmp_path: Path) -> None:
     checkpoints = filled(tmp_path, 1)
-    with file_size_limit(2000), pytest.raises(CheckpointError, match="step 2 cannot be written") as caught:
+    with file_size_limit(2000), pytest.raises(CheckpointError, match="checkpoints cannot be written") as caught:
         checkpoints.save(state_of(2), 2)
     assert str(tmp_path) in str(caught.value)
     assert "File too large; free space there" in str(caught.value)
@@ -265,7 +265,7 @@ def test_a_failure_in_the_background_is_told_with_the_next_one_which_is_written(
     with file_size_limit(2000):
         checkpoints.save_in_background(state_of(1), 1)
         checkpoints.wait()
-    with pytest.raises(CheckpointError, match="step 1 cannot be written"):
+    with pytest.raises(CheckpointError, match="checkpoints cannot be written"):
         checkpoints.save_in_background(state_of(2), 2)
     checkpoints.wait()
     assert names(tmp_path) == ["step-2"]

@@ -32,5 +32,13 @@ def own_errors() -> Iterator[None]:
     try:
         yield
     except dcp.CheckpointException as error:
-        cause = next((failure for failure, _ in error.failures.values()), error)
+        cause = _first(next((failure for failure, _ in error.failures.values()), error))
         raise cause if isinstance(cause, Exception) else RuntimeError(str(error)) from error
+
+
+def _first(error: BaseException) -> BaseException:
+    """What the system said, if it said something: torch's writers fail anew when they are closed after that."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, OSError):
+        found = found.__cause__ or found.__context__
+    return found or error

@@ -149,7 +149,7 @@ class DurableCheckpoints:
 
         Raises `CheckpointError`, leaving nothing behind, when it cannot be done.
         """
-        with self._turn, self._writing(temporary, step):
+        with self._turn, self._writing(temporary):
             self._rename(temporary, step, known)
         return self._conclude(step)
 
@@ -186,7 +186,7 @@ class DurableCheckpoints:
     def _write(self, document: Any, tensors: dict[str, torch.Tensor], step: int) -> Path:
         temporary = self.temporary(step, uuid.uuid4().hex)
         with self._turn:
-            with self._writing(temporary, step):
+            with self._writing(temporary):
                 self._directory.mkdir(parents=True, exist_ok=True)
                 self.clear_up(keep=temporary)
                 if not _is_whole(self._final(step)):
@@ -198,13 +198,13 @@ class DurableCheckpoints:
         return self._directory / f"step-{step}"
 
     @contextlib.contextmanager
-    def _writing(self, temporary: Path, step: int) -> Iterator[None]:
+    def _writing(self, temporary: Path) -> Iterator[None]:
         try:
             yield
         except Exception as error:
             shutil.rmtree(temporary, ignore_errors=True)
             raise CheckpointError(
-                f"the checkpoint of step {step} cannot be written to {self._directory}: {reason(error)}; "
+                f"checkpoints cannot be written to {self._directory}: {reason(error)}; "
                 "free space there or make it writable. Older checkpoints are untouched"
             ) from error
 

@@ -172,7 +172,7 @@ class ShardedCheckpoints:
             attempt.results = results
         except Exception as error:
             attempt.error = CheckpointError(
-                f"a rank's share of the checkpoint of step {attempt.step} cannot be written to {attempt.folder}: "
+                f"checkpoints cannot be written to {attempt.folder.parent}: "
                 f"{reason(error)}; free space there or make it writable. Older checkpoints are untouched"
             )
 
