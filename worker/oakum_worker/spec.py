@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, get_args
 
 import yaml
 from pydantic import (
@@ -201,6 +201,14 @@ class TrainerSpec(Strict):
         return self
 
     @model_validator(mode="after")
+    def _sharded_trainers_do_without(self) -> Self:
+        if self.parallel.data == "sharded":
+            for name, given in (("compile", self.compile), ("adaptive_batch", self.adaptive_batch)):
+                if given:
+                    raise ValueError(f"{name} is for replicated trainers: leave it out, or parallel.data: sharded")
+        return self
+
+    @model_validator(mode="after")
     def _sizes_fit(self) -> Self:
         smallest = min([self.global_batch, *(samples for _, samples in self.batch_schedule)])
         most = max(1, smallest // self.ranks_per_node)
@@ -276,9 +284,8 @@ def _fields_at(location: Sequence[int | str]) -> list[str]:
     model: type[BaseModel] = TrainerSpec
     for part in location:
         annotation = model.model_fields[str(part)].annotation
-        assert isinstance(annotation, type)
-        assert issubclass(annotation, BaseModel)
-        model = annotation
+        choices = get_args(annotation) or (annotation,)  # a part that may be left out is one of two types
+        model = next(kind for kind in choices if isinstance(kind, type) and issubclass(kind, BaseModel))
     return list(model.model_fields)
 
 
