@@ -43,6 +43,8 @@ class GenerationGroup:
         self._number: int | None = None
         self._before: set[int] = set()
         self._sockets: set[int] | None = None
+        self.is_cut = False
+        """Whether the present generation's group was broken by `cut`. An aborted NCCL group raises nothing."""
         self._refused = 0
         """Generations up to this one are not to be formed any more."""
 
@@ -56,6 +58,7 @@ class GenerationGroup:
             return None
         with self._lock:
             self._number, self._before, self._sockets = generation.number, _tcp_sockets(), None
+            self.is_cut = False
         try:
             client = _connect(generation.members[0].ranks[0])
             if generation.number <= self._refused:  # refused before there was a connection to cut
@@ -93,6 +96,7 @@ class GenerationGroup:
             self._refused = max(self._refused, up_to)
             if self._number is None or self._number > up_to:
                 return None
+            self.is_cut = True
             sockets = self._sockets if self._sockets is not None else _tcp_sockets() - self._before
             for descriptor in sockets:
                 _shut_down(descriptor, own_port=self.endpoint.port)

@@ -240,6 +240,7 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
     loop = None
     try:
         loop = TrainingLoop(load_task(spec), spec)
+        loop.is_over = lambda: group.is_cut
         checkpoints = DurableCheckpoints(Path(config.checkpoint_dir), keep=spec.checkpoint.keep)
         threading.Thread(target=checkpoints.prepare, daemon=True, name="imports").start()
         keeper = _keeper(loop, config, int(local_rank), checkpoints, int(memory), mailbox, news)

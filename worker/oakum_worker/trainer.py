@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from torch import nn
 from oakum_worker import state
 from oakum_worker.batch_size import batch_sizes
 from oakum_worker.buffers import BufferSnapshot
-from oakum_worker.errors import TaskError
+from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.parallel.data import GradientReducer, Reduced
 from oakum_worker.parallel.sharded import Chunk, ShardedEngine, lost_peers
 from oakum_worker.parallel.sharded import chunks as chunks_of_all
@@ -85,6 +85,8 @@ class TrainingLoop:
         self._boundary = threading.Lock()
         """Held while the state is between two steps' values."""
         self._in_step = False
+        self.is_over: Callable[[], bool] = lambda: False
+        """Whether the group has been broken from outside, which a collective on GPUs does not tell."""
         self._last_batch = spec.global_batch
         self._computing_since_s: float | None = None
         try:
@@ -158,7 +160,10 @@ class TrainingLoop:
             scale = self._updater.loss_scale
             self.engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
         self._computing_since_s = None  # from here on it may be others that this rank waits for
-        return self.engine.finish()
+        reduced = self.engine.finish()
+        if self._device.type != "cpu" and self.is_over():
+            raise GroupError("the generation was declared over during a step: what its collectives gave is void")
+        return reduced
 
     def _peers(self, when: str) -> AbstractContextManager[None]:
         """Within it, errors of collectives that sharded tensors start by themselves are `GroupError`s."""

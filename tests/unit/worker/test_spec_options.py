@@ -32,7 +32,8 @@ def complaint(**changes: Any) -> str:
         ),
         (
             {"adaptive_batch": {"largest": 32}},
-            "spec: adaptive_batch.largest 32 is below global_batch 64, which is the first and smallest one: raise it",
+            "spec: adaptive_batch.largest 32 is below global_batch 64, which is the first and smallest one: "
+            "raise it",
         ),
         (
             {"batch_schedule": [[1, 4]], "max_nodes": 8},
