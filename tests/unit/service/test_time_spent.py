@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from oakum_service.control.accounts import Account
 from oakum_service.db.engine import Sessions
-from oakum_service.states import TimeUse, TrainerState
+from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_worker.protocol import Phase
 from unit.service.scripted_trainer import BATCH, ScriptedTrainer
 
@@ -246,7 +246,7 @@ def test_what_an_agent_says_of_its_stall_does_not_break_the_sum(trainer: Scripte
 MOMENTS = st.lists(
     st.one_of(
         st.tuples(st.just("turn"), st.sampled_from([*TimeUse, None])),
-        st.tuples(st.just("stall"), st.sampled_from([*TimeUse])),
+        st.tuples(st.just("stall"), st.sampled_from([*STALLS, TimeUse.COLD_START])),
         st.tuples(st.just("restart"), st.none()),
     ),
     max_size=20,
