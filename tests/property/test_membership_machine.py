@@ -34,6 +34,7 @@ EVENTS = (
     "kill",
     "notice_an_end",
     "lose_power",
+    "lose_power_unseen",
     "miss_heartbeats",
     "ask_to_leave",
     "let_the_deadline_pass",
@@ -93,6 +94,8 @@ class Fragment:
     """Members of the newest generation seen that lists the fragment."""
     report: FragmentReport | None = None
     """The newest report that has arrived."""
+    ended_at_revision: int = -1
+    """The newest revision when its job's end was noticed."""
 
     def __post_init__(self) -> None:
         self.row = models.Fragment(id=self.id, trainer_id="t", node=f"node of {self.id}", released=False, cause="")
@@ -176,17 +179,28 @@ class MembershipMachine(RuleBasedStateMachine):
         return lambda f: f.alive, lambda f: setattr(f, "alive", False)
 
     def _notice_an_end(self) -> Event:
-        # Agents are missed long before a scheduler gives a node up.
-        return (
-            lambda f: f.known and not f.alive and f.dark == f.silent,
-            lambda f: setattr(f, "known", False),
-        )
+        return lambda f: f.known and not f.alive, self._forget
+
+    def _forget(self, fragment: Fragment) -> None:
+        """Its job has ended. Its last report is still read, until something new is published."""
+        if fragment.known:
+            fragment.known, fragment.row.state = False, models.FragmentState.ENDED
+            fragment.ended_at_revision = self.trainer.revision
 
     def _lose_power(self) -> Event:
         def lose(fragment: Fragment) -> None:
             fragment.alive, fragment.dark = False, True
 
         return lambda f: f.alive, lose
+
+    def _lose_power_unseen(self) -> Event:
+        """And when a service looks again, the scheduler has given the node up."""
+
+        def lose(fragment: Fragment) -> None:
+            fragment.alive, fragment.dark = False, True
+            self._forget(fragment)
+
+        return lambda f: f.alive and f.known, lose
 
     def _miss_heartbeats(self) -> Event:
         return lambda f: f.dark and f.known, lambda f: setattr(f, "silent", True)
@@ -409,7 +423,8 @@ class MembershipMachine(RuleBasedStateMachine):
 
     def _turn(self) -> None:
         """What `MembershipKeeper.turn` does with a live trainer."""
-        here = [fragment for fragment in self.fragments.values() if fragment.known]
+        now = self.trainer.revision
+        here = [f for f in self.fragments.values() if f.known or f.ended_at_revision == now]
         rows = [fragment.row for fragment in here]
         reports = {fragment.id: fragment.report for fragment in here if fragment.report is not None}
         decision = self.keeper._decide(
@@ -465,12 +480,14 @@ class MembershipMachine(RuleBasedStateMachine):
         self._meet()
         for fragment in self.fragments.values():
             fragment.silent = fragment.dark
-            fragment.known = fragment.known and (fragment.alive or fragment.dark)
             if fragment.alive:
                 self._report(fragment)
+            elif not fragment.dark:
+                self._forget(fragment)
         self._turn()
         for fragment in self.fragments.values():
-            fragment.known = fragment.known and fragment.alive
+            if not fragment.alive:
+                self._forget(fragment)
 
 
 MembershipMachine.TestCase.settings = settings(
