@@ -6,12 +6,15 @@ FSDP2 works on torch's default group, so ranks cannot be threads here. A fork se
 from __future__ import annotations
 
 import contextlib
+import gc
 import multiprocessing as mp
 import os
 import signal
 import threading
 import time
 import traceback
+import unittest.mock
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -21,18 +24,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from oakum_worker import trainer
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.errors import GroupError
 from oakum_worker.group import GenerationGroup
-from oakum_worker.parallel.sharded import ShardedEngine, chunks, lost_peers, warm_up
-from oakum_worker.parallel.shards import Shards
-from oakum_worker.parallel.template import ModelTemplate
+from oakum_worker.parallel.sharded import ShardedEngine, warm_up
+from oakum_worker.parallel.template import ModelTemplate, UnitSizes
 from oakum_worker.protocol import Endpoint, Generation, Member
-from oakum_worker.randomness import mix, seed_everything
-from oakum_worker.sampler import Cursor, ElasticSampler, share_of
 from oakum_worker.sharded_keeper import ShardedKeeper
-from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
+from oakum_worker.trainer import TrainingLoop
 from training_ranks import build_spec, build_task
 
 DEADLINE_S = 60.0
@@ -63,59 +64,6 @@ class Script:
     """Whether the last act's ranks make the end durable."""
 
 
-class Loop:
-    """The step loop, as short as it can be."""
-
-    def __init__(self, task: Task, spec: TrainerSpec) -> None:
-        self.task = task
-        self._spec = spec
-        self._sampler = ElasticSampler(len(task.dataset), spec.global_batch, spec.seed)
-        self._cursor = Cursor()
-        self._rank, self._world_size = 0, 1
-        self.shards = Shards(task, ModelTemplate(task.model, unit_bytes=0))
-        self.engine = ShardedEngine(self.shards)
-        self.losses: list[tuple[int, float]] = []
-
-    @property
-    def step_count(self) -> int:
-        return self._cursor.step
-
-    def rest_of_state(self) -> dict[str, Any]:
-        scheduler = None if self.task.scheduler is None else self.task.scheduler.state_dict()
-        cursor = {"step": self._cursor.step, "epoch": self._cursor.epoch, "consumed": self._cursor.consumed}
-        return {"scheduler": scheduler, "cursor": cursor}
-
-    def go_on_from(self, rest: Mapping[str, Any]) -> None:
-        self._cursor = Cursor(**rest["cursor"])
-        if self.task.scheduler is not None:
-            self.task.scheduler.load_state_dict(rest["scheduler"])
-
-    def join(self, group: Any, rank: int, world_size: int) -> None:
-        self._rank, self._world_size = rank, world_size
-        self.engine.join(group, world_size)
-
-    def step(self, *, durable: bool = False) -> bool:
-        """Take a step; whether all ranks have to make a durable checkpoint."""
-        num_samples = self._sampler.batch_size(self._cursor)
-        share = share_of(num_samples, self._rank, self._world_size)
-        seed_everything(mix(self._spec.seed, self._cursor.step, share.start))
-        self.engine.begin(len(share), num_samples, 0, flag=int(durable))
-        parts = chunks(num_samples, self._rank, self._world_size, self._spec.micro_batch)
-        for chunk in parts:
-            with lost_peers("in a forward pass"):
-                batch = self.task.read(self._sampler.indices(self._cursor, chunk.positions))
-                loss = self.task.loss(self.task.model, batch)
-            self.engine.backward(loss, chunk.num_counted, last=chunk is parts[-1])
-        reduced = self.engine.finish()
-        with lost_peers("in the optimizer"):
-            self.task.optimizer.step()
-        if self.task.scheduler is not None:
-            self.task.scheduler.step()
-        self._cursor = self._cursor.after(num_samples, self._sampler.num_samples)
-        self.losses.append((self._cursor.step, reduced.loss))
-        return reduced.flag > 0
-
-
 @dataclass
 class Outcome:
     """What became of one process."""
@@ -127,10 +75,10 @@ class Outcome:
     redone: list[int] = field(default_factory=list)
     """How many steps each generation took again."""
     warnings: list[str] = field(default_factory=list)
-    parameters: dict[str, list[Any]] = field(default_factory=dict)
-    """At the end, of a process that is alone."""
     peaks_bytes: list[int] = field(default_factory=list)
-    """For each generation but the first, the most memory that the change to it needed beside what was in use."""
+    """For each generation, the most memory that the change to it needed beside what was in use."""
+    old_groups: int = 0
+    """Process groups of earlier generations that were still there when the last one had begun."""
     error: str = ""
 
 
@@ -143,14 +91,20 @@ class _Process:
         self._line = line
         self._group = GenerationGroup("127.0.0.1")
         self._act = 0
+        self._before_bytes = _forget_peak()
+        self._groups: list[weakref.ref[Any]] = []
         self.outcome = Outcome()
         self._endpoints: list[Endpoint] = []
-        spec = build_spec(**script.spec)
-        self._loop = Loop(script.task(), spec)
+        spec = build_spec(**script.spec, parallel={"data": "sharded"})
+        with unittest.mock.patch.object(trainer, "ModelTemplate", _divided):
+            self._loop = TrainingLoop(script.task(), spec)
+        shards, engine = self._loop.shards, self._loop.engine
+        assert shards is not None
+        assert isinstance(engine, ShardedEngine)
         self._keeper = ShardedKeeper(
             self._loop,
-            self._loop.shards,
-            self._loop.engine,
+            shards,
+            engine,
             spec,
             DurableCheckpoints(Path(script.folder), keep=spec.checkpoint.keep),
             self,
@@ -184,10 +138,6 @@ class _Process:
                     if not act.dies:
                         raise
                 self._group.leave()
-        self.outcome.losses = self._loop.losses
-        if self._loop.engine.group is None:
-            model = self._loop.task.model
-            self.outcome.parameters = {name: p.tolist() for name, p in model.named_parameters()}
 
     def _play(self, act: Act) -> None:
         members = tuple(
@@ -197,16 +147,22 @@ class _Process:
         generation, rank = Generation(number=self._act, members=members), act.members.index(self._number)
         group = self._group.form(generation, rank)
         self._loop.join(group, rank, len(members))
-        before_bytes = _forget_peak()
         self.outcome.origins.append(self._keeper.begin(generation, rank))
-        self.outcome.peaks_bytes.append(_peak_bytes() - before_bytes)
+        self.outcome.peaks_bytes.append(_peak_bytes() - self._before_bytes)
         self.outcome.redone.append(self._keeper.redone_steps)
+        gc.collect()
+        self.outcome.old_groups = sum(earlier() is not None for earlier in self._groups)
+        if group is not None:
+            self._groups.append(weakref.ref(group))
         if self._number in act.dies:
             self._loop.task.loss = _dying_at(self._loop, act.until, self._loop.task.loss)
         while self._loop.step_count < act.until or act.dies:
             asked = rank == 0 and self._loop.step_count + 1 == self._script.durable_at
-            self._keeper.after_step(durable=self._loop.step(durable=asked))
+            result = self._loop.step(checkpoint=asked)
+            self.outcome.losses.append((result.step, result.loss))
+            self._keeper.after_step(durable=result.checkpoint)
             self._keeper.settle()
+        self._before_bytes = _forget_peak()
         if self._act < len(self._script.acts) or not self._script.finish:
             self._keeper.before_switch(generation, rank)
         else:
@@ -218,13 +174,18 @@ class _Process:
                 self._group.cut(self._line.recv())
 
 
-def _dying_at(loop: Loop, step: int, then: Callable[[nn.Module, Any], torch.Tensor]) -> Any:
+def _dying_at(loop: TrainingLoop, step: int, then: Callable[[nn.Module, Any], torch.Tensor]) -> Any:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
         if loop.step_count == step:
             os.kill(os.getpid(), signal.SIGKILL)
         return then(model, batch)
 
     return loss
+
+
+def _divided(model: nn.Module) -> ModelTemplate:
+    """A template that gathers each block of a model on its own, small as it is."""
+    return ModelTemplate(model, sizes=UnitSizes(0, 0))
 
 
 def _forget_peak() -> int:

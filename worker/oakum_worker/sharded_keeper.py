@@ -11,7 +11,9 @@ durable checkpoint.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +21,7 @@ import torch
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.hot import HotCopies, Ring
 from oakum_worker.checkpoint.sharded import ShardedCheckpoints
+from oakum_worker.errors import CheckpointError
 from oakum_worker.parallel import recovery
 from oakum_worker.parallel.layout import Part, Rows
 from oakum_worker.parallel.recovery import Source
@@ -42,6 +45,9 @@ class Loop(Protocol):
 
     def rest_of_state(self) -> dict[str, Any]:
         """The state beside model and optimizer: scheduler, cursor and whatever else there is."""
+
+    def held_at_boundary(self) -> AbstractContextManager[dict[str, Any]]:
+        """The state of the last finished step, all of it, for another thread; of a rank alone."""
 
     def go_on_from(self, rest: Mapping[str, Any]) -> None:
         """Take up such a state. The task has another model; it and the optimizer have their state already."""
@@ -83,6 +89,7 @@ class ShardedKeeper:
         self._engine = engine
         self._spec = spec
         self._around = around
+        self._checkpoints = checkpoints
         self._durable = ShardedCheckpoints(checkpoints, spec.checkpoint.every_s, around.warn)
         self._hot = HotCopies()
         self._generation, self._rank, self._world_size = 0, 0, 1
@@ -93,6 +100,8 @@ class ShardedKeeper:
         """What this rank has of the state that ended generations left."""
         self._ahead: int | None = None
         """By how many steps the engine's count is above the loop's while the live state is whole; else None."""
+        self._saved_step: int | None = None
+        """The step that the ranks have last saved together."""
         self.redone_steps = 0
         """Finished steps that the present generation has to take again."""
         engine.votes = self._votes
@@ -165,13 +174,22 @@ class ShardedKeeper:
 
     def close(self, *, save: bool) -> None:
         """See `Keeper`. Several ranks have saved their state before, at a boundary that they agreed on."""
-        if save and self._world_size == 1 and self._is_live():
+        if save and self._world_size == 1 and self._is_live() and self._saved_step != self._loop.step_count:
             self._save_together()
         self._durable.wait()
 
     def close_at_once(self, *, save: bool) -> bool:
-        """See `Keeper`. Others need this rank's rows, which takes until the step boundary."""
-        return self._first is not None
+        """See `Keeper`. Where there are others they need this rank's rows, at the next step boundary."""
+        if self._first is not None:
+            return True
+        if self._world_size > 1:
+            return False
+        with self._loop.held_at_boundary() as state:
+            if not self._is_live():
+                return False
+            if save:
+                self._save_alone(state)
+        return True
 
     @property
     def _part(self) -> Part:
@@ -202,6 +220,9 @@ class ShardedKeeper:
         self._durable.conclude(publish=False, retry=True)
         if self._is_live():
             self._held.append(self._snapshot(self._capture()))
+        if self._ahead is not None:
+            # It broke, maybe with parameters gathered in full, which reference cycles of FSDP2 would hold on to.
+            gc.collect()
         self._ahead = None
 
     def _go_on(self) -> None:
@@ -209,6 +230,7 @@ class ShardedKeeper:
         self._ahead = self._engine.steps - self._loop.step_count
         self._tell_each_other(None)
         self._held, self._first = [], None
+        self._shards.free()
         self._hot.enter(self._ring())
         if self._hot.idle:
             self._hot.start(self._capture(), self._loop.step_count, self._generation)
@@ -304,6 +326,16 @@ class ShardedKeeper:
         self._durable.conclude(publish=all(self._tell_each_other(self._durable.written)))
         self._durable.wait()
         self._tell_each_other(None)
+        self._saved_step = self._loop.step_count
+
+    def _save_alone(self, state: dict[str, Any]) -> None:
+        step = state["cursor"]["step"]
+        if self._saved_step == step:
+            return
+        try:
+            self._checkpoints.save(state, step)
+        except CheckpointError as error:
+            self._around.warn(str(error))
 
     def _report(self, redone_steps: int) -> None:
         self.redone_steps = redone_steps

@@ -20,6 +20,7 @@ from oakum_worker.errors import GroupError
 from oakum_worker.parallel.layout import Part, Rows, SplitTensor, intersection
 
 _BATCH_BYTES = 32 << 20
+_LARGE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -41,18 +42,23 @@ class _Messages:
     """What one rank sends to or receives from each other rank in one round: runs of rows, in a fixed order."""
 
     def __init__(self) -> None:
-        self._runs: dict[int, list[torch.Tensor]] = {}
+        self._large: list[tuple[int, torch.Tensor]] = []
+        self._small: dict[int, list[torch.Tensor]] = {}
 
     def add(self, peer: int, rows: torch.Tensor) -> None:
-        self._runs.setdefault(peer, []).append(rows.reshape(-1).view(torch.uint8))
+        """Note a run that goes to or comes from the peer."""
+        run = rows.reshape(-1).view(torch.uint8)
+        if run.numel() >= _LARGE_BYTES:
+            self._large.append((peer, run))
+        else:
+            self._small.setdefault(peer, []).append(run)
 
     def gathered(self) -> Iterator[tuple[int, torch.Tensor, list[torch.Tensor]]]:
-        """(peer, the message's bytes, the runs it is to be scattered to); a single run is its own message."""
-        for peer, runs in self._runs.items():
-            if len(runs) == 1:
-                yield peer, runs[0], []
-            else:
-                yield peer, runs[0].new_empty(sum(run.numel() for run in runs)), runs
+        """(peer, the message's bytes, the runs that it consists of); a large run is its own message."""
+        for peer, run in self._large:
+            yield peer, run, []
+        for peer, runs in self._small.items():
+            yield peer, runs[0].new_empty(sum(run.numel() for run in runs)), runs
 
 
 def exchange(

@@ -67,6 +67,8 @@ class Shards:
         self._others = [key for key in task.model.state_dict() if key not in known]
         """Of the model's state: buffers, and what modules give as their extra state."""
         self._mesh: DeviceMesh | None = None
+        self._built: list[torch.Tensor] = []
+        self._stale: list[torch.Tensor] = []
         self.part = Part(1, 0)
 
     @property
@@ -84,6 +86,7 @@ class Shards:
         self.drop()
         self._task.model, self._mesh = self._template.build(group, rank, world_size)
         self._parameters = dict(self._task.model.named_parameters())
+        self._built = [_local(parameter) for parameter in self._parameters.values()]
         for group_, names in zip(self._task.optimizer.param_groups, self._optimized, strict=True):
             group_["params"] = [self._parameters[name] for name in names]
         self.part = Part(world_size, rank)
@@ -92,10 +95,20 @@ class Shards:
         """Let go of parameters and moments, which are worth nothing any more, and of the group."""
         release(self._mesh)
         self._mesh = None
-        self._parameters = {}
+        self._stale += self._built
+        self._parameters, self._built = {}, []
         self._task.optimizer.state.clear()
         for group in self._task.optimizer.param_groups:
             group["params"] = []
+
+    def free(self) -> None:
+        """Give the memory of dropped parameters back: nobody needs their values any more.
+
+        The modules themselves may live on until Python finds the reference cycles that FSDP2 ties them up in.
+        """
+        for tensor in self._stale:
+            tensor.untyped_storage().resize_(0)
+        self._stale.clear()
 
     def capture(self, rest: Mapping[str, Any]) -> LocalState:
         """The state as it stands, with `rest` beside model and optimizer.

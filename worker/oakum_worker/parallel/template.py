@@ -5,10 +5,11 @@ is copied once with its parameters on the meta device, which hold no data, and e
 that.
 
 **Units.** The parameters of a unit are gathered and freed together. Each block, that is each child of an
-`nn.ModuleList` or `nn.Sequential`, is a unit if it has at least 1 MiB of parameters that no unit within it has,
-and none that is used outside of it, too (tied weights); the model takes what is left. Call a block as a whole,
-`block(x)` and not `block.attention(x)`, and the model itself before its parts: that is when FSDP2 gathers
-parameters.
+`nn.ModuleList` or `nn.Sequential`, is a unit with all that is in it, if it has 1 MiB of parameters or more. A
+block with more than 64 MiB and a 16th of the model leaves those of its own blocks that are large enough to be
+units themselves. Parameters that are used outside of a block, too (tied weights), and the rest belong to the
+model's own unit. Call a block as a whole, `block(x)` and not `block.attention(x)`, and the model before its parts:
+that is when FSDP2 gathers parameters.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -26,7 +28,6 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from oakum_worker.errors import TaskError
 
-_UNIT_BYTES = 1 << 20
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 """Modules that are never called."""
 
@@ -34,10 +35,18 @@ _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
 warnings.filterwarnings("ignore", message=".*(all_gather_into_tensor|reduce_scatter_tensor).*deprecated")
 
 
+@dataclass(frozen=True, slots=True)
+class UnitSizes:
+    """Which blocks are gathered on their own."""
+
+    smallest_bytes: int = 1 << 20
+    divided_bytes: int = 64 << 20
+
+
 class ModelTemplate:
     """Builds modules of a model's structure; a module is sharded over a generation's group, or plain."""
 
-    def __init__(self, model: nn.Module, *, unit_bytes: int = _UNIT_BYTES) -> None:
+    def __init__(self, model: nn.Module, *, sizes: UnitSizes = UnitSizes()) -> None:
         """Takes buffers' values and everything but the parameters' values from `model`, which stays as it is.
 
         Raises `TaskError` where the model cannot be copied or sharded.
@@ -46,7 +55,7 @@ class ModelTemplate:
         self.device = next(model.parameters()).device
         self.aliases = _aliases(model)
         """Other names of tied parameters -> the name that counts."""
-        self._unit_bytes = unit_bytes
+        self._sizes = sizes
         self._template = _without_values(model)
         self.shapes = {name: tuple(parameter.shape) for name, parameter in self._template.named_parameters()}
         """Of the parameters, by name; tied ones once."""
@@ -62,7 +71,7 @@ class ModelTemplate:
             _give_memory(model, model, self.device)
             return model, None
         mesh = _mesh(group, self.device, rank, world_size)
-        for unit in (*_units(model, self._unit_bytes), model):
+        for unit in (*_units(model, self._sizes), model):
             # One unit after the other: of what it takes in full, only this rank's rows stay.
             _give_memory(unit, model, self.device)
             fully_shard(unit, mesh=mesh)
@@ -73,7 +82,7 @@ class ModelTemplate:
         """The parameters by name, as they are gathered together."""
         names = {id(parameter): name for name, parameter in self._template.named_parameters()}
         taken: set[int] = set()
-        for unit in (*_units(self._template, self._unit_bytes), self._template):
+        for unit in (*_units(self._template, self._sizes), self._template):
             members = {names[id(p)]: p for p in unit.parameters() if id(p) not in taken}
             taken.update(map(id, members.values()))
             yield members
@@ -130,24 +139,42 @@ def _without_values(model: nn.Module) -> nn.Module:
         ) from error
 
 
-def _units(model: nn.Module, unit_bytes: int) -> Iterator[nn.Module]:
+def _units(model: nn.Module, sizes: UnitSizes) -> Iterator[nn.Module]:
     """The modules that are gathered on their own, inner ones before those that contain them."""
-    blocks = {
+    users = _users(model)
+    taken: set[int] = set()
+    for module in reversed(_blocks(model, users, sizes)):
+        own = [parameter for parameter in module.parameters() if id(parameter) not in taken]
+        if sum(p.nbytes for p in own) >= max(sizes.smallest_bytes, 1) and _keeps_to_itself(module, own, users):
+            taken.update(map(id, own))
+            yield module
+
+
+def _blocks(model: nn.Module, users: dict[int, set[int]], sizes: UnitSizes) -> list[nn.Module]:
+    """The model's blocks, save for those within a block that need not be divided."""
+    listed = {
         id(block)
         for parent in model.modules()
         if isinstance(parent, nn.ModuleList | nn.Sequential) and not isinstance(parent, ParametrizationList)
         for block in parent.children()
     }
-    users = _users(model)
-    taken: set[int] = set()
-    for module in reversed(list(model.modules())):
-        if id(module) not in blocks or isinstance(module, _CONTAINERS):
+    divided_bytes = max(sizes.divided_bytes, sum(p.nbytes for p in model.parameters()) // 16)
+    blocks: list[nn.Module] = []
+    within: set[int] = set()
+    for module in model.modules():
+        if id(module) not in listed or id(module) in within or isinstance(module, _CONTAINERS):
             continue
-        inside = set(map(id, module.modules()))
-        own = [parameter for parameter in module.parameters() if id(parameter) not in taken]
-        if sum(p.nbytes for p in own) >= max(unit_bytes, 1) and all(users[id(p)] <= inside for p in own):
-            taken.update(map(id, own))
-            yield module
+        blocks.append(module)
+        parameters = list(module.parameters())
+        if sum(p.nbytes for p in parameters) <= divided_bytes and _keeps_to_itself(module, parameters, users):
+            within.update(map(id, module.modules()))
+    return blocks
+
+
+def _keeps_to_itself(module: nn.Module, parameters: list[nn.Parameter], users: dict[int, set[int]]) -> bool:
+    """Whether nothing outside of the module uses these parameters of it."""
+    inside = set(map(id, module.modules()))
+    return all(users[id(parameter)] <= inside for parameter in parameters)
 
 
 def _users(model: nn.Module) -> dict[int, set[int]]:

@@ -1,0 +1,152 @@
+"""Which rows are where, and how they get from one layout to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oakum_worker.parallel.layout import Part, SplitTensor
+from oakum_worker.parallel.recovery import Source, announce, choose, most_finished
+from oakum_worker.parallel.reshard import Places, exchange, gather_documents
+from oakum_worker.parallel.shards import Snapshot
+from training_ranks import in_ranks
+
+ROWS = st.integers(0, 40)
+WORLD = st.integers(1, 9)
+
+
+@given(ROWS, WORLD)
+def test_a_rank_has_the_rows_that_torch_deals_it(num_rows: int, world_size: int) -> None:
+    chunks = torch.arange(num_rows).chunk(world_size)
+    dealt = [chunk.tolist() for chunk in chunks if len(chunk)] + [[]] * world_size
+    assert [list(Part(world_size, rank).rows(num_rows)) for rank in range(world_size)] == dealt[:world_size]
+
+
+@given(ROWS, WORLD, st.data(), st.integers(1, 5))
+def test_shares_have_each_row_of_a_part_once(num_rows: int, world_size: int, data: Any, count: int) -> None:
+    part = Part(world_size, data.draw(st.integers(0, world_size - 1)))
+    rows = [row for share in part.shares(count) for row in share.rows(num_rows)]
+    assert rows == list(part.rows(num_rows))
+
+
+def whole(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    count = torch.Size(shape).numel()
+    return (torch.arange(count) % 113).to(dtype).reshape(shape)
+
+
+def cut(tensors: list[SplitTensor], part: Part) -> dict[str, torch.Tensor]:
+    """The part's rows of tensors that count their elements."""
+    rows = {}
+    for tensor in tensors:
+        span = part.rows(tensor.shape[0])
+        rows[tensor.path] = whole(tensor.shape, tensor.dtype)[span.start : span.stop].clone()
+    return rows
+
+
+@given(st.data())
+def test_every_rank_is_sent_the_rows_of_its_new_part_whoever_had_them(data: Any) -> None:
+    shapes = data.draw(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=1, max_size=5))
+    types = [torch.float64, torch.bfloat16, torch.bool, torch.int32]
+    tensors = [SplitTensor(f"t{i}", shape, types[i % len(types)]) for i, shape in enumerate(shapes)]
+    before, now = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 4))
+    held: dict[Part, int] = {}
+    for rank in range(before):
+        for share in Part(before, rank).shares(data.draw(st.integers(1, 3))):
+            held[share] = data.draw(st.integers(0, now - 1))
+    batch_bytes = data.draw(st.sampled_from([1, 60, 1 << 20]))
+
+    def as_rank(group: dist.ProcessGroup, rank: int) -> None:
+        part = Part(now, rank)
+        rows = {tensor.path: tensor.empty(part) for tensor in tensors}
+        mine = {share: cut(tensors, share) for share, holder in held.items() if holder == rank}
+        needed = Places({Part(now, r): r for r in range(now)}, {part: rows})
+        exchange(tensors, Places(held, mine), needed, group, rank, batch_bytes=batch_bytes)
+        for path, expected in cut(tensors, part).items():
+            assert torch.equal(rows[path], expected)
+
+    in_ranks(now, as_rank)
+
+
+def test_large_runs_are_sent_as_they_are_and_small_ones_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    isend = dist.isend
+    monkeypatch.setattr(
+        dist, "isend", lambda tensor, **to: (sent.append(tensor.data_ptr()), isend(tensor, **to))[1]
+    )
+    tensors = [SplitTensor(name, (2, 1 << 17), torch.float32) for name in ("a", "b")]
+    tensors += [SplitTensor(name, (2, 3), torch.float32) for name in ("c", "d", "e")]
+
+    def as_rank(group: dist.ProcessGroup, rank: int) -> list[int]:
+        mine = {Part(1, 0): cut(tensors, Part(1, 0))} if rank == 0 else {}
+        rows = cut(tensors, Part(1, 0)) if rank == 1 else {}
+        needed = Places({Part(1, 0): 1}, {Part(1, 0): rows} if rank == 1 else {})
+        exchange(tensors, Places({Part(1, 0): 0}, mine), needed, group, rank)
+        return [mine[Part(1, 0)][name].data_ptr() for name in ("a", "b")] if rank == 0 else []
+
+    large, _ = in_ranks(2, as_rank)
+    assert len(sent) == 3
+    assert sent[:2] == large
+
+
+def test_documents_of_any_length_reach_every_rank() -> None:
+    told = in_ranks(3, lambda group, rank: gather_documents({"rank": rank, "text": "x" * rank}, group, 3))
+    assert told == [[{"rank": rank, "text": "x" * rank} for rank in range(3)]] * 3
+
+
+def snapshot(step: int, *parts: Part, generation: int = 1) -> Snapshot:
+    return Snapshot(step, generation, {}, {}, {part: {} for part in parts})
+
+
+def quarters(*ranks: int) -> list[Part]:
+    return [Part(4, rank) for rank in ranks]
+
+
+def test_the_highest_step_that_is_there_in_full_is_chosen() -> None:
+    told = [
+        announce([snapshot(9, *quarters(0, 3)), snapshot(6, *quarters(0, 3))], 9),
+        announce([snapshot(9, *quarters(1, 0)), snapshot(6, *quarters(1, 0))], 9),
+        announce([snapshot(9, *quarters(3)), snapshot(6, *quarters(3, 2))], 8),
+        announce([], None),
+    ]
+    source = choose(told)
+    assert source is not None
+    assert (source.step, source.speaker, most_finished(told)) == (6, 0, 9)
+    assert sorted(source.holders) == quarters(0, 1, 2, 3)
+    assert sorted(source.holders.values()) in ([0, 1, 2, 2], [0, 0, 1, 2], [0, 1, 1, 2])
+
+
+def test_states_of_two_generations_are_not_mixed() -> None:
+    told = [
+        announce([snapshot(6, *quarters(0, 1), generation=1)], 6),
+        announce([snapshot(6, *quarters(2, 3), generation=2)], 6),
+    ]
+    assert choose(told) is None
+
+
+def test_a_row_that_is_there_in_a_part_and_in_a_share_is_sent_once() -> None:
+    left = Part(2, 1)
+    told = [announce([snapshot(3, Part(2, 0), *left.shares(2))], 3), announce([snapshot(3, left)], 3)]
+    source = choose(told)
+    assert source is not None
+    assert source.holders == {Part(2, 0): 0, left: 1}
+
+
+def test_half_of_what_somebody_left_is_not_enough() -> None:
+    assert choose([announce([snapshot(3, Part(2, 0), Part(2, 1).shares(2)[0])], 3)]) is None
+
+
+def test_nobody_has_anything_at_first() -> None:
+    told = [announce([], None)] * 3
+    assert (choose(told), most_finished(told)) == (None, 0)
+
+
+def test_a_rank_sends_only_what_falls_to_it_and_only_of_that_step() -> None:
+    rows = {"a": torch.zeros(1)}
+    mine = [Snapshot(6, 1, {}, {}, {Part(2, 0): rows, Part(2, 1): {}}), Snapshot(9, 1, {}, {}, {Part(2, 0): {}})]
+    source = Source(6, 1, {Part(2, 0): 1, Part(2, 1): 0}, 0)
+    assert source.rows(mine, 1) == {Part(2, 0): rows}
