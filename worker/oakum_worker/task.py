@@ -6,30 +6,35 @@ import difflib
 import importlib
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.optim import LBFGS, Optimizer
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import default_collate
 
+from oakum_worker.data_sets import SampleStream, SizedDataset, read_samples
 from oakum_worker.errors import TaskError
 from oakum_worker.randomness import seed_everything
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.task_checks import describe, first_complaint
 
 
-class SizedDataset(Protocol):
-    """A map-style data set. With a `__getitems__(indices)` of its own, that one reads whole chunks."""
+class Stateful(Protocol):
+    """Keeps something that training changes: a moving average of the weights, a replay buffer, a curriculum."""
 
-    def __len__(self) -> int: ...
+    def state_dict(self) -> Mapping[str, Any]:
+        """Tensors, numbers, strings, and containers of them. The same on every rank."""
+        ...
 
-    def __getitem__(self, index: int, /) -> Any: ...
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Go on from what `state_dict` returned, in another process maybe."""
+        ...
 
 
 @dataclass(kw_only=True)
@@ -42,12 +47,14 @@ class Task:
     - When the optimizer steps, `p.grad` holds the gradient of the whole global batch's mean loss on every rank:
       clip it, or look at it, in a hook given to `optimizer.register_step_pre_hook`.
     - Which parameters require gradients is fixed once training has begun.
+    - What `loss` draws with torch for the samples of the batch, dropout masks for one, depends on seed, step and
+      sample alone, never on the number of nodes (`oakum_worker.sample_randomness` says what is covered).
     - BatchNorm normalises by the samples that one rank computes at once, so its results depend on the number of
       nodes, and rank 0's running statistics are the ones kept. GroupNorm and LayerNorm do not have this problem.
     """
 
     model: nn.Module
-    dataset: SizedDataset
+    dataset: SizedDataset | SampleStream
     loss: Callable[[nn.Module, Any], torch.Tensor]
     """`loss(model, batch)`: the mean loss over the batch's samples, a scalar."""
     optimizer: Optimizer
@@ -59,13 +66,14 @@ class Task:
     evaluate_every_epochs: int = 1
     """Epochs between two evaluations. The last epoch is always followed by one."""
     collate: Callable[[list[Any]], Any] = default_collate
-    """Makes a batch from a list of samples."""
+    """Makes a batch from a list of samples. Where it draws random numbers, from torch and with the samples along
+    the first dimension, each sample has its own, as in the model."""
+    extra_state: Mapping[str, Stateful] = field(default_factory=dict)
+    """By name, what else belongs to the trainer's state: it moves, shrinks, grows and is saved with it."""
 
     def read(self, indices: Sequence[int]) -> Any:
-        """The batch made of the data set's samples at `indices`, in their order."""
-        if (read_many := getattr(self.dataset, "__getitems__", None)) is not None:
-            return self.collate(read_many(indices))
-        return self.collate([self.dataset[index] for index in indices])
+        """The batch of the samples at `indices`, in their order; of a stream, of as many as it begins with."""
+        return self.collate(read_samples(self.dataset, indices))
 
 
 def load_task(spec: TrainerSpec) -> Task:
@@ -87,7 +95,8 @@ def load_task(spec: TrainerSpec) -> Task:
     if not isinstance(task, Task):
         given = "None (is a `return` missing?)" if task is None else f"{type(task).__name__} object"
         raise TaskError(f"entrypoint {entrypoint} returned {given}: return an oakum_worker.task.Task")
-    _check(task, entrypoint)
+    if (complaint := first_complaint(task)) is not None:
+        raise TaskError(f"entrypoint {entrypoint}: {complaint}")
     return task
 
 
@@ -117,7 +126,7 @@ def _import(name: str, spec: TrainerSpec) -> ModuleType:
         ) from error
     except (Exception, SystemExit) as error:
         raise TaskError(
-            f"entrypoint {spec.entrypoint}: importing {name} raised {_describe(error)}: correct the module, and "
+            f"entrypoint {spec.entrypoint}: importing {name} raised {describe(error)}: correct the module, and "
             "keep what a script does when run under `if __name__ == '__main__':`"
         ) from error
 
@@ -149,76 +158,4 @@ def _call(function: Callable[..., Any], spec: TrainerSpec) -> Any:
     try:
         return function(**arguments)
     except (Exception, SystemExit) as error:
-        raise TaskError(f"entrypoint {spec.entrypoint} raised {_describe(error)}: correct the function") from error
-
-
-def _describe(error: BaseException) -> str:
-    """The exception, and the line that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{where}"
-
-
-def _check(task: Task, entrypoint: str) -> None:
-    """Raise `TaskError` for what would otherwise fail, or silently train something else, minutes later."""
-    for complaint in (*_model_complaints(task), *_data_complaints(task), *_evaluation_complaints(task)):
-        raise TaskError(f"entrypoint {entrypoint}: {complaint}")
-
-
-def _model_complaints(task: Task) -> list[str]:
-    # What a user returned may be anything, whatever the annotations say.
-    model: Any = task.model
-    optimizer: Any = task.optimizer
-    scheduler: Any = task.scheduler
-    if not isinstance(model, nn.Module):
-        return [f"the task's model is a {type(model).__name__}, not a torch.nn.Module"]
-    if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-        return [f"return the bare model: {type(model).__name__} is not needed, Oakum averages the gradients"]
-    if not isinstance(optimizer, Optimizer):
-        return [f"the task's optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer"]
-    if isinstance(optimizer, LBFGS):
-        return ["LBFGS evaluates the loss several times in a step: use an optimizer that does so once"]
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        return ["no parameter of the model requires gradients: there is nothing to train"]
-    if isinstance(scheduler, ReduceLROnPlateau):
-        return ["ReduceLROnPlateau needs a metric at each step: use a scheduler that depends on the step alone"]
-    if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
-        return ["the scheduler was built with another optimizer: give it the task's"]
-    own = {id(parameter) for parameter in model.parameters()}
-    strangers = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
-    if strangers:
-        shapes = ", ".join(str(tuple(parameter.shape)) for parameter in strangers[:3])
-        return [
-            f"the optimizer has {len(strangers)} parameters that are not the model's (shapes {shapes}): build it "
-            "from model.parameters(), after moving, copying or wrapping the model"
-        ]
-    return []
-
-
-def _data_complaints(task: Task) -> list[str]:
-    kind = type(task.dataset).__name__
-    loss: Any = task.loss
-    try:
-        size = len(task.dataset)
-    except TypeError:
-        return [f"the data set ({kind}) has no length: use a map-style one, with __len__ and __getitem__"]
-    if size == 0:
-        return [f"the data set ({kind}) is empty: check where it looks for its files"]
-    if not callable(loss):
-        return [f"the task's loss is a {type(loss).__name__}: give a function of (model, batch)"]
-    try:
-        task.read([0])
-    except Exception as error:
-        return [
-            f"reading the data set's first sample as a batch raised {_describe(error)}: correct dataset or collate"
-        ]
-    return []
-
-
-def _evaluation_complaints(task: Task) -> list[str]:
-    evaluate: Any = task.evaluate
-    if evaluate is not None and not callable(evaluate):
-        return [f"evaluate is a {type(evaluate).__name__}: give a function of the model, or None"]
-    if task.evaluate_every_epochs < 1:
-        return [f"evaluate_every_epochs is {task.evaluate_every_epochs}: give at least 1"]
-    return []
+        raise TaskError(f"entrypoint {spec.entrypoint} raised {describe(error)}: correct the function") from error

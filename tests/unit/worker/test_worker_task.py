@@ -17,8 +17,28 @@ from training_ranks import build_spec
 PREAMBLE = """
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from oakum_worker.task import Task
+
+class Lines(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.ones(2),)] * 3)
+
+class SizedLines(Lines):
+    def __len__(self):
+        return 3
+
+class Stream(SizedLines):
+    def samples(self, epoch, start):
+        return iter([(torch.ones(2),)] * (3 - start))
+
+class EmptyStream(SizedLines):
+    def samples(self, epoch, start):
+        return iter(())
+
+class EndlessStream:
+    def samples(self, epoch, start):
+        return iter([(torch.ones(2),)] * 3)
 
 def loss(model, batch):
     return model(batch[0]).mean()
@@ -126,7 +146,13 @@ def test_unknown_arguments_are_answered_with_the_signature(tmp_path: Path) -> No
         ("return None", "returned None (is a `return` missing?)"),
         ("return 'a string'", "returned str object"),
         ("made.dataset = []", "data set (list) is empty"),
-        ("made.dataset = iter([1])", "has no length"),
+        ("made.dataset = iter([1])", "can only be iterated"),
+        ("made.dataset = Lines()", "add __len__(), the number of samples of an epoch, and samples(epoch, start)"),
+        ("made.dataset = SizedLines()", "where a rank's share does: add samples(epoch, start), which iterates"),
+        ("made.dataset = EndlessStream()", "(EndlessStream) has no length: add __len__"),
+        ("made.dataset = EmptyStream()", "has 3 samples, and its samples(0, 0) gives none"),
+        ("made.dataset = DataLoader(made.dataset)", "is a DataLoader: give the data set in it"),
+        ("made.dataset = 3", "data set (int) has no length"),
         ("made.dataset = [object()]", "first sample as a batch raised TypeError"),
         ("made.model = 3", "the task's model is a int"),
         ("made.model = nn.DataParallel(made.model)", "return the bare model: DataParallel"),
@@ -139,6 +165,13 @@ def test_unknown_arguments_are_answered_with_the_signature(tmp_path: Path) -> No
         ("made.loss = 'mse'", "the task's loss is a str"),
         ("made.evaluate = 'accuracy'", "evaluate is a str"),
         ("made.evaluate_every_epochs = 0", "evaluate_every_epochs is 0"),
+        ("made.extra_state = made.model", "extra_state is a Linear: give a mapping"),
+        ("made.extra_state = {1: nn.ReLU()}", "extra_state has the key 1: use names"),
+        ("made.extra_state = {'ema': 3}", "extra_state['ema'], a int, has no state_dict and no load_state_dict"),
+        (
+            "made.extra_state = {'model': made.model}",
+            "extra_state['model'] is the task's own Linear: leave it out",
+        ),
     ],
 )
 def test_an_unusable_task_is_told_what_to_change(tmp_path: Path, change: str, expected: str) -> None:
@@ -152,6 +185,19 @@ def test_an_unusable_task_is_told_what_to_change(tmp_path: Path, change: str, ex
     text = complaint(tmp_path, source, entrypoint="user_code:broken")
     assert text.startswith("entrypoint user_code:broken")
     assert expected in text
+
+
+def test_a_stream_of_samples_and_state_of_the_users_own_are_accepted(tmp_path: Path) -> None:
+    source = (
+        "def streamed():\n"
+        "    made = task()\n"
+        "    made.dataset = Stream()\n"
+        "    made.extra_state = {'average': torch.optim.swa_utils.AveragedModel(made.model)}\n"
+        "    return made\n"
+    )
+    loaded = load(tmp_path, source, entrypoint="user_code:streamed")
+    assert loaded.read([0, 1])[0].shape == (2, 2)
+    assert [name for name, _ in loaded.extra_state.items()] == ["average"]
 
 
 def test_a_data_set_that_reads_many_at_once_is_asked_once() -> None:
