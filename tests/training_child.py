@@ -20,9 +20,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.data import GradientReducer
-from training_ranks import Points, build_loop, build_model, digest, mean_squared_error
+from training_ranks import Points, ShakenPoints, build_loop, build_model, digest, mean_squared_error
 
 LAST_STEP = 4
+
+
+def draw(rank: int, world_size: int) -> dict[str, Any]:
+    """Losses of a training with dropout and augmentation."""
+    loop = build_loop(nn.Dropout(0.5), dataset=ShakenPoints(), micro_batch=2)
+    loop.join(dist.group.WORLD, rank, world_size)
+    return {"losses": [loop.step().loss for _ in range(6)]}
 
 
 def compare_with_ddp(rank: int, world_size: int) -> dict[str, Any]:
@@ -82,7 +89,7 @@ def main() -> None:
         world_size=world_size,
         timeout=timedelta(seconds=60),
     )
-    modes = {"ddp": compare_with_ddp, "lose_a_peer": lose_a_peer}
+    modes = {"ddp": compare_with_ddp, "lose_a_peer": lose_a_peer, "draw": draw}
     print(json.dumps(modes[mode](rank, world_size)), flush=True)
     os._exit(0)
 

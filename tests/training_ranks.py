@@ -43,6 +43,14 @@ class Points(Dataset):
         return self.inputs[index], self.targets[index]
 
 
+class ShakenPoints(Points):
+    """Adds noise to a sample when it is read."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = super().__getitem__(index)
+        return inputs + 0.1 * torch.randn(5, dtype=inputs.dtype), targets
+
+
 def mean_squared_error(model: nn.Module, batch: Any) -> torch.Tensor:
     inputs, targets = batch
     return mse_loss(model(inputs), targets)

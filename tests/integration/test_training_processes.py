@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
 from training_child import LAST_STEP
-from training_ranks import build_loop
+from training_ranks import ShakenPoints, build_loop
 
 TESTS = Path(__file__).parents[1]
 
@@ -74,3 +75,14 @@ def test_a_neighbour_of_a_killed_rank_is_told_and_goes_on_from_the_last_finished
     for found in told:
         assert "a rank was lost" in found.pop("error")
         assert found == expected
+
+
+def test_dropout_and_augmentation_are_the_same_on_three_ranks(tmp_path: Path) -> None:
+    alone = build_loop(nn.Dropout(0.5), dataset=ShakenPoints())
+    expected = [alone.step().loss for _ in range(6)]
+    with ranks("draw", 3, tmp_path) as processes:
+        deadline_s = time.monotonic() + 60
+        for process in processes:
+            found = answer(process, deadline_s)
+            assert found is not None
+            assert found["losses"] == pytest.approx(expected, rel=1e-12)

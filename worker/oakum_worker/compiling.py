@@ -24,12 +24,12 @@ from oakum_worker.task import Task
 
 
 def compile_forward(
-    task: Task, num_samples: int, context: Callable[[], AbstractContextManager[Any]]
+    task: Task, num_samples: int, context: Callable[[int], AbstractContextManager[Any]]
 ) -> str | None:
     """Compile the model's forward and backward for batches of two samples and more.
 
-    Tries them on batches of `num_samples` and one less, within `context()`, which has to be that of the steps to
-    come; takes as long as compiling takes, and leaves parameters, buffers and gradients as they were. Returns
+    Tries them on batches of `num_samples` and one less, within `context(size)`, which has to be that of the steps
+    to come; takes as long as compiling takes, and leaves parameters, buffers and gradients as they were. Returns
     None, or why it could not be done (no C++ compiler, say): the model then stays as it was.
     """
     model = task.model
@@ -41,7 +41,7 @@ def compile_forward(
     try:
         for size in (max(num_samples, 3), max(num_samples, 3) - 1):
             batch = task.read([0] * size)
-            with context():
+            with context(size):
                 loss = task.loss(model, batch)
             loss.backward()
     except Exception as error:

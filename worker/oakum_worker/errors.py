@@ -31,3 +31,7 @@ class CorruptCheckpointError(CheckpointError):
 
 class GroupError(WorkerError):
     """The generation's process group cannot be formed, or one of its members is gone."""
+
+
+class TrainingWarning(UserWarning):
+    """Something that the user should know and that does not keep the trainer from training."""

@@ -110,16 +110,16 @@ class RankProcess:
         source = self._keeper.begin(generation, rank)
         self._news.send(phase=Phase.TRAINING, generation=generation.number)
         self._reporter.enter(generation)
-        first_step = True
+        began_s: float | None = time.monotonic()
         while not self._loop.finished:
             signal, durable = 0, False
             if rank == 0:
                 signal, durable = self._mailbox.pending(generation.number), self._keeper.durable_due()
             result = self._loop.step(signal, checkpoint=durable)
             may_close = self._after_step(result, rank)
-            if first_step:
-                self._report_switch(generation, rank, source)
-                first_step = False
+            if began_s is not None:
+                self._report_switch(generation, rank, source, began_s)
+                began_s = None
             self._step_ended_s = time.monotonic()
             if result.signal:
                 self._agreed = result.signal
@@ -142,12 +142,17 @@ class RankProcess:
         if rank == 0 or self._loop.shards is not None:
             self._reporter.metrics = self._loop.evaluate()
 
-    def _report_switch(self, generation: Generation, rank: int, source: str) -> None:
+    def _report_switch(self, generation: Generation, rank: int, source: str, began_s: float) -> None:
+        """Tell how the generation began, after its first step, which began then."""
         if rank != 0:
             return
-        stall_s = None if self._step_ended_s is None else time.monotonic() - self._step_ended_s
+        now_s = time.monotonic()
         switch = Switch(
-            generation=generation.number, step=self._loop.step_count - 1, stall_s=stall_s, source=source
+            generation=generation.number,
+            step=self._loop.step_count - 1,
+            stall_s=None if self._step_ended_s is None else now_s - self._step_ended_s,
+            step_s=now_s - began_s,
+            source=source,
         )
         self._news.send(switch=switch)
 

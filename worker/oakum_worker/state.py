@@ -9,43 +9,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from oakum_worker.errors import CheckpointError
 from oakum_worker.sampler import Cursor
 from oakum_worker.skeleton import assemble, dismantle
-from oakum_worker.task import Task
+from oakum_worker.task import Stateful, Task
 
 State = dict[str, Any]
 """model, optimizer, scheduler, cursor and other parts' states; the tensors in it are the live ones, not copies."""
 
 
-class Part(Protocol):
-    """Something with a state of its own."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Any, /) -> Any: ...
-
-
-def capture(task: Task, cursor: Cursor, parts: Mapping[str, Part]) -> State:
+def capture(task: Task, cursor: Cursor, parts: Mapping[str, Stateful]) -> State:
     """The state as it stands, with that of the other `parts` of the trainer."""
     own = {"model": dict(task.model.state_dict()), "optimizer": _capture_optimizer(task)}
     return own | capture_rest(task, cursor, parts)
 
 
-def capture_rest(task: Task, cursor: Cursor, parts: Mapping[str, Part]) -> State:
+def capture_rest(task: Task, cursor: Cursor, parts: Mapping[str, Stateful]) -> State:
     """The state without that of model and optimizer."""
     return {
         "scheduler": None if task.scheduler is None else task.scheduler.state_dict(),
         "cursor": {"step": cursor.step, "epoch": cursor.epoch, "consumed": cursor.consumed},
-        "parts": {name: part.state_dict() for name, part in parts.items()},
+        "parts": {name: dict(part.state_dict()) for name, part in parts.items()},
     }
 
 
-def restore(task: Task, state: State, parts: Mapping[str, Part]) -> Cursor:
+def restore(task: Task, state: State, parts: Mapping[str, Stateful]) -> Cursor:
     """Put the state into the task and the other `parts`; tensors are copied. Returns its cursor.
 
     A part that the state knows nothing of stays as it is: it has come to the task since. Raises
@@ -57,7 +49,7 @@ def restore(task: Task, state: State, parts: Mapping[str, Part]) -> Cursor:
     return restore_rest(task, state, parts)
 
 
-def restore_rest(task: Task, state: Mapping[str, Any], parts: Mapping[str, Part]) -> Cursor:
+def restore_rest(task: Task, state: Mapping[str, Any], parts: Mapping[str, Stateful]) -> Cursor:
     """The same without model and optimizer, which have theirs already."""
     with _fitting():
         cursor = Cursor(**state["cursor"])

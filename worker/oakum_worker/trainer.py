@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,18 +21,22 @@ from torch import nn
 from oakum_worker import state
 from oakum_worker.batch_size import batch_sizes
 from oakum_worker.buffers import BufferSnapshot
-from oakum_worker.errors import GroupError, TaskError
+from oakum_worker.compiling import compile_forward
+from oakum_worker.errors import GroupError, TaskError, TrainingWarning
+from oakum_worker.label_smoothing import label_smoothing
 from oakum_worker.parallel.data import GradientReducer, Reduced
 from oakum_worker.parallel.sharded import Chunk, ShardedEngine, lost_peers
 from oakum_worker.parallel.sharded import chunks as chunks_of_all
 from oakum_worker.parallel.shards import Shards
 from oakum_worker.parallel.sharing import share
 from oakum_worker.parallel.template import ModelTemplate
-from oakum_worker.randomness import mix, seed_everything
+from oakum_worker.randomness import mix
+from oakum_worker.reading import SampleReader
+from oakum_worker.sample_randomness import SampleRandomness
 from oakum_worker.sampler import Cursor, ElasticSampler, share_of
 from oakum_worker.skeleton import dismantle
 from oakum_worker.spec import TrainerSpec
-from oakum_worker.task import Task
+from oakum_worker.task import Stateful, Task
 from oakum_worker.updating import Updater
 
 
@@ -56,10 +61,8 @@ class StepResult:
 class TrainingLoop:
     """Trains a task, alone or as one rank of a generation, one optimizer step at a time.
 
-    Random numbers: before each step the generators are seeded from (spec's seed, step, position of this rank's
-    first sample in the order of all samples), so runs of the same size are bit-identical, and a repeated step
-    repeats its choices. At another size dropout and augmentation draw other numbers of the same distribution;
-    that would take generators for each sample, which layers such as `nn.Dropout` have no way to use.
+    What is drawn for a sample, a dropout mask or an augmentation, depends on the spec's seed, the step and the
+    sample alone: losses are the same at any number of ranks, but for rounding.
 
     Raises `TaskError` where the task's state cannot be carried from one process to another.
     """
@@ -70,8 +73,10 @@ class TrainingLoop:
         self._batches = batch_sizes(spec, len(task.dataset), task.optimizer)
         self._sampler = ElasticSampler(len(task.dataset), self._batches.at, spec.seed)
         self._cursor = Cursor()
+        self._reader = SampleReader(task, spec.seed)
         self._updater = Updater(task, spec)
-        self._parts: dict[str, state.Part] = {"updater": self._updater, "batches": self._batches}
+        own: dict[str, Stateful] = {"updater": self._updater, "batches": self._batches}
+        self._parts = own | {f"task.{name}": part for name, part in task.extra_state.items()}
         self.shards: Shards | None = None
         """Where the trainer is sharded: the task's model and optimizer, laid out anew for each generation."""
         self.engine: GradientReducer | ShardedEngine
@@ -82,18 +87,32 @@ class TrainingLoop:
             self.engine = GradientReducer(task.model, measure_noise=self._batches.measures_noise)
         self._buffers = BufferSnapshot(task.model)
         self._device = next(task.model.parameters()).device
+        self._randomness = SampleRandomness(self._device, always=spec.compile)
         self._boundary = threading.Lock()
         """Held while the state is between two steps' values."""
         self._in_step = False
         self.is_over: Callable[[], bool] = lambda: False
         """Whether the group has been broken from outside, which a collective on GPUs does not tell."""
-        self._last_batch = spec.global_batch
         self._computing_since_s: float | None = None
         try:
             dismantle(self.state_dict())
         except TypeError as error:
             raise TaskError(f"the task's state cannot be saved: {error}") from error
         self.join(None, 0, 1)
+        if (
+            spec.compile
+            and (complaint := compile_forward(task, self._typical_share(), self._rehearsal)) is not None
+        ):
+            warnings.warn(complaint, TrainingWarning, stacklevel=2)
+
+    def _typical_share(self) -> int:
+        return min(self._spec.micro_batch or self._spec.global_batch, len(self.task.dataset))
+
+    @contextmanager
+    def _rehearsal(self, num_samples: int) -> Iterator[None]:
+        """What a forward pass of so many samples runs in."""
+        with self._drawing(0, 0, num_samples), self._updater.forward():
+            yield
 
     def join(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None:
         """Go on as `rank` of `world_size` in `group`; None, or a size of 1, is alone. Does not communicate."""
@@ -137,33 +156,48 @@ class TrainingLoop:
             schedule_steps=self._batches.schedule_steps(cursor, num_samples),
         )
         self._cursor = cursor.after(num_samples, self._sampler.num_samples)
-        self._last_batch = num_samples
         self._batches.observe(reduced.norms, self._cursor, num_samples, scale)
 
     def _compute_gradients(self, cursor: Cursor, num_samples: int, signal: int, checkpoint: bool) -> Reduced:
         share = share_of(num_samples, self._rank, self._world_size)
-        seed_everything(mix(self._spec.seed, cursor.step, self.samples + share.start))
         carried: dict[str, Any] = {"carried": self._batches.carried} if self._batches.measures_noise else {}
         self.engine.begin(len(share), num_samples, signal, flag=int(checkpoint), **carried)
         chunks = self._chunks(num_samples)
         for chunk in chunks:
-            batch = self.task.read(self._sampler.indices(cursor, chunk.positions))
-            with self._updater.forward():
-                loss = self.task.loss(self.task.model, batch)
-            if not isinstance(loss, torch.Tensor):
-                raise TaskError(f"the loss is a {type(loss).__name__}: return the tensor, without `.item()`")
-            if loss.ndim or not loss.requires_grad:
-                raise TaskError(
-                    f"the loss has shape {tuple(loss.shape)} and requires_grad={loss.requires_grad}: return the "
-                    "mean over the batch's samples, a scalar that depends on the model's parameters"
-                )
-            scale = self._updater.loss_scale
-            self.engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
+            positions = chunk.positions
+            indices = self._sampler.indices(cursor, positions)
+            samples = self._reader.read(cursor.epoch, cursor.consumed + positions.start, indices)
+            with self._drawing(cursor.step, positions.start, len(positions)) as call:
+                loss = call(self._loss, samples)
+                scale = self._updater.loss_scale
+                self.engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
         self._computing_since_s = None  # from here on it may be others that this rank waits for
         reduced = self.engine.finish()
         if self._device.type != "cpu" and self.is_over():
             raise GroupError("the generation was declared over during a step: what its collectives gave is void")
         return reduced
+
+    @contextmanager
+    def _drawing(self, step: int, first: int, count: int) -> Iterator[Callable[..., Any]]:
+        """For forward and backward of `count` samples of the step's batch, the first of which is number `first`.
+
+        Gives a function through which the forward pass is to be called.
+        """
+        key = mix(self._spec.seed, step)
+        with label_smoothing(self._spec.label_smoothing), self._randomness.samples(key, first, count) as call:
+            yield call
+
+    def _loss(self, samples: Any) -> torch.Tensor:
+        with self._updater.forward():
+            loss: Any = self.task.loss(self.task.model, self.task.collate(samples))
+        if not isinstance(loss, torch.Tensor):
+            raise TaskError(f"the loss is a {type(loss).__name__}: return the tensor, without `.item()`")
+        if loss.ndim or not loss.requires_grad:
+            raise TaskError(
+                f"the loss has shape {tuple(loss.shape)} and requires_grad={loss.requires_grad}: return the "
+                "mean over the batch's samples, a scalar that depends on the model's parameters"
+            )
+        return loss
 
     def _peers(self, when: str) -> AbstractContextManager[None]:
         """Within it, errors of collectives that sharded tensors start by themselves are `GroupError`s."""
@@ -223,8 +257,8 @@ class TrainingLoop:
 
     @property
     def global_batch(self) -> int:
-        """Samples of the last step; before the first one, of most steps."""
-        return self._last_batch
+        """Samples of the present epoch's steps; its last one may have fewer."""
+        return self._batches.at(min(self._cursor.epoch, self._spec.epochs - 1))
 
     @property
     def total_steps(self) -> int:

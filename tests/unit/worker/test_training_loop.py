@@ -9,14 +9,15 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 from oakum_worker.errors import CheckpointError, GroupError, TaskError
 from oakum_worker.parallel import sharing
-from oakum_worker.randomness import mix, seed_everything
 from oakum_worker.trainer import StepResult, TrainingLoop
 from training_ranks import (
     NUM_SAMPLES,
     Points,
+    ShakenPoints,
     build_loop,
     build_spec,
     build_task,
@@ -33,12 +34,11 @@ def train(loop: TrainingLoop, num_steps: int) -> list[float]:
 
 def test_a_plain_pytorch_loop_ends_with_the_same_bits() -> None:
     points = Points()
-    loop = build_loop(nn.Dropout(0.2), dataset=points)
-    plain = build_task(nn.Dropout(0.2))
-    for step in range(3):
+    loop = build_loop(dataset=points)
+    plain = build_task()
+    for _ in range(3):
         loop.step()
         indices = points.read[-8:]
-        seed_everything(mix(3, step, 8 * step))
         plain.optimizer.zero_grad()
         plain.loss(plain.model, plain.read(indices)).backward()
         plain.optimizer.step()
@@ -285,3 +285,80 @@ def test_the_time_that_a_step_takes_is_seen_while_it_lasts() -> None:
     train(loop, 1)
     assert seen == [True]
     assert loop.computing_s == 0
+
+
+def test_dropout_and_augmentation_do_not_depend_on_what_is_computed_at_once() -> None:
+    expected = train(build_loop(nn.Dropout(0.5), dataset=ShakenPoints()), 6)
+    pieces = build_loop(nn.Dropout(0.5), dataset=ShakenPoints(), micro_batch=3)
+    assert train(pieces, 6) == pytest.approx(expected, rel=1e-12)
+    for other in (build_loop(nn.Dropout(0.5)), build_loop(dataset=ShakenPoints())):
+        assert train(other, 6) != pytest.approx(expected, rel=1e-3)  # both do matter
+
+
+def test_labels_are_smoothed_in_training_alone() -> None:
+    smoothed = build_classification(label_smoothing=0.2)
+    plain = build_classification()
+    explicit = build_classification(smoothing=0.2)
+    assert train(smoothed, 3) == pytest.approx(train(explicit, 3), rel=1e-12)
+    assert train(plain, 1) != pytest.approx(train(build_classification(label_smoothing=0.2), 1), rel=1e-3)
+    assert smoothed.evaluate() == pytest.approx(explicit.evaluate(), rel=1e-12)
+
+
+def build_classification(smoothing: float = 0.0, **changes: Any) -> TrainingLoop:
+    task = build_task()
+    task.loss = lambda model, batch: cross_entropy(model(batch[0]), batch[1].argmax(1), label_smoothing=smoothing)
+    points = Points()
+    task.evaluate = lambda model: {"loss": cross_entropy(model(points.inputs), points.targets.argmax(1)).item()}
+    return TrainingLoop(task, build_spec(**changes))
+
+
+def test_the_tasks_own_state_travels_with_the_trainers() -> None:
+    def averaged() -> TrainingLoop:
+        task = build_task()
+        average = Average(task.model)
+        task.extra_state = {"average": average}
+        task.optimizer.register_step_post_hook(lambda *_: average.update())
+        return TrainingLoop(task, build_spec())
+
+    uninterrupted, before, after = averaged(), averaged(), averaged()
+    train(uninterrupted, 5)
+    train(before, 2)
+    after.load_state_dict(copy.deepcopy(before.state_dict()))
+    train(after, 3)
+    assert digest(after) == digest(uninterrupted)
+
+
+class Average:
+    """A moving average of the weights."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._weights = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def update(self) -> None:
+        for name, p in self._model.named_parameters():
+            self._weights[name].lerp_(p.detach(), 0.1)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._weights
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            self._weights[name].copy_(value)
+
+
+def test_a_schedule_of_batches_is_kept_to_across_a_resume() -> None:
+    schedule = {"epochs": 3, "global_batch": 8, "batch_schedule": [(1, 16), (2, 32)]}
+    whole = build_loop(**schedule)
+    sizes = []
+    while not whole.finished:
+        sizes.append(whole.step().samples)
+    assert sizes == [8] * 6 + [5] + [16] * 3 + [5] + [32, 21]
+    first, second = build_loop(**schedule), build_loop(**schedule)
+    for _ in range(8):
+        first.step()
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    while not second.finished:
+        second.step()
+    assert digest(second) == digest(whole)
+    assert whole.total_steps == whole.step_count == len(sizes)
