@@ -24,6 +24,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
+from oakum_worker.errors import TrainingWarning
 from oakum_worker.randomness import mix, mix_all, signed
 
 Role = Literal["activation", "like", "sizes", "shared"]
@@ -127,7 +128,7 @@ def warn_once(message: str) -> None:
     """Warn of something that the user may want to change, once in the process."""
     if message not in _warned and not torch.compiler.is_compiling():
         _warned.add(message)
-        warnings.warn(message, stacklevel=2)
+        warnings.warn(message, TrainingWarning, stacklevel=2)
 
 
 def call_seed() -> int:

@@ -27,7 +27,7 @@ from oakum_worker.keeper import Keeper, ReplicatedKeeper
 from oakum_worker.membership import Mailbox, next_generation
 from oakum_worker.parallel.sharded import ShardedEngine, warm_up
 from oakum_worker.protocol import Failure, FragmentConfig, Generation, Phase, Switch
-from oakum_worker.rank_threads import Commands, end_process, give_signs_of_life
+from oakum_worker.rank_threads import Commands, end_process, give_signs_of_life, hand_on_warnings
 from oakum_worker.reporter import ProgressReporter
 from oakum_worker.sharded_keeper import ShardedKeeper
 from oakum_worker.task import load_task
@@ -239,6 +239,7 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
     config = FragmentConfig.model_validate_json(Path(config_file).read_text(encoding="utf-8"))
     spec = config.spec
     news, mailbox, group = NewsWriter(int(news_descriptor)), Mailbox(), GenerationGroup(config.node_address)
+    hand_on_warnings(news)
     commands = Commands(news, mailbox, group)
     threading.Thread(target=commands.run, daemon=True, name="commands").start()
     torch.set_num_threads(spec.threads_per_rank)

@@ -1,4 +1,4 @@
-"""What a rank does beside training: obey its agent at once, and give signs of life."""
+"""What a rank does beside training: obey its agent at once, give signs of life, hand warnings on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import os
 import signal
 import sys
 import time
+import warnings
+from typing import Any
 
 from oakum_worker.channel import Command, NewsWriter
+from oakum_worker.errors import TrainingWarning
 from oakum_worker.group import GenerationGroup
 from oakum_worker.keeper import Keeper
 from oakum_worker.membership import Mailbox
@@ -59,6 +62,19 @@ def give_signs_of_life(news: NewsWriter, loop: TrainingLoop, step_timeout_s: flo
         news.send()
         time.sleep(_PULSE_S)
     news.send(hangs=True, warning=f"a step had not ended after {step_timeout_s:g} s (step_timeout_s)")
+
+
+def hand_on_warnings(news: NewsWriter) -> None:
+    """What the user should know goes to the service, and not into a log alone."""
+    show = warnings.showwarning
+
+    def hand_on(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, TrainingWarning):
+            news.send(warning=str(message))
+        else:
+            show(message, category, *where, **more)
+
+    warnings.showwarning = hand_on
 
 
 def end_process() -> None:

@@ -30,7 +30,7 @@ from oakum_worker.parallel.sharded import chunks as chunks_of_all
 from oakum_worker.parallel.shards import Shards
 from oakum_worker.parallel.sharing import share
 from oakum_worker.parallel.template import ModelTemplate
-from oakum_worker.randomness import mix
+from oakum_worker.randomness import mix, seed_everything
 from oakum_worker.reading import SampleReader
 from oakum_worker.sample_randomness import SampleRandomness
 from oakum_worker.sampler import Cursor, ElasticSampler, share_of
@@ -280,6 +280,7 @@ class TrainingLoop:
         if self.task.evaluate is None:
             return {}
         modes = {module: module.training for module in self.task.model.modules()}
+        seed_everything(mix(self._spec.seed, self._cursor.step))
         self.task.model.eval()
         try:
             with torch.no_grad(), self._computing(), self._peers("in an evaluation"):
