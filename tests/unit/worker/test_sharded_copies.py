@@ -188,8 +188,13 @@ def test_what_three_ranks_have_written_any_number_reads(tmp_path: Path, readers:
 def test_a_checkpoint_is_there_when_all_shares_are_and_not_before(tmp_path: Path) -> None:
     ranks = Ranks(tmp_path, 2)
     ranks.start(12)
+    for writer in ranks.writers:
+        writer.count(1, 0)  # one of two
+        writer.wait()
     assert ranks.checkpoints.newest() is None
-    ranks.agree()
+    for writer in ranks.writers:
+        writer.count(1, 0)
+        writer.wait()
     newest = ranks.checkpoints.newest()
     assert newest is not None
     assert names(tmp_path) == ["step-12"]
