@@ -38,13 +38,13 @@ time.sleep(1e6)
 T = TypeVar("T")
 
 
-def wait_until(what: str, probe: Callable[[], T], timeout_s: float) -> T:
+def wait_until(what: str, probe: Callable[[], T], timeout_s: float, every_s: float = 0.02) -> T:
     """Poll until the probe returns something true. Raises `TimeoutError` with `what`."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
         if found := probe():
             return found
-        time.sleep(0.02)
+        time.sleep(every_s)
     raise TimeoutError(f"not within {timeout_s:g} s: {what}")
 
 
@@ -99,7 +99,7 @@ class Oakum:
         command += ["--port", "0", "--load", "0", "--nodes", str(self._nodes)]
         with (self._folder / "service.log").open("wb") as log:
             self._service = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        self.client = wait_until("the service answers", lambda: _connect(data_dir), 60.0)
+        self.client = wait_until("the service answers", lambda: connect(data_dir), 60.0)
         self.client.submit(self._spec)
 
     def grow(self) -> None:
@@ -143,7 +143,7 @@ class Oakum:
         end_all(self._service.pid, self._folder)
 
 
-def _connect(data_dir: Path) -> OakumClient | None:
+def connect(data_dir: Path) -> OakumClient | None:
     try:
         found = json.loads((data_dir / "client.json").read_text(encoding="utf-8"))
         client = OakumClient(url=found["url"], token=found["token"])

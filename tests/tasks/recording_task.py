@@ -128,7 +128,7 @@ def task(
             {"params": [model.meter], "lr": 0.0},
         ]
     )
-    scheduler = LambdaLR(optimizer, [lambda step: 0.99**step, lambda step: 1.0, lambda step: 1.0])
+    scheduler = LambdaLR(optimizer, [lambda step: 1 / (1 + step / 50), lambda step: 1.0, lambda step: 1.0])
     recorder, waiting = Recorder(Path(folder)), Gate(Path(gate) if gate else None)
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:

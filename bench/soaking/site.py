@@ -1,0 +1,136 @@
+"""A service with an embedded cluster, and the processes that it has started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+
+from oakum_worker.launch import CONFIG_NAME
+from peers.contestants import connect, end_all, wait_until
+
+_MODULES = {"rank": "oakum_worker.rank", "agent": "submitit.core._submit"}
+_FRAGMENT = re.compile(r"/fragments/([0-9a-f-]{36})")
+
+
+@dataclass(frozen=True)
+class FragmentProcess:
+    """An agent, a rank, or submitit's own process above them."""
+
+    role: str
+    """`agent`, `rank` or `controller`."""
+    fragment: str
+    node: str
+    process: psutil.Process
+
+
+class Site:
+    """Starts the service; knows its processes by looking at the system's, not by asking it."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        self.nodes = nodes
+        self.log_file = folder / "service.log"
+        self._data_dir = folder / "data"
+        self._ports_before = set(_listening())
+        self._ports: set[int] = set()
+
+    def start(self) -> None:
+        """Start the service and wait until it answers."""
+        command = [sys.executable, "-m", "oakum_service", "serve", "--verbose", "--data-dir", str(self._data_dir)]
+        command += ["--port", "0", "--load", "0", "--nodes", str(self.nodes)]
+        environment = os.environ | {"OAKUM_HEARTBEAT_TIMEOUT_S": "4"}
+        with self.log_file.open("wb") as log:
+            self.service = subprocess.Popen(
+                command, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
+        self.client = wait_until("the service answers", lambda: connect(self._data_dir), 60.0)
+
+    def take_nodes(self, nodes: int, run_s: float) -> None:
+        """A foreground job takes nodes of the embedded cluster."""
+        address = self.client.address
+        httpx.post(
+            f"{address.url}/v1/cluster/foreground-jobs",
+            json={"nodes": nodes, "run_s": run_s},
+            headers={"Authorization": f"Bearer {address.token}"},
+            timeout=10.0,
+        ).raise_for_status()
+
+    def fragments(self) -> list[FragmentProcess]:
+        """Every process of a fragment that lives."""
+        return list(self._fragments())
+
+    def _fragments(self) -> Iterator[FragmentProcess]:
+        for process in self._processes():
+            arguments = process.info["cmdline"]
+            found = _FRAGMENT.search(" ".join(arguments))
+            if found is None:
+                continue
+            config_file = self._data_dir / "fragments" / found[1] / CONFIG_NAME
+            with contextlib.suppress(OSError):
+                node = json.loads(config_file.read_text(encoding="utf-8"))["node"]
+                role = next((role for role, module in _MODULES.items() if module in arguments), "controller")
+                yield FragmentProcess(role, found[1], node, process)
+
+    def _processes(self) -> Iterator[psutil.Process]:
+        for process in psutil.process_iter(["cmdline", "status"]):
+            if process.info["status"] == psutil.STATUS_ZOMBIE or process.pid == os.getpid():
+                continue
+            if any(str(self._data_dir) in argument for argument in process.info["cmdline"] or ()):
+                yield process
+
+    def crowded_nodes(self) -> list[str]:
+        """Nodes on which processes of two fragments live."""
+        held: dict[str, set[str]] = {}
+        for found in self.fragments():
+            held.setdefault(found.node, set()).add(found.fragment)
+        return sorted(node for node, fragments in held.items() if len(fragments) > 1)
+
+    def open_files(self) -> dict[tuple[str, int], int]:
+        """(role, pid) -> descriptors that the service and each process of a fragment have open."""
+        pids = [("service", self.service.pid), *((f.role, f.process.pid) for f in self.fragments())]
+        counts = {}
+        for role, pid in pids:
+            with contextlib.suppress(OSError):
+                counts[role, pid] = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 (no paths are needed)
+        own = {pid for _, pid in pids}
+        self._ports |= {port for port, pid in _listening().items() if pid in own}
+        return counts
+
+    def interrupt(self) -> list[str]:
+        """Ctrl-C; returns what is left of it, in words."""
+        self.service.send_signal(2)
+        left = []
+        try:
+            self.service.wait(timeout=30.0)
+        except subprocess.TimeoutExpired:
+            left.append("the service did not end within 30 s of Ctrl-C")
+        left += [f"left behind: {' '.join(process.info['cmdline'])}" for process in self._processes()]
+        ports = set(_listening()) - self._ports_before
+        return left + [f"port {port} is still listened on" for port in sorted(ports & self._ports)]
+
+    def end(self) -> None:
+        """Leave nothing running, whatever has happened."""
+        for found in self.fragments():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.process.resume()
+        end_all(self.service.pid, self._data_dir)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.service.wait(timeout=10.0)
+
+
+def _listening() -> dict[int, int | None]:
+    """Port -> process that listens on it, as far as it can be told."""
+    return {
+        connection.laddr.port: connection.pid
+        for connection in psutil.net_connections(kind="tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
