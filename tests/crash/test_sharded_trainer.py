@@ -43,4 +43,4 @@ def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_doe
     assert found.step == alone.step_count
     assert found.loss == pytest.approx(loss, rel=1e-9)
     sources = {message.split(": ")[1].split(" at step")[0] for message in formed_messages(client)[1:]}
-    assert sources <= {"goes on", "goes on from memory", "resumes from its checkpoint"}
+    assert sources <= {"goes on", "goes on from a copy in memory", "resumes from its checkpoint"}
