@@ -22,7 +22,7 @@ STEPS = 14
 
 
 class Tied(nn.Module):
-    """Weights tied within the model and from one block to the next; sizes that few numbers of ranks divide."""
+    """Weights tied within the model and across blocks, frozen ones and ones that are never used, of odd sizes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,6 +31,8 @@ class Tied(nn.Module):
         self.middle = nn.Sequential(nn.Linear(7, 11), nn.GELU(), nn.Linear(11, 7))
         self.readout, self.again = nn.Linear(7, 2, bias=False), nn.Linear(7, 2)
         self.again.weight = self.readout.weight
+        self.middle[0].bias.requires_grad_(False)
+        self.unused, self.blocks_for_later = nn.Linear(3, 3), nn.ModuleList([nn.Linear(4, 3)])
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -45,7 +47,7 @@ def build_tied_task() -> Task:
     torch.manual_seed(1)
     model = Tied().double()
     matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim == 1]
+    vectors = [p for p in model.parameters() if p.ndim == 1 and p.requires_grad]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0, "lr": 0.02}]
     optimizer = torch.optim.AdamW(groups, lr=0.01, amsgrad=True)
     optimizer.register_step_pre_hook(_clip)
@@ -126,6 +128,29 @@ def test_an_optimizer_with_state_of_its_own_shapes_follows_ranks_that_trade_plac
     outcomes = play(Script(acts, str(tmp_path), task=build_row_scaled_task))
     assert losses_of(outcomes) == undisturbed(build_row_scaled_task)
     assert survivor(outcomes[1:]).old_groups == 0
+
+
+class Scalars:
+    """Four numbers, of which one is much larger than the others."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([1024.0 if index == 0 else 4.0], dtype=torch.bfloat16)
+
+
+def build_half_task() -> Task:
+    model = nn.Linear(1, 4, bias=False, dtype=torch.bfloat16)
+    nn.init.ones_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1 / 64)
+    return Task(model=model, dataset=Scalars(), loss=lambda m, batch: m(batch).sum(1).mean(), optimizer=optimizer)
+
+
+def test_gradients_in_half_precision_are_summed_over_ranks_without_rounding_in_between(tmp_path: Path) -> None:
+    script = Script((Act((0, 1, 2, 3), until=2),), str(tmp_path), task=build_half_task, spec={"global_batch": 4})
+    # The mean of 1024, 4, 4 and 4 is 259, in bfloat16 260. Weights of 1 become 1 - 260 / 64.
+    assert losses_of(play(script)) == {1: 4 * 259, 2: 4 * 259 * (1 - 260 / 64)}
 
 
 def test_the_loss_of_a_rank_goes_back_to_the_copy_in_memory_and_changes_no_loss(tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ class Unique(nn.Linear):
     ("model", "complaint"),
     [
         (with_scalar(), "parameter scale is a scalar"),
+        (nn.Sequential(nn.Embedding(4, 2, sparse=True)), "0 has sparse gradients"),
         (transposed(), r"parameter weight of shape \(3, 2\) has the strides \(1, 3\)"),
         (of_two_types(), "weight is torch.float32 and bias is torch.bfloat16"),
         (Unique(2, 2), r"cannot be copied \(ValueError: there is only one of me\)"),

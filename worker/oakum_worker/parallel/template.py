@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.utils.parametrize import ParametrizationList
 
 from oakum_worker.errors import TaskError
@@ -74,7 +74,7 @@ class ModelTemplate:
         for unit in (*_units(model, self._sizes), model):
             # One unit after the other: of what it takes in full, only this rank's rows stay.
             _give_memory(unit, model, self.device)
-            fully_shard(unit, mesh=mesh)
+            fully_shard(unit, mesh=mesh, mp_policy=_policy(unit))
         _sum_gradients(model)
         return model, mesh
 
@@ -100,6 +100,12 @@ def _mesh(group: dist.ProcessGroup, device: torch.device, rank: int, world_size:
     # torch caches what it knows of a mesh, this rank's place in it included, and takes meshes of the same size and
     # names for the same one. A process that had another rank in an earlier generation would then cut wrong shards.
     return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"rank_{rank}_of_{world_size}",))
+
+
+def _policy(unit: nn.Module) -> MixedPrecisionPolicy:
+    """Gradients of half-precision parameters are summed over ranks in float32, and rounded once."""
+    halves = any(p.dtype in (torch.bfloat16, torch.float16) for p in unit.parameters() if p.requires_grad)
+    return MixedPrecisionPolicy(reduce_dtype=torch.float32 if halves else None)
 
 
 def _sum_gradients(model: nn.Module) -> None:
@@ -196,6 +202,9 @@ def _aliases(model: nn.Module) -> dict[str, str]:
 
 
 def _check(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise TaskError(f"{name} has sparse gradients, which cannot be sharded: build it with sparse=False")
     for name, parameter in model.named_parameters():
         if parameter.ndim == 0:
             raise TaskError(f"parameter {name} is a scalar, which cannot be sharded: give it the shape (1,)")
