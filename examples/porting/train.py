@@ -1,6 +1,6 @@
 """An ordinary training script, with nothing of Oakum in it: a small vision transformer on handwritten digits.
 
-    python examples/porting/train.py
+python examples/porting/train.py
 """
 
 import torch
