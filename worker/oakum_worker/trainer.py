@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -21,9 +20,8 @@ from torch import nn
 from oakum_worker import state
 from oakum_worker.batch_size import batch_sizes
 from oakum_worker.buffers import BufferSnapshot
-from oakum_worker.compiling import compile_forward
-from oakum_worker.errors import GroupError, TaskError, TrainingWarning
-from oakum_worker.label_smoothing import label_smoothing
+from oakum_worker.errors import GroupError, TaskError
+from oakum_worker.forward_pass import ForwardPass
 from oakum_worker.parallel.data import GradientReducer, Reduced
 from oakum_worker.parallel.sharded import Chunk, ShardedEngine, lost_peers
 from oakum_worker.parallel.sharded import chunks as chunks_of_all
@@ -31,8 +29,6 @@ from oakum_worker.parallel.shards import Shards
 from oakum_worker.parallel.sharing import share
 from oakum_worker.parallel.template import ModelTemplate
 from oakum_worker.randomness import mix, seed_everything
-from oakum_worker.reading import SampleReader
-from oakum_worker.sample_randomness import SampleRandomness
 from oakum_worker.sampler import Cursor, ElasticSampler, share_of
 from oakum_worker.skeleton import dismantle
 from oakum_worker.spec import TrainerSpec
@@ -73,8 +69,8 @@ class TrainingLoop:
         self._batches = batch_sizes(spec, len(task.dataset), task.optimizer)
         self._sampler = ElasticSampler(len(task.dataset), self._batches.at, spec.seed)
         self._cursor = Cursor()
-        self._reader = SampleReader(task, spec.seed)
         self._updater = Updater(task, spec)
+        self._forward = ForwardPass(task, spec, self._updater.forward)
         own: dict[str, Stateful] = {"updater": self._updater, "batches": self._batches}
         self._parts = own | {f"task.{name}": part for name, part in task.extra_state.items()}
         self.shards: Shards | None = None
@@ -87,7 +83,6 @@ class TrainingLoop:
             self.engine = GradientReducer(task.model, measure_noise=self._batches.measures_noise)
         self._buffers = BufferSnapshot(task.model)
         self._device = next(task.model.parameters()).device
-        self._randomness = SampleRandomness(self._device, always=spec.compile)
         self._boundary = threading.Lock()
         """Held while the state is between two steps' values."""
         self._in_step = False
@@ -99,20 +94,8 @@ class TrainingLoop:
         except TypeError as error:
             raise TaskError(f"the task's state cannot be saved: {error}") from error
         self.join(None, 0, 1)
-        if (
-            spec.compile
-            and (complaint := compile_forward(task, self._typical_share(), self._rehearsal)) is not None
-        ):
-            warnings.warn(complaint, TrainingWarning, stacklevel=2)
-
-    def _typical_share(self) -> int:
-        return min(self._spec.micro_batch or self._spec.global_batch, len(self.task.dataset))
-
-    @contextmanager
-    def _rehearsal(self, num_samples: int) -> Iterator[None]:
-        """What a forward pass of so many samples runs in."""
-        with self._drawing(0, 0, num_samples), self._updater.forward():
-            yield
+        if spec.compile:
+            self._forward.compile(min(spec.micro_batch or spec.global_batch, len(task.dataset)))
 
     def join(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None:
         """Go on as `rank` of `world_size` in `group`; None, or a size of 1, is alone. Does not communicate."""
@@ -166,9 +149,7 @@ class TrainingLoop:
         for chunk in chunks:
             positions = chunk.positions
             indices = self._sampler.indices(cursor, positions)
-            samples = self._reader.read(cursor.epoch, cursor.consumed + positions.start, indices)
-            with self._drawing(cursor.step, positions.start, len(positions)) as call:
-                loss = call(self._loss, samples)
+            with self._forward.loss(cursor, positions, indices) as loss:
                 scale = self._updater.loss_scale
                 self.engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
         self._computing_since_s = None  # from here on it may be others that this rank waits for
@@ -176,28 +157,6 @@ class TrainingLoop:
         if self._device.type != "cpu" and self.is_over():
             raise GroupError("the generation was declared over during a step: what its collectives gave is void")
         return reduced
-
-    @contextmanager
-    def _drawing(self, step: int, first: int, count: int) -> Iterator[Callable[..., Any]]:
-        """For forward and backward of `count` samples of the step's batch, the first of which is number `first`.
-
-        Gives a function through which the forward pass is to be called.
-        """
-        key = mix(self._spec.seed, step)
-        with label_smoothing(self._spec.label_smoothing), self._randomness.samples(key, first, count) as call:
-            yield call
-
-    def _loss(self, samples: Any) -> torch.Tensor:
-        with self._updater.forward():
-            loss: Any = self.task.loss(self.task.model, self.task.collate(samples))
-        if not isinstance(loss, torch.Tensor):
-            raise TaskError(f"the loss is a {type(loss).__name__}: return the tensor, without `.item()`")
-        if loss.ndim or not loss.requires_grad:
-            raise TaskError(
-                f"the loss has shape {tuple(loss.shape)} and requires_grad={loss.requires_grad}: return the "
-                "mean over the batch's samples, a scalar that depends on the model's parameters"
-            )
-        return loss
 
     def _peers(self, when: str) -> AbstractContextManager[None]:
         """Within it, errors of collectives that sharded tensors start by themselves are `GroupError`s."""
