@@ -182,3 +182,14 @@ def _shut_down(descriptor: int, own_port: int) -> None:
             return
         handle.getpeername()
         handle.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def lost_peers(when: str) -> Iterator[None]:
+    """Raise `GroupError` where a collective fails that others' code has started: FSDP2's or an optimizer's."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise GroupError(f"a rank was lost {when}: {error}") from error
+        raise

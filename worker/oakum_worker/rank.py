@@ -25,11 +25,9 @@ from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.group import GenerationGroup
 from oakum_worker.keeper import Keeper, ReplicatedKeeper
 from oakum_worker.membership import Mailbox, next_generation
-from oakum_worker.parallel.sharded import ShardedEngine, warm_up
 from oakum_worker.protocol import Failure, FragmentConfig, Generation, Phase, Switch
 from oakum_worker.rank_threads import Commands, end_process, give_signs_of_life, hand_on_warnings
 from oakum_worker.reporter import ProgressReporter
-from oakum_worker.sharded_keeper import ShardedKeeper
 from oakum_worker.task import load_task
 from oakum_worker.trainer import StepResult, TrainingLoop
 
@@ -212,6 +210,9 @@ def _keeper(
     """The keeper of a trainer of this kind, with what a process before this one has left to it."""
     around = _Surroundings(config, local_rank, mailbox, news)
     if loop.shards is not None:
+        from oakum_worker.parallel.sharded import ShardedEngine, warm_up  # late: they take a second to import
+        from oakum_worker.sharded_keeper import ShardedKeeper
+
         assert isinstance(loop.engine, ShardedEngine)
         warm_up()
         return ShardedKeeper(loop, loop.shards, loop.engine, config.spec, checkpoints, around)

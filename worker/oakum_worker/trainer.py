@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,18 +22,20 @@ from oakum_worker.batch_size import batch_sizes
 from oakum_worker.buffers import BufferSnapshot
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.forward_pass import ForwardPass
+from oakum_worker.group import lost_peers
+from oakum_worker.parallel.chunks import Chunk, equal_chunks, own_chunks
 from oakum_worker.parallel.data import GradientReducer, Reduced
-from oakum_worker.parallel.sharded import Chunk, ShardedEngine, lost_peers
-from oakum_worker.parallel.sharded import chunks as chunks_of_all
-from oakum_worker.parallel.shards import Shards
 from oakum_worker.parallel.sharing import share
-from oakum_worker.parallel.template import ModelTemplate
 from oakum_worker.randomness import mix, seed_everything
 from oakum_worker.sampler import Cursor, ElasticSampler, share_of
 from oakum_worker.skeleton import dismantle
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Stateful, Task
 from oakum_worker.updating import Updater
+
+if TYPE_CHECKING:
+    from oakum_worker.parallel.sharded import ShardedEngine
+    from oakum_worker.parallel.shards import Shards
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,7 @@ class TrainingLoop:
         """Where the trainer is sharded: the task's model and optimizer, laid out anew for each generation."""
         self.engine: GradientReducer | ShardedEngine
         if spec.parallel.data == "sharded":
-            self.shards = Shards(task, ModelTemplate(task.model))
-            self.engine = ShardedEngine(self.shards)
+            self.shards, self.engine = _shard(task)
         else:
             self.engine = GradientReducer(task.model, measure_noise=self._batches.measures_noise)
         self._buffers = BufferSnapshot(task.model)
@@ -180,14 +181,11 @@ class TrainingLoop:
         """The micro-batches that this rank computes of a global batch; none where it has no share."""
         size = self._spec.micro_batch
         if self.shards is not None:
-            return chunks_of_all(num_samples, self._rank, self._world_size, size)
-        share = share_of(num_samples, self._rank, self._world_size)
-        size = size or max(len(share), 1)
+            return equal_chunks(num_samples, self._rank, self._world_size, size)
         if self._batches.measures_noise and self._world_size == 1:
-            size = min(size, max(-(-len(share) // 2), 1))  # noise shows in what parts of a batch differ in
-        starts = range(share.start, share.stop, size)
-        parts = [range(start, min(start + size, share.stop)) for start in starts]
-        return [Chunk(part, len(part)) for part in parts]
+            half = max(-(-num_samples // 2), 1)  # noise shows in what parts of a batch differ in
+            size = min(size or half, half)
+        return own_chunks(num_samples, self._rank, self._world_size, size)
 
     @property
     def finished(self) -> bool:
@@ -294,6 +292,16 @@ class TrainingLoop:
         shared = share(own, self._group, self._rank, source, self._device)
         if self._rank != source:
             self.load_state_dict(shared)
+
+
+def _shard(task: Task) -> tuple[Shards, ShardedEngine]:
+    # Imported here because sharded tensors bring SymPy with them, a second that other trainers do not need.
+    from oakum_worker.parallel.sharded import ShardedEngine
+    from oakum_worker.parallel.shards import Shards
+    from oakum_worker.parallel.template import ModelTemplate
+
+    shards = Shards(task, ModelTemplate(task.model))
+    return shards, ShardedEngine(shards)
 
 
 def _restore_modes(modes: dict[nn.Module, bool]) -> None:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from oakum_worker.errors import GroupError, TaskError
-from oakum_worker.parallel.sharded import chunks, lost_peers
+from oakum_worker.group import lost_peers
+from oakum_worker.parallel.chunks import equal_chunks
 from oakum_worker.parallel.template import ModelTemplate, UnitSizes, _units
 
 
@@ -19,7 +20,7 @@ from oakum_worker.parallel.template import ModelTemplate, UnitSizes, _units
 def test_all_ranks_take_as_many_micro_batches_and_every_sample_once(
     num_samples: int, world_size: int, micro_batch: int | None
 ) -> None:
-    dealt = [chunks(num_samples, rank, world_size, micro_batch) for rank in range(world_size)]
+    dealt = [equal_chunks(num_samples, rank, world_size, micro_batch) for rank in range(world_size)]
     assert len({len(parts) for parts in dealt}) == 1
     counted = [position for parts in dealt for part in parts for position in part.positions[: part.num_counted]]
     assert counted == list(range(num_samples))

@@ -13,41 +13,19 @@ that has no sample left computes the batch's first one and counts it for nothing
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from oakum_worker.errors import GroupError
+from oakum_worker.group import lost_peers
 from oakum_worker.parallel.data import Reduced
 from oakum_worker.parallel.shards import Shards
 from oakum_worker.parallel.template import ModelTemplate
-from oakum_worker.sampler import share_of
 
 _LOSS, _SAMPLES, _SIGNAL, _FLAG, _VOTES = range(5)
-
-
-class Chunk(NamedTuple):
-    """A micro-batch of one rank."""
-
-    positions: range
-    """Of its samples within the global batch; never empty."""
-    num_counted: int
-    """How many of them count: all or none."""
-
-
-def chunks(num_samples: int, rank: int, world_size: int, micro_batch: int | None) -> list[Chunk]:
-    """What a rank computes of a global batch, in as many micro-batches as every other rank."""
-    largest = -(-num_samples // world_size)
-    num_chunks = -(-largest // min(micro_batch or largest, largest))
-    share = share_of(num_samples, rank, world_size)
-    bounds = [len(share) * index // num_chunks for index in range(num_chunks + 1)]
-    parts = [share[start:stop] for start, stop in itertools.pairwise(bounds)]
-    return [Chunk(part or range(1), len(part)) for part in parts]
 
 
 def no_votes() -> tuple[int, ...]:
@@ -128,17 +106,6 @@ class ShardedEngine:
         self.counted = tuple(round(number) for number in counted)
         self.steps += 1
         return Reduced(loss, round(signal), round(flag))
-
-
-@contextlib.contextmanager
-def lost_peers(when: str) -> Iterator[None]:
-    """Raise `GroupError` where a collective fails that others' code has started: FSDP2's or an optimizer's."""
-    try:
-        yield
-    except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise GroupError(f"a rank was lost {when}: {error}") from error
-        raise
 
 
 def warm_up() -> None:
