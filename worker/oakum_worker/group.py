@@ -41,8 +41,8 @@ class GenerationGroup:
         self.endpoint = Endpoint(host=host, port=self._store.port)
         self._lock = threading.Lock()
         self._number: int | None = None
-        self._before: set[int] = set()
-        self._sockets: set[int] | None = None
+        self._before: set[str] = set()
+        self._sockets: set[str] | None = None
         self.is_cut = False
         """Whether the present generation's group was broken by `cut`. An aborted NCCL group raises nothing."""
         self._refused = 0
@@ -57,7 +57,7 @@ class GenerationGroup:
         if size == 1:
             return None
         with self._lock:
-            self._number, self._before, self._sockets = generation.number, _tcp_sockets(), None
+            self._number, self._before, self._sockets = generation.number, set(_sockets()), None
             self.is_cut = False
         try:
             client = _connect(generation.members[0].ranks[0])
@@ -75,7 +75,7 @@ class GenerationGroup:
             _forget_failed_attempt()
             raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
         with self._lock:
-            self._sockets = _tcp_sockets() - self._before
+            self._sockets = set(_sockets()) - self._before
         return dist.group.WORLD
 
     def leave(self) -> None:
@@ -97,9 +97,9 @@ class GenerationGroup:
             if self._number is None or self._number > up_to:
                 return None
             self.is_cut = True
-            sockets = self._sockets if self._sockets is not None else _tcp_sockets() - self._before
-            for descriptor in sockets:
-                _shut_down(descriptor, own_port=self.endpoint.port)
+            for name, descriptor in _sockets().items():
+                if name in self._sockets if self._sockets is not None else name not in self._before:
+                    _shut_down(descriptor, own_port=self.endpoint.port)
             world = dist.group.WORLD if self._sockets is not None else None
             if world is not None and _backend() != "gloo":
                 world.abort()
@@ -148,13 +148,18 @@ def _connect(rendezvous: Endpoint) -> dist.TCPStore:
     return client
 
 
-def _tcp_sockets() -> set[int]:
-    """Descriptors of this process that are sockets."""
-    found = set()
+def _sockets() -> dict[str, int]:
+    """This process's sockets: the kernel's name of each, and its descriptor.
+
+    A broken group keeps sockets open for a while, and the next group's get the descriptors that it gives back
+    meanwhile: descriptors do not tell whose a socket is.
+    """
+    found = {}
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            if str(entry.readlink()).startswith("socket:"):
-                found.add(int(entry.name))
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[name] = int(entry.name)
     return found
 
 
