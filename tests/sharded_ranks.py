@@ -24,7 +24,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from oakum_worker import trainer
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.errors import GroupError
 from oakum_worker.group import GenerationGroup
@@ -96,7 +95,8 @@ class _Process:
         self.outcome = Outcome()
         self._endpoints: list[Endpoint] = []
         spec = build_spec(**script.spec, parallel={"data": "sharded"})
-        with unittest.mock.patch.object(trainer, "ModelTemplate", _divided):
+        # Each block of a model is gathered on its own, small as it is.
+        with unittest.mock.patch.dict(ModelTemplate.__init__.__kwdefaults__, sizes=UnitSizes(0, 0)):
             self._loop = TrainingLoop(script.task(), spec)
         shards, engine = self._loop.shards, self._loop.engine
         assert shards is not None
@@ -176,16 +176,11 @@ class _Process:
 
 def _dying_at(loop: TrainingLoop, step: int, then: Callable[[nn.Module, Any], torch.Tensor]) -> Any:
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        if loop.step_count == step:
+        if loop.step_count >= step:
             os.kill(os.getpid(), signal.SIGKILL)
         return then(model, batch)
 
     return loss
-
-
-def _divided(model: nn.Module) -> ModelTemplate:
-    """A template that gathers each block of a model on its own, small as it is."""
-    return ModelTemplate(model, sizes=UnitSizes(0, 0))
 
 
 def _forget_peak() -> int:
