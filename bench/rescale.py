@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -45,33 +46,49 @@ class Part(StrEnum):
     STEADY = "steady"
 
 
-Entry = tuple[str, Callable[[Path], Contestant]]
+@dataclass
+class Figures:
+    """Everything measured so far."""
+
+    rescaling: list[Cost] = field(default_factory=list)
+    steady: list[Steady] = field(default_factory=list)
+    agreement: list[Agreement] = field(default_factory=list)
+
+    def write(self, file: Path | None) -> None:
+        """Keep it, also if what comes next fails."""
+        if file is not None:
+            file.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
 
 
-def entries(parts: set[Part], nodes: int, torchft: Path | None) -> Iterator[Entry]:
-    """The contestants to run, each with its model."""
-    if Part.OURS in parts:
-        for model in _OUR_MODELS:
-            yield model, lambda folder, model=model: Oakum(folder, nodes, model, _COMPUTE_S)
-    if Part.PEERS in parts:
-        for quick in (True, False):
-            yield (
-                _PEERS_MODEL,
-                lambda folder, quick=quick: Torchrun(folder, nodes, _PEERS_MODEL, _COMPUTE_S, quick=quick),
-            )
-        if torchft is not None:
-            yield (
-                _PEERS_MODEL,
-                lambda folder: Torchft(folder, nodes, _PEERS_MODEL, _COMPUTE_S, python=str(torchft)),
-            )
+@dataclass(frozen=True)
+class Entry:
+    """A contestant to run, and with what."""
+
+    model: str
+    rounds: int
+    build: Callable[[Path], Contestant]
 
 
-def run(entry: Entry, nodes: int, rounds: int, progress: Progress) -> list[Cost]:
+def entries(parts: set[Part], nodes: int, rounds: int, torchft: Path | None) -> Iterator[Entry]:
+    """Ours with each model, the others with one of them."""
+    for model in _OUR_MODELS if Part.OURS in parts else ():
+        yield Entry(model, rounds, lambda folder, model=model: Oakum(folder, nodes, model, _COMPUTE_S))
+    if Part.PEERS not in parts:
+        return
+    workload = (nodes, _PEERS_MODEL, _COMPUTE_S)
+    yield Entry(_PEERS_MODEL, rounds, lambda folder: Torchrun(folder, *workload, quick=True))
+    # With torch's defaults a round takes five minutes.
+    yield Entry(_PEERS_MODEL, -(-rounds // 3), lambda folder: Torchrun(folder, *workload, quick=False))
+    if torchft is not None:
+        yield Entry(_PEERS_MODEL, rounds, lambda folder: Torchft(folder, *workload, python=str(torchft)))
+
+
+def run(entry: Entry, nodes: int, progress: Progress) -> list[Cost]:
     """Disturb one contestant for some rounds. One that does not come back is reported and given up."""
-    model, build = entry
+    model, rounds = entry.model, entry.rounds
     costs: list[Cost] = []
     with tempfile.TemporaryDirectory(prefix="rescale-") as folder:
-        contestant = build(Path(folder))
+        contestant = entry.build(Path(folder))
         task = progress.add_task(
             f"{contestant.name}, {model}", total=rounds * len(list(disturbances(contestant, nodes)))
         )
@@ -94,6 +111,17 @@ def run(entry: Entry, nodes: int, rounds: int, progress: Progress) -> list[Cost]
         finally:
             contestant.end()
     return costs
+
+
+def measure_steps(figures: Figures, rounds: int, progress: Progress) -> None:
+    """Steps without any disturbance, beside plain DDP's."""
+    task = progress.add_task("steady state", total=2 * (len(_STEADY) + 1))
+    for ranks in (2, 4):
+        for model, compute_s, steps in _STEADY:
+            figures.steady.append(compare_steps(model, compute_s, ranks, rounds, steps))
+            progress.advance(task)
+        figures.agreement.append(price_agreement(ranks, 300))
+        progress.advance(task)
 
 
 def rescale_table(costs: list[Cost]) -> Table:
@@ -171,30 +199,20 @@ def main(
     Example: python bench/rescale.py --nodes 4 --rounds 3 --json rescale.json
     """
     parts = set(only or Part)
-    console = Console()
-    costs: list[Cost] = []
-    steady: list[Steady] = []
-    agreements: list[Agreement] = []
+    figures = Figures()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
-        for entry in entries(parts, nodes, torchft):
-            costs += run(entry, nodes, rounds, progress)
+        for entry in entries(parts, nodes, rounds, torchft):
+            figures.rescaling += run(entry, nodes, progress)
+            figures.write(json_file)
         if Part.STEADY in parts:
-            task = progress.add_task("steady state", total=2 * (len(_STEADY) + 1))
-            for ranks in (2, 4):
-                for model, compute_s, steps in _STEADY:
-                    steady.append(compare_steps(model, compute_s, ranks, 10 * rounds, steps))
-                    progress.advance(task)
-                agreements.append(price_agreement(ranks, 300))
-                progress.advance(task)
-    if costs:
-        console.print(rescale_table(costs))
-    if steady:
-        console.print(steady_table(steady), agreement_table(agreements))
-    if json_file is not None:
-        figures = {"rescaling": costs, "steady": steady, "agreement": agreements}
-        rows = {name: [dataclasses.asdict(row) for row in rows] for name, rows in figures.items()}
-        json_file.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+            measure_steps(figures, 10 * rounds, progress)
+            figures.write(json_file)
+    console = Console()
+    if figures.rescaling:
+        console.print(rescale_table(figures.rescaling))
+    if figures.steady:
+        console.print(steady_table(figures.steady), agreement_table(figures.agreement))
 
 
 if __name__ == "__main__":

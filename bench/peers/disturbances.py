@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from peers.contestants import Contestant, Oakum, wait_until
 
 _SETTLED_STEPS = 5
 _PATIENCE_S = 180.0
+_LOOK_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -66,12 +66,12 @@ def settle(contestant: Contestant, nodes: int, since: float = 0.0) -> None:
         changed = not since or next(contestant.logs.switches(since), None) is not None
         return changed and size == nodes and steps >= _SETTLED_STEPS
 
-    wait_until(f"{contestant.name} trains on {nodes} nodes", settled, _PATIENCE_S)
+    wait_until(f"{contestant.name} trains on {nodes} nodes", settled, _PATIENCE_S, _LOOK_S)
 
 
 def cost_of(disturbance: Disturbance, contestant: Contestant, model: str, nodes: int) -> list[Cost]:
     """Disturb, wait until it is over, and say what it cost; a node that was replaced is a `grow` of its own."""
-    step_s = statistics.median(contestant.logs.step_s())
+    step_s = contestant.logs.step_s()
     began = time.time()
     disturbance.act()
     settle(contestant, disturbance.leaves, since=began)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -42,27 +43,35 @@ class StepLogs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._offsets: dict[Path, int] = {}
-        self._all: list[Finished] = []
+        self._lead: list[Finished] = []
+        self._newest: dict[int, Finished] = {}
 
-    def read(self) -> list[Finished]:
-        """Every finished step so far, in order of time."""
+    def _read(self) -> None:
         for file in self._folder.glob("*.jsonl"):
             with file.open("rb") as log:
                 log.seek(self._offsets.get(file, 0))
                 text = log.read()
             complete = text[: text.rfind(b"\n") + 1]
             self._offsets[file] = self._offsets.get(file, 0) + len(complete)
-            self._all += [Finished(**json.loads(line)) for line in complete.splitlines()]
-        self._all.sort(key=lambda finished: finished.at)
-        return self._all
+            for line in complete.splitlines():
+                self._take(Finished(**json.loads(line)))
+        self._lead.sort(key=lambda finished: finished.at)
 
-    def lead(self, since: float = 0.0) -> list[Finished]:
-        """The steps that each membership's rank 0 finished since then."""
-        return [finished for finished in self.read() if finished.rank == 0 and finished.at >= since]
+    def _take(self, finished: Finished) -> None:
+        if finished.rank == 0:
+            self._lead.append(finished)
+        if finished.rank not in self._newest or finished.at > self._newest[finished.rank].at:
+            self._newest[finished.rank] = finished
+
+    def lead(self) -> list[Finished]:
+        """The steps that each membership's rank 0 finished, in order of time."""
+        self._read()
+        return self._lead
 
     def pid_of(self, rank: int) -> int:
-        """Process of a rank of the newest membership."""
-        return next(finished.pid for finished in reversed(self.read()) if finished.rank == rank)
+        """The process that last was this rank."""
+        self._read()
+        return self._newest[rank].pid
 
     def steps_together(self) -> tuple[int, int]:
         """World size of the newest membership, and how many steps it has finished."""
@@ -73,11 +82,9 @@ class StepLogs:
             newest.append(finished)
         return (newest[0].world_size if newest else 0), len(newest)
 
-    def step_s(self, count: int = 30) -> list[float]:
-        """Seconds of the newest membership's last steps."""
-        _, together = self.steps_together()
-        newest = self.lead()[-min(count, together) :]
-        return [after.at - before.at for before, after in pairwise(newest)]
+    def step_s(self, count: int = 30) -> float:
+        """Median seconds of the last steps."""
+        return statistics.median(after.at - before.at for before, after in pairwise(self.lead()[-count:]))
 
     def switches(self, since: float) -> Iterator[Switch]:
         """The changes of membership whose first step finished after then."""
