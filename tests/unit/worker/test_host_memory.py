@@ -43,23 +43,19 @@ def assert_same(found: object, expected: object) -> None:
         assert found == expected
 
 
-def in_child(descriptor: int, die_in_the_middle: bool) -> None:
-    """Have another process store a state; it is killed before or after it has finished."""
+def in_child(descriptor: int, state: object) -> None:
+    """Have another process store a state and be killed, by then or in the middle of it."""
     child = os.fork()
     if child == 0:
         try:
-            if die_in_the_middle:
-                HostMemory.clear(memory := HostMemory(descriptor))
-                memory._map(4096)[16:40] = b"x" * 24
-            else:
-                HostMemory(descriptor).store(STATE, 4)
+            HostMemory(descriptor).store(state, 4)
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
 
 
 def test_another_process_finds_what_a_killed_one_has_stored(descriptor: int) -> None:
-    in_child(descriptor, die_in_the_middle=False)
+    in_child(descriptor, STATE)
     found = HostMemory(descriptor).load()
     assert found is not None
     assert found[1] == 4
@@ -68,7 +64,7 @@ def test_another_process_finds_what_a_killed_one_has_stored(descriptor: int) -> 
 
 def test_a_copy_that_was_not_finished_is_none(descriptor: int) -> None:
     HostMemory(descriptor).store(STATE, 3)
-    in_child(descriptor, die_in_the_middle=True)
+    in_child(descriptor, STATE | {"unreadable": torch.empty(3, device="meta")})
     assert HostMemory(descriptor).load() is None
 
 
