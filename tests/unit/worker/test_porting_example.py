@@ -26,6 +26,6 @@ def test_moving_over_takes_less_than_twenty_lines() -> None:
 
 def test_the_moved_script_learns() -> None:
     pytest.importorskip("sklearn")
-    loop = TrainingLoop(load_task(spec := read_spec(EXAMPLES / "porting.yaml")), spec)
+    loop = TrainingLoop(load_task(spec := read_spec(EXAMPLES / "digits-transformer.yaml")), spec)
     losses = [loop.step().loss for _ in range(90)]
     assert sum(losses[-10:]) < 0.95 * sum(losses[:10])
