@@ -122,7 +122,13 @@ class Agent:
                 rank.forgive_silence()
             elif rank.hangs(self._config.rank_timeout_s):
                 self._warn(f"rank {local_rank} has given no sign of life for {self._config.rank_timeout_s:g} s")
-                rank.kill()
+                self._kill(rank)
+
+    def _kill(self, rank: RankHandle) -> None:
+        """End a rank. One that the kernel does not let go of, as in a dead file system, makes the node useless."""
+        if not rank.kill():
+            self._warn("a rank cannot be killed: its node is given up")
+            self._end(Phase.LEFT)
 
     def _on_news(self, event: RankNews) -> None:
         rank, news = self._ranks[event.local_rank], event.news
@@ -130,7 +136,7 @@ class Agent:
         if news.warning is not None:
             self._warn(news.warning)
         if news.hangs:
-            rank.kill()
+            self._kill(rank)
         if news.switch is not None:
             changes["switches"] = (*self._report.switches[-7:], news.switch)
         if news.endpoint is not None:
@@ -185,7 +191,8 @@ class Agent:
             else:
                 self._current = generation
         elif directive.leave and self._current is None:
-            self._leave_at_once("no longer wanted before it joined")
+            # A rank that was started anew may be the only one to know the state: it has to save it first.
+            self._close("no longer wanted before it joined", save=True)
         if generation is not None and generation.closer == self._config.fragment and self._deadline_s:
             # The last replica gets the whole grace for its checkpoint, which does not wait for a step's end.
             self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
@@ -199,9 +206,9 @@ class Agent:
         self._signalled_s = time.monotonic()
         self._tell(signalled=True)
         self._deadline_s = self._signalled_s + min(self._config.leave_deadline_s, self._config.grace_s)
-        if self._current is None:
+        if self._current is None and self._restarted_s is None:
             self._leave_at_once("was not a member yet")
-        elif len(self._current.members) == 1:
+        elif self._current is None or len(self._current.members) == 1:
             self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
             self._close("the last replica", save=True)
         self._tell()
@@ -212,7 +219,7 @@ class Agent:
             return
         self._closing = True
         _log.info("closing: %s", why)
-        if self._current is None:
+        if self._current is None and self._restarted_s is None:
             self._leave_at_once(why)
         if self._deadline_s is None:
             self._deadline_s = time.monotonic() + self._config.grace_s

@@ -33,9 +33,10 @@ class BufferSnapshot:
     """Keeps a copy of each buffer; that of a large one is renewed only when it has changed."""
 
     def __init__(self, model: nn.Module) -> None:
+        slots: dict[tuple[int, str], _Slot] = {}
         self._slots = {
-            f"{prefix}.{name}" if prefix else name: _Slot(module, name)
-            for prefix, module in model.named_modules()
+            f"{prefix}.{name}" if prefix else name: slots.setdefault((id(module), name), _Slot(module, name))
+            for prefix, module in model.named_modules(remove_duplicate=False)
             for name, _ in module.named_buffers(recurse=False)
         }
 

@@ -79,7 +79,10 @@ class ReplicatedKeeper:
     def recall(self) -> None:
         """Take up the state that this rank's predecessor on the node has left in memory, if it did."""
         if self._memory is not None and (found := self._memory.load()) is not None:
-            state, _ = found
+            state, step = found
+            newest = self._checkpoints.newest()
+            if newest is not None and newest.step > step:
+                return  # It was written after the copy, for which there was no time or no need.
             self._loop.load_state_dict(state)
             self._has_state = self._from_memory = True
 
@@ -171,6 +174,8 @@ class ReplicatedKeeper:
         """See `Keeper`. The last finished step's state is there at any moment of the next one."""
         if save and self._has_state:
             with self._loop.held_at_boundary() as state:
+                if self._loop.is_evaluating:
+                    return False
                 self._checkpoints.wait()
                 self._write(lambda: self._checkpoints.save(state, state["cursor"]["step"]))
         return True

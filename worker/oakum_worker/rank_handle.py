@@ -20,6 +20,7 @@ from oakum_worker.protocol import Endpoint, Phase
 from oakum_worker.spec import TrainerSpec
 
 _SIGN_OF_LIFE = News()
+_KILL_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -52,16 +53,18 @@ class _Pulse:
 
     def beat(self) -> None:
         """Note a sign of life."""
-        self._heard_s = time.monotonic()
-        self._cpu_s: float | None = None
+        # As one: the thread that listens and the one that asks are not the same.
+        self._last: tuple[float, float | None] = time.monotonic(), None
 
     def stopped(self, timeout_s: float, cpu_s: float) -> bool:
         """Whether the last sign is `timeout_s` old and the process, `cpu_s` old by now, has idled since."""
-        if self._cpu_s is None:
-            self._cpu_s = cpu_s
-        if time.monotonic() - self._heard_s < timeout_s:
+        heard_s, before_s = self._last
+        if before_s is None:
+            before_s = cpu_s
+            self._last = heard_s, before_s
+        if time.monotonic() - heard_s < timeout_s:
             return False
-        if cpu_s - self._cpu_s <= self._IDLE_S:
+        if cpu_s - before_s <= self._IDLE_S:
             return True
         self.beat()
         return False
@@ -158,8 +161,12 @@ class RankHandle:
         assert self._process.stdin is not None
         write_command(self._process.stdin, command)
 
-    def kill(self) -> None:
-        """End the process and whatever the user's code has started in it."""
+    def kill(self) -> bool:
+        """End the process and whatever the user's code has started in it; False if it has not ended in time."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        try:
+            self._process.wait(timeout=_KILL_S)
+        except subprocess.TimeoutExpired:
+            return False
+        return True

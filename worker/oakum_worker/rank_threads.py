@@ -49,11 +49,19 @@ class Commands:
             self._news.send(broken=broken)
         if directive.generation is not None:
             self._group.cut_forming(below=directive.generation.number)
-        if command.close and self._keeper is not None and self._keeper.close_at_once(save=command.save):
+        if command.close and self._closes_at_once(save=command.save):
             if command.save and self._reporter is not None:
                 self._reporter.flush()
             self._news.send(phase=Phase.LEFT)
             end_process()
+
+    def _closes_at_once(self, *, save: bool) -> bool:
+        """Whether the state is safe now; else the training thread sees to it at the step boundary."""
+        try:
+            return self._keeper is not None and self._keeper.close_at_once(save=save)
+        except Exception as error:  # from the task's own state, which may change while it is looked at
+            print(f"the state cannot be taken in the middle of a step: {error!r}", flush=True)
+            return False
 
 
 def give_signs_of_life(news: NewsWriter, loop: TrainingLoop, step_timeout_s: float) -> None:

@@ -89,6 +89,8 @@ class TrainingLoop:
         self._in_step = False
         self.is_over: Callable[[], bool] = lambda: False
         """Whether the group has been broken from outside, which a collective on GPUs does not tell."""
+        self.is_evaluating = False
+        """Whether the task's `evaluate` runs, which may put other weights into the model for the time."""
         self._computing_since_s: float | None = None
         try:
             dismantle(self.state_dict())
@@ -239,11 +241,14 @@ class TrainingLoop:
         modes = {module: module.training for module in self.task.model.modules()}
         seed_everything(mix(self._spec.seed, self._cursor.step))
         self.task.model.eval()
+        with self._boundary:
+            self.is_evaluating = True
         try:
             with torch.no_grad(), self._computing(), self._peers("in an evaluation"):
                 metrics = self.task.evaluate(self.task.model)
         finally:
             _restore_modes(modes)
+            self.is_evaluating = False
         try:
             return {str(name): float(value) for name, value in metrics.items()}
         except (AttributeError, TypeError, ValueError) as error:

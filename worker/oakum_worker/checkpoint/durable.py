@@ -83,10 +83,11 @@ class DurableCheckpoints:
         failure, self._failure = self._failure, None
         document, tensors = dismantle(state)
         copies = {path: tensor.to("cpu", copy=True) for path, tensor in tensors.items()}
-        self._writer = threading.Thread(
+        writer = threading.Thread(
             target=self._write_in_background, args=(document, copies, step), name="checkpoint", daemon=True
         )
-        self._writer.start()
+        writer.start()
+        self._writer = writer  # started: others may wait for it
         if failure is not None:
             raise failure
         return True
