@@ -87,6 +87,9 @@ def decide(now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int)
     survivors = [fragment for fragment in members if fragment.stays and fragment.id not in lost]
     settled = over == now.generation or all(fragment.formed >= now.generation for fragment in members)
     newcomers = _newcomers(fragments, now.members) if settled else []
+    if not any(fragment.formed for fragment in survivors) and _leaving_with_state(fragments):
+        # Whoever came next would begin without what these know: they make it durable first.
+        survivors, newcomers = [], []
     target = tuple(fragment.id for fragment in survivors + newcomers)
     if len(target) < min_nodes:
         target = ()
@@ -125,9 +128,16 @@ def _newcomers(fragments: tuple[FragmentView, ...], members: tuple[str, ...]) ->
     return sorted(ready, key=lambda fragment: (fragment.ready_at, fragment.id))
 
 
+def _leaving_with_state(fragments: tuple[FragmentView, ...]) -> bool:
+    """Whether somebody is on the way out who has trained and has not said goodbye."""
+    phases = (Phase.TRAINING, Phase.BROKEN, Phase.LEAVING)
+    return any(f.alive and f.formed and not f.stays and f.phase in phases for f in fragments)
+
+
 def _closer(members: list[FragmentView], lost: tuple[str, ...]) -> str | None:
-    """The first member that is still there writes the checkpoint that ends training for now."""
-    return next((f.id for f in members if f.alive and f.id not in lost), None)
+    """The first member that is still there, and has trained, writes the checkpoint that ends training for now."""
+    there = [fragment for fragment in members if fragment.alive and fragment.id not in lost]
+    return next((f.id for f in sorted(there, key=lambda fragment: not fragment.formed)), None)
 
 
 def _cause(now: Membership, target: tuple[str, ...], lost: tuple[str, ...], *, broke: bool) -> str:

@@ -141,3 +141,24 @@ def test_one_that_vanished_cuts_nobody_off_who_trains_without_it_already() -> No
 )
 def test_a_cause_says_whether_something_went_wrong(cause: str, unplanned: bool) -> None:
     assert is_unplanned(cause) is unplanned
+
+
+def test_a_newcomer_waits_until_the_only_one_who_knows_the_state_has_saved_it() -> None:
+    """Alone, it would begin from an older checkpoint."""
+    leaving = training("old", released=True)
+    assert decide(Membership(1, ("old",), 0), (leaving, ready("new")), min_nodes=1) == Decision(
+        (), 0, closer="old", cause="1 left"
+    )
+    assert decide(Membership(2, (), 0), (leaving, ready("new")), min_nodes=1) is None
+    gone = training("old", phase=Phase.LEFT, released=True, **{"alive": False})
+    assert decide(Membership(2, (), 0), (gone, ready("new")), min_nodes=1) == Decision(
+        ("new",), 0, cause="1 joined"
+    )
+
+
+def test_a_member_that_has_never_trained_does_not_carry_on_alone() -> None:
+    """The node is taken back while the newcomer still joins."""
+    fragments = (training("old", phase=Phase.LEAVING), ready("new"))
+    assert decide(Membership(2, ("new", "old"), 0), fragments, min_nodes=1) == Decision(
+        (), 0, closer="old", cause="2 left"
+    )
