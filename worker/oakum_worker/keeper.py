@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Protocol
 
 import torch
@@ -173,11 +174,14 @@ class ReplicatedKeeper:
     def close_at_once(self, *, save: bool) -> bool:
         """See `Keeper`. The last finished step's state is there at any moment of the next one."""
         if save and self._has_state:
-            with self._loop.held_at_boundary() as state:
+            with ExitStack() as stack:
+                state = stack.enter_context(self._loop.held_at_boundary())
                 if self._loop.is_evaluating:
                     return False
                 self._checkpoints.wait()
                 self._write(lambda: self._checkpoints.save(state, state["cursor"]["step"]))
+                # The process is about to end: no step is finished any more that is not saved.
+                self._held = stack.pop_all()
         return True
 
     def _save(self, *, background: bool) -> None:
