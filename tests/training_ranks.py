@@ -24,6 +24,7 @@ torch.set_num_threads(1)
 
 NUM_SAMPLES = 53
 R = TypeVar("R")
+LossFunction = Callable[[nn.Module, Any], torch.Tensor]
 
 
 class Points(Dataset):
@@ -61,7 +62,9 @@ def build_model(*extra: nn.Module, seed: int = 0) -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), *extra, nn.Linear(8, 2)).double()
 
 
-def build_task(*extra: nn.Module, dataset: Points | None = None, seed: int = 0) -> Task:
+def build_task(
+    *extra: nn.Module, dataset: Points | None = None, seed: int = 0, loss: LossFunction = mean_squared_error
+) -> Task:
     """A regression in float64 with Adam and a schedule."""
     model = build_model(*extra, seed=seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -69,7 +72,7 @@ def build_task(*extra: nn.Module, dataset: Points | None = None, seed: int = 0) 
     return Task(
         model=model,
         dataset=dataset or Points(),
-        loss=mean_squared_error,
+        loss=loss,
         optimizer=optimizer,
         scheduler=scheduler,
     )
@@ -80,8 +83,14 @@ def build_spec(**changes: Any) -> TrainerSpec:
     return TrainerSpec.model_validate(fields | changes)
 
 
-def build_loop(*extra: nn.Module, dataset: Points | None = None, seed: int = 0, **changes: Any) -> TrainingLoop:
-    return TrainingLoop(build_task(*extra, dataset=dataset, seed=seed), build_spec(**changes))
+def build_loop(
+    *extra: nn.Module,
+    dataset: Points | None = None,
+    seed: int = 0,
+    loss: LossFunction = mean_squared_error,
+    **changes: Any,
+) -> TrainingLoop:
+    return TrainingLoop(build_task(*extra, dataset=dataset, seed=seed, loss=loss), build_spec(**changes))
 
 
 def in_ranks(world_size: int, function: Callable[[dist.ProcessGroup, int], R]) -> list[R]:

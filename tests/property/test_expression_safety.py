@@ -136,6 +136,6 @@ def test_every_formula_of_allowed_parts_has_finite_values_or_is_refused(source: 
 @given(st.sampled_from(PYTHON), st.integers(1, MAX_CHARACTERS), st.sampled_from((*PYTHON, "")))
 @settings(max_examples=200)
 def test_repetition_takes_the_parser_no_time(part: str, times: int, tail: str) -> None:
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     read((part * times)[: MAX_CHARACTERS - len(tail)] + tail)
-    assert time.perf_counter() - started_s < 1
+    assert time.process_time() - started_s < 1

@@ -78,7 +78,7 @@ def test_a_cbc_that_hangs_is_killed_with_its_children(
     started_s = time.monotonic()
     with pytest.raises(MilpError, match="killed"):
         run_cbc(knapsack(), time_limit_s=0.5)
-    assert time.monotonic() - started_s < 2.0
+    assert time.monotonic() - started_s < 10.0
     assert not any_runs(pids)
     assert list(temporary_folder.iterdir()) == []
 
