@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -68,6 +68,50 @@ class LocalClusterSettings(_FromEnvironment):
     """Seconds from SIGTERM to SIGKILL when a foreground job takes a node."""
 
 
+class SlurmSettings(_FromEnvironment):
+    """A Slurm cluster: how it is read, and how our jobs get into it."""
+
+    model_config = SettingsConfigDict(env_prefix="OAKUM_SLURM_")
+
+    partition: str = ""
+    """Where fragments are submitted: a partition that foreground jobs may preempt, or with a QOS that they may."""
+    qos: str | None = None
+    account: str | None = None
+    preemption: Literal["partition", "qos", "none"] = "partition"
+    """How Slurm takes nodes back. With `none` fragments are short, and end before a foreground job is expected."""
+    state: Literal["cli", "rest", "push"] = "cli"
+    """Where the state comes from: Slurm's commands, slurmrestd, or a collector that posts it (`oakum collect`)."""
+    format: Literal["auto", "json", "text"] = "auto"
+    """What the commands are asked for; `auto`: JSON where this version of Slurm has it."""
+    rest_url: str = ""
+    """Of slurmrestd: `http://head:6820`, or `unix:/run/slurmrestd/socket`."""
+    rest_user: str | None = None
+    """Name that goes with the JWT; default: this process's user."""
+    jwt_file: Path | None = None
+    """Holds the JWT for slurmrestd, read anew for each call; default: the variable SLURM_JWT."""
+    parser: str | None = None
+    """Data parser, such as `v0.0.40`; default: the newest that both sides know."""
+    bin_dir: Path | None = None
+    """Folder of Slurm's commands; default: found on PATH."""
+    command_timeout_s: Annotated[float, Field(gt=0)] = 20.0
+    poll_floor_s: Annotated[float, Field(gt=0)] = 10.0
+    """Least seconds between two reads of the state. Hooks tell in between."""
+    hook_floor_s: Annotated[float, Field(gt=0)] = 2.0
+    """Least seconds between two reads when a hook has told of a change."""
+    slow_cycle_s: Annotated[float, Field(gt=0)] = 5.0
+    """A scheduler cycle of Slurm's longer than this makes the reads rarer."""
+    planned_are_holes: bool = False
+    """Whether nodes that Slurm has planned for a pending job may be used until it starts."""
+    grace_s: Annotated[float, Field(gt=0)] | None = None
+    """From SIGTERM to SIGKILL; default: the partition's GraceTime."""
+    time_limit_s: Annotated[float, Field(ge=60)] = 4 * 3600.0
+    """Longest time limit of a fragment's job; shorter where a foreground job is announced."""
+    shortest_s: Annotated[float, Field(ge=60)] = 120.0
+    """No fragment is submitted for less."""
+    pending_limit_s: Annotated[float, Field(gt=0)] = 30.0
+    """A fragment's job that is still pending after so long has lost its node, and is withdrawn."""
+
+
 class Settings(_FromEnvironment):
     """The service's settings."""
 
@@ -117,7 +161,10 @@ class Settings(_FromEnvironment):
     one machine: how fast a trainer is there says more of the machine's cores and other work than of its size."""
     explore_share: Annotated[float, Field(ge=0, le=1)] = 0.02
     """Most of a trainer's node-time that is spent on trying sizes whose rate is not known."""
+    dry_run: bool = False
+    """Plan and show everything, launch and cancel nothing."""
     local: LocalClusterSettings = Field(default_factory=LocalClusterSettings)
+    slurm: SlurmSettings = Field(default_factory=SlurmSettings)
 
     @property
     def learns_curves(self) -> bool:
