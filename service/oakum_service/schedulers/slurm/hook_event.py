@@ -16,7 +16,7 @@ class HookKind(StrEnum):
 
 @dataclass(frozen=True)
 class HookEvent:
-    """A job has its nodes, or has given them back. All that the hooks of one job tell of either is one such event."""
+    """A job has its nodes, or has given them back: one event, however many hooks of the job tell of it."""
 
     kind: HookKind
     job: str
@@ -36,5 +36,5 @@ class HookListener(Protocol):
     """A scheduler that wants to be told."""
 
     def on_hook(self, event: HookEvent) -> None:
-        """Called from any thread, possibly again with a longer node list; must not block. An event may be older than
-        the newest snapshot: it is for the listener to compare `at` with when its picture was taken."""
+        """Called from any thread, possibly again with a longer node list; must not block. An event may be older
+        than the newest snapshot: it is for the listener to compare `at` with when its picture was taken."""
