@@ -100,8 +100,10 @@ class SlurmSettings(_FromEnvironment):
     """Least seconds between two reads when a hook has told of a change."""
     slow_cycle_s: Annotated[float, Field(gt=0)] = 5.0
     """A scheduler cycle of Slurm's longer than this makes the reads rarer."""
-    planned_are_holes: bool = False
-    """Whether nodes that Slurm has planned for a pending job may be used until it starts."""
+    planned_are_holes: bool = True
+    """Whether nodes that Slurm has planned for a pending job may be used until its announced start."""
+    options: dict[str, str] = Field(default_factory=dict)
+    """Further options of `sbatch` for every fragment, by long name: `{"gres": "gpu:4"}`."""
     grace_s: Annotated[float, Field(gt=0)] | None = None
     """From SIGTERM to SIGKILL; default: the partition's GraceTime."""
     time_limit_s: Annotated[float, Field(ge=60)] = 4 * 3600.0

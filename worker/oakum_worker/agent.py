@@ -204,7 +204,7 @@ class Agent:
             return
         _log.info("leaving: %s", why)
         self._signalled_s = time.monotonic()
-        self._tell(signalled=True)
+        self._tell(signalled=True, signalled_at=time.time())
         self._deadline_s = self._signalled_s + min(self._config.leave_deadline_s, self._config.grace_s)
         if self._current is None and self._restarted_s is None:
             self._leave_at_once("was not a member yet")

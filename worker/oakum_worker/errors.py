@@ -5,6 +5,7 @@ WorkerError
 ├── TaskError            the user's entrypoint cannot be imported, raises, or returns no usable task
 ├── CheckpointError      a durable checkpoint cannot be written or read
 │   └── CorruptCheckpointError    its content does not match its manifest
+├── LaunchError          the scheduler does not take a fragment's job
 └── GroupError           a generation's process group cannot be formed or has broken
 """
 
@@ -27,6 +28,10 @@ class CheckpointError(WorkerError):
 
 class CorruptCheckpointError(CheckpointError):
     """The checkpoint's content does not match its manifest."""
+
+
+class LaunchError(WorkerError):
+    """The scheduler does not take a fragment's job; the message is its own."""
 
 
 class GroupError(WorkerError):

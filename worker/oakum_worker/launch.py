@@ -1,4 +1,4 @@
-"""How submitit starts a fragment: on this machine, or later through Slurm.
+"""How submitit starts a fragment: on this machine, or through Slurm.
 
 submitit pickles `run_fragment` by reference and its argument, a path; everything else the fragment needs is in
 the JSON file under that path. Imports without torch.
@@ -6,33 +6,24 @@ the JSON file under that path. Imports without torch.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError
 
+from oakum_worker.errors import LaunchError
+from oakum_worker.payload import run_fragment
 from oakum_worker.protocol import FragmentConfig
 
 CONFIG_NAME = "fragment.json"
 # submitit's local executor ends a job after its timeout; a fragment's end is the service's decision.
 _NO_TIMEOUT_MIN = 60 * 24 * 365
-
-
-def run_fragment(folder: str) -> None:
-    """The payload: be the agent of the fragment whose config lies in `folder`."""
-    # submitit has just made this process ignore SIGTERM. Until the agent stands there is nothing to take leave of.
-    signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
-    from oakum_worker.agent import Agent  # kept out of the service's imports
-
-    config_file = Path(folder) / CONFIG_NAME
-    config = FragmentConfig.model_validate_json(config_file.read_text(encoding="utf-8"))
-    Agent(config, config_file).run()
-    # The node is wanted back: submitit's pickling of a result that nobody reads would only keep it longer.
-    logging.shutdown()
-    os._exit(0)
+_NOT_EXPORTED = ("OAKUM_", "SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
 
 
 def write_config(folder: Path, config: FragmentConfig) -> Path:
@@ -63,3 +54,83 @@ def submit_local(folder: Path, config: FragmentConfig) -> int:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
     return int(job.job_id)
+
+
+@dataclass(frozen=True)
+class SlurmJobOptions:
+    """What `sbatch` is told of a fragment's job, beside what all of them have in common."""
+
+    name: str
+    node: str
+    partition: str
+    time_limit_min: int
+    signal_before_end_s: int
+    """SIGUSR2 so long before the time limit: the grace of a last replica."""
+    qos: str | None = None
+    account: str | None = None
+    extra: dict[str, str] = field(default_factory=dict)
+    """Further options of `sbatch`, by long name: `{"gres": "gpu:4"}`."""
+    sbatch: tuple[str, ...] = ("sbatch",)
+    """The command, with whatever has to stand before it."""
+
+
+class _SlurmExecutor(submitit.SlurmExecutor):
+    """submitit's, which runs `sbatch` from where it is told."""
+
+    def __init__(self, folder: Path, sbatch: tuple[str, ...]) -> None:
+        super().__init__(folder)
+        self._sbatch = sbatch
+
+    @classmethod
+    def affinity(cls) -> int:
+        # `srun` has to be there on the nodes, not here.
+        return 2
+
+    def _make_submission_command(self, submission_file_path: Path) -> list[str]:
+        return [*self._sbatch, str(submission_file_path)]
+
+
+def submit_slurm(folder: Path, config: FragmentConfig, options: SlurmJobOptions) -> str:
+    """Submit the fragment as a whole-node job of one node; returns Slurm's job id.
+
+    Raises `LaunchError` with what `sbatch` said.
+    """
+    write_config(folder, config)
+    executor = _SlurmExecutor(folder, options.sbatch)
+    executor.update_parameters(
+        job_name=options.name,
+        partition=options.partition,
+        time=options.time_limit_min,
+        nodes=1,
+        ntasks_per_node=1,
+        exclusive=True,
+        nodelist=options.node,
+        qos=options.qos,
+        account=options.account,
+        signal_delay_s=options.signal_before_end_s,
+        stderr_to_stdout=True,
+        # One task that sees all of the node: without these Slurm may bind it to one core.
+        srun_args=["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL"],
+        additional_parameters=_additional(options),
+    )
+    try:
+        return str(executor.submit(run_fragment, str(folder)).job_id)
+    except (FailedJobError, FailedSubmissionError) as error:
+        raise LaunchError(_last_line(str(error))) from error
+    except OSError as error:
+        raise LaunchError(f"{options.sbatch[0]} cannot be run: {error.strerror}") from error
+
+
+def _additional(options: SlurmJobOptions) -> dict[str, Any]:
+    return {"no-requeue": True, "mem": "0", "export": ",".join(_exported()), **options.extra}
+
+
+def _exported() -> list[str]:
+    """Names of the variables that jobs inherit: all but settings and secrets of the service, and Slurm's own."""
+    names = [name for name in os.environ if name.isidentifier() and not name.startswith(_NOT_EXPORTED)]
+    return [*names, "SLURM_CONF"] if "SLURM_CONF" in os.environ else names
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return next((line for line in reversed(lines) if line.startswith("sbatch:")), lines[-1] if lines else "no answer")

@@ -194,6 +194,8 @@ class FragmentReport(_Message):
     failure: Failure | None = None
     signalled: bool = False
     """The scheduler has asked for the node."""
+    signalled_at: Seconds | None = None
+    """When, in Unix seconds."""
     warnings: tuple[str, ...] = ()
     """What went wrong without stopping training, such as a corrupt checkpoint that was skipped."""
 
