@@ -14,6 +14,7 @@ from oakum_service.db.models import (
     ForegroundStart,
     Fragment,
     FragmentState,
+    HookEventRecord,
     NodeInterval,
     PlanRecord,
     ProgressSample,
@@ -28,6 +29,7 @@ _KEPT_SAMPLES = 5_000
 HISTORY_S = 7 * 24 * 3600.0
 """How far back the service knows what nodes did; sums over them go no further."""
 _FRAGMENTS_S = 24 * 3600.0
+_HOOK_EVENTS_S = 24 * 3600.0
 
 
 def forget(session: Session) -> list[str]:
@@ -41,6 +43,7 @@ def forget(session: Session) -> list[str]:
     begin = time.time() - HISTORY_S
     session.execute(delete(NodeInterval).where(NodeInterval.end_at < begin))
     session.execute(delete(ForegroundStart).where(ForegroundStart.started_at < begin))
+    session.execute(delete(HookEventRecord).where(HookEventRecord.received_at < time.time() - _HOOK_EVENTS_S))
     old = (Fragment.state == FragmentState.ENDED) & (Fragment.ended_at < time.time() - _FRAGMENTS_S)
     # A fragment whose report is gone has been forgotten already; its row stays as the trainer's history.
     ended = list(session.execute(select(Fragment.id).join(Report).where(old)).scalars())

@@ -1,7 +1,7 @@
 """The tables. Times are Unix seconds; JSON columns hold documents of the API or of the worker's protocol.
 
-Who writes what: the API inserts trainers, change requests, reports and idempotency records; everything else is
-the controller's, and each of its transactions checks the lease. Reports alone are written without taking turns.
+Who writes what: the API writes trainers, change requests, reports, hook events and idempotency records; all else
+is the controller's, and each of its transactions checks the lease. Reports alone are written without taking turns.
 """
 
 from __future__ import annotations
@@ -240,6 +240,34 @@ class EventRecord(Base):
     subject: Mapped[str] = mapped_column(String(255))
     message: Mapped[str] = mapped_column(Text)
     data: Mapped[dict[str, Any]] = mapped_column(default=dict)
+
+
+class HookEventRecord(Base):
+    """All that Slurm's hooks have told of one job's start, or of its end. Written by the API."""
+
+    __tablename__ = "hook_events"
+
+    cluster: Mapped[str] = mapped_column(String(63), primary_key=True)
+    job_id: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    restart: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """How often the job had been requeued."""
+    kind: Mapped[str] = mapped_column(String(16), primary_key=True)
+    """allocated or ended."""
+    first_at: Mapped[float]
+    newest_at: Mapped[float]
+    """With `first_at`, when the hooks ran that told of it."""
+    received_at: Mapped[float] = mapped_column(index=True)
+    """When the newest of them was heard here."""
+    start_at: Mapped[float | None]
+    end_at: Mapped[float | None]
+    uid: Mapped[int] = mapped_column(BigInteger)
+    partition: Mapped[str] = mapped_column(String(255))
+    nodes: Mapped[str] = mapped_column(Text)
+    """Folded, each once."""
+    heard: Mapped[dict[str, Any]]
+    """Hook -> the nodes, folded, on which it has told; of a hook on the head node, an empty text."""
+    count: Mapped[int]
+    """Hooks that have told, each once however often it was sent."""
 
 
 class Lease(Base):
