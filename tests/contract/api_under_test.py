@@ -108,6 +108,7 @@ class ApiUnderTest:
         )
         self.app = create_app(self.context)
         self.anonymous = self.client(None)
+        self.hook = self.client(self.new_token("slurm-hooks", Role.HOOK))
         self.viewer = self.client(self.new_token("vera", Role.VIEWER))
         self.user = self.client(self.new_token("ulla", Role.USER))
         self.admin = self.client(self.new_token("anna", Role.ADMIN))

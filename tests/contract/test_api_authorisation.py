@@ -14,6 +14,7 @@ from oakum_service.schedulers.local import LocalCluster
 
 ROLES = {
     ("GET", "/healthz"): None,
+    ("GET", "/metrics"): None,
     ("GET", "/v1/trainers"): Role.VIEWER,
     ("POST", "/v1/trainers"): Role.USER,
     ("GET", "/v1/trainers/{ref}"): Role.VIEWER,
@@ -27,17 +28,21 @@ ROLES = {
     ("GET", "/v1/timeline"): Role.VIEWER,
     ("GET", "/v1/cluster"): Role.VIEWER,
     ("POST", "/v1/cluster/foreground-jobs"): Role.ADMIN,
+    ("GET", "/v1/hold"): Role.VIEWER,
+    ("PUT", "/v1/hold"): Role.ADMIN,
+    ("DELETE", "/v1/hold"): Role.ADMIN,
     ("GET", "/v1/plans"): Role.VIEWER,
     ("GET", "/v1/plans/current"): Role.VIEWER,
     ("GET", "/v1/plans/{plan_id}"): Role.VIEWER,
     ("GET", "/v1/events"): Role.VIEWER,
     ("GET", "/v1/events/recent"): Role.VIEWER,
+    ("POST", "/v1/hooks/slurm"): "hook",
     ("POST", "/v1/fragments/{fragment_id}/report"): "fragment",
     ("GET", "/v1/fragments/{fragment_id}/directive"): "fragment",
 }
 GUARDED = [route for route, role in ROLES.items() if role is not None]
 BY_ROLE = [route for route, role in ROLES.items() if isinstance(role, Role)]
-BODIES = {"/v1/trainers": SPEC, "/v1/cluster/foreground-jobs": {"nodes": 1, "run_s": 1.0}}
+BODIES = {"/v1/hold": {"reason": "a test"}, "/v1/trainers": SPEC, "/v1/cluster/foreground-jobs": {"nodes": 1, "run_s": 1.0}}
 
 
 def address(path: str) -> str:
@@ -74,7 +79,7 @@ def test_an_unknown_token_opens_nothing(api: ApiUnderTest, method: str, path: st
 def test_a_role_may_do_what_the_list_says_and_no_more(api: ApiUnderTest, method: str, path: str) -> None:
     api.outbox.close()  # the event stream ends at once
     needed = ROLES[method, path]
-    for role, client in zip(Role, (api.viewer, api.user, api.admin), strict=True):
+    for role, client in zip(Role, (api.hook, api.viewer, api.user, api.admin), strict=True):
         response = client.request(method, address(path), json=body_of(method, path))
         if role >= needed:
             assert response.status_code not in (401, 403)

@@ -23,8 +23,10 @@ _Credentials = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 class Role(IntEnum):
-    """Each role may do all that a lower one may."""
+    """Each role may do all that a lower one may; but only `HOOK` and `ADMIN` speak for the main scheduler."""
 
+    HOOK = 0
+    """Posts what hooks and collectors of the main scheduler have to tell, and reads nothing."""
     VIEWER = 1
     """Reads everything."""
     USER = 2
@@ -84,9 +86,20 @@ def _admin(principal: Annotated[Principal, Depends(_principal)], request: Reques
     return _at_least(Role.ADMIN, principal, request)
 
 
+def _poster(principal: Annotated[Principal, Depends(_principal)], request: Request) -> Principal:
+    if principal.role not in (Role.HOOK, Role.ADMIN):
+        raise Forbidden(
+            f"{request.method} {request.url.path} needs the role hook or admin; "
+            f"this token has {principal.role.name.lower()}"
+        )
+    return principal
+
+
 Viewer = Annotated[Principal, Depends(_viewer)]
 User = Annotated[Principal, Depends(_user)]
 Admin = Annotated[Principal, Depends(_admin)]
+Poster = Annotated[Principal, Depends(_poster)]
+"""What may speak for the main scheduler."""
 
 
 def check_fragment(context: Context, fragment: str, credentials: HTTPAuthorizationCredentials | None) -> None:

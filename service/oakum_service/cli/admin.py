@@ -22,7 +22,7 @@ app.add_typer(db_app, name="db", rich_help_panel=SERVICE)
 @token_app.command("create", epilog=example("oakum token create alice --role user"))
 def create(
     name: Annotated[str, typer.Argument(help="Whose token it is.")],
-    role: Annotated[Literal["viewer", "user", "admin"], typer.Option(help="What it may do.")] = "user",
+    role: Annotated[Literal["hook", "viewer", "user", "admin"], typer.Option(help="What it may do.")] = "user",
 ) -> None:
     """Make a token and print it; it is not stored and cannot be shown again."""
     if not (name.strip() and len(name) <= 63 and name.isprintable()):

@@ -1,0 +1,210 @@
+"""The rows of hook events: one for each run of a job and what happened to it, however many hooks tell of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from ClusterShell.NodeSet import NodeSet
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from oakum_service.control.hook_report import Hook, HookReport, parse_nodes
+from oakum_service.db.models import HookEventRecord
+from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
+
+STALE_S = 300.0
+"""A report that is older when it arrives was spooled: the scheduler has been read since."""
+_SAME_RUN_S = 60.0
+"""Start times that hooks tell of one run of a job differ by less; Slurm starts it again no sooner."""
+
+
+class Result(StrEnum):
+    """What became of one report."""
+
+    TAKEN = "taken"
+    DUPLICATE = "duplicate"
+    """It had been heard before."""
+    STALE = "stale"
+    """Counted, but too old to tell anybody."""
+    OVERTAKEN = "overtaken"
+    """Counted, but the same run of the job is known to have ended."""
+
+
+@dataclass
+class Written:
+    """What a batch of reports came to."""
+
+    results: list[Result] = field(default_factory=list)
+    """One for each report, in order."""
+    events: list[HookEvent] = field(default_factory=list)
+    """To be told."""
+    grown: list[HookEvent] = field(default_factory=list)
+    """Told before, with fewer nodes."""
+
+
+def write_reports(session: Session, reports: list[HookReport], now: float) -> Written:
+    """Write the reports down in this transaction."""
+    jobs = _Jobs(session)
+    written = Written()
+    events: dict[int, _Row] = {}
+    grown: dict[int, _Row] = {}
+    for report in reports:
+        row = jobs.row_for(report, now)
+        is_new, grows = row.record.count == 0, row.would_grow(report)
+        result = Result.DUPLICATE if row.has_heard(report) else _result(report, jobs, row, now)
+        written.results.append(result)
+        if result is Result.DUPLICATE:
+            continue
+        row.add(report, now)
+        if result is not Result.TAKEN:
+            continue
+        # The job's nodes are free when its last hook has run, not when the first node's has.
+        if is_new or report.hook is Hook.EPILOG_SLURMCTLD:
+            events[id(row)] = row
+        elif grows:
+            grown[id(row)] = row
+    jobs.write()
+    written.events = [row.event() for row in events.values()]
+    written.grown = [row.event() for key, row in grown.items() if key not in events]
+    return written
+
+
+def _result(report: HookReport, jobs: _Jobs, row: _Row, now: float) -> Result:
+    if now - report.at > STALE_S:
+        return Result.STALE
+    if report.hook.kind is HookKind.ALLOCATED and jobs.has_ended(row):
+        return Result.OVERTAKEN
+    return Result.TAKEN
+
+
+class _Row:
+    """One row while a batch is added to it, its node lists unfolded."""
+
+    def __init__(self, record: HookEventRecord) -> None:
+        self.record = record
+        self._nodes = parse_nodes(record.nodes)
+        self._heard = {hook: parse_nodes(nodes) for hook, nodes in record.heard.items()}
+        self._merged: set[str] = {record.nodes}
+        """Folded lists whose nodes are all in `_nodes`: each hook of a job sends the same long one."""
+        self._changed = False
+
+    def has_heard(self, report: HookReport) -> bool:
+        """Whether this hook has told before, on this node."""
+        heard = self._heard.get(report.hook)
+        return heard is not None and (not report.hook.on_nodes or report.node in heard)
+
+    def would_grow(self, report: HookReport) -> bool:
+        """Whether the report names nodes that are not known yet."""
+        if report.nodes not in self._merged and not parse_nodes(report.nodes).issubset(self._nodes):
+            return True
+        return bool(report.node) and report.node not in self._nodes
+
+    def add(self, report: HookReport, now: float) -> None:
+        """Count the report, and learn from it what is not known yet."""
+        record = self.record
+        self._heard.setdefault(report.hook, NodeSet()).update(parse_nodes(report.node))
+        if report.nodes not in self._merged:
+            self._nodes.update(parse_nodes(report.nodes))
+            self._merged.add(report.nodes)
+        if report.node:
+            self._nodes.update(parse_nodes(report.node))
+        record.first_at, record.newest_at = min(record.first_at, report.at), max(record.newest_at, report.at)
+        record.received_at = now
+        record.start_at = report.start_at if record.start_at is None else record.start_at
+        record.end_at = report.end_at if record.end_at is None else record.end_at
+        record.partition = record.partition or report.partition
+        record.count += 1
+        self._changed = True
+
+    def write(self) -> None:
+        """Fold the node lists again."""
+        if self._changed:
+            self.record.nodes = str(self._nodes)
+            self.record.heard = {hook: str(nodes) for hook, nodes in self._heard.items()}
+
+    def event(self) -> HookEvent:
+        """What there is to tell."""
+        record = self.record
+        return HookEvent(
+            HookKind(record.kind),
+            str(record.job_id),
+            record.nodes,
+            record.partition,
+            record.uid,
+            record.start_at,
+            record.first_at,
+        )
+
+
+class _Jobs:
+    """The rows of the jobs that a batch tells of, each read once."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._rows: dict[int, list[_Row]] = {}
+
+    def row_for(self, report: HookReport, now: float) -> _Row:
+        """The row that the report belongs to, made where there is none."""
+        rows = self._of_job(report.job, report.cluster)
+        restart = _restart(report, rows)
+        kind = report.hook.kind
+        for row in rows:
+            if (row.record.restart, row.record.kind) == (restart, kind):
+                return row
+        record = HookEventRecord(
+            cluster=report.cluster or next((row.record.cluster for row in rows), ""),
+            job_id=report.job,
+            restart=restart,
+            kind=kind,
+            first_at=report.at,
+            newest_at=report.at,
+            received_at=now,
+            start_at=report.start_at,
+            end_at=report.end_at,
+            uid=report.uid,
+            partition=report.partition,
+            nodes="",
+            heard={},
+            count=0,
+        )
+        self._session.add(record)
+        self._rows[report.job].append(_Row(record))
+        return self._rows[report.job][-1]
+
+    def has_ended(self, row: _Row) -> bool:
+        """Whether this run of the job has been told to have ended."""
+        run = (row.record.restart, HookKind.ENDED)
+        rows = self._of_job(row.record.job_id, row.record.cluster)
+        return any((other.record.restart, other.record.kind) == run for other in rows)
+
+    def write(self) -> None:
+        """Put what was added into the rows."""
+        for rows in self._rows.values():
+            for row in rows:
+                row.write()
+
+    def _of_job(self, job: int, cluster: str) -> list[_Row]:
+        if job not in self._rows:
+            query = select(HookEventRecord).where(HookEventRecord.job_id == job)
+            self._rows[job] = [_Row(record) for record in self._session.execute(query).scalars()]
+        # Not every version of Slurm tells a node's hooks the cluster's name.
+        return [
+            row for row in self._rows[job] if row.record.cluster == cluster or not (row.record.cluster and cluster)
+        ]
+
+
+def _restart(report: HookReport, rows: list[_Row]) -> int:
+    """Which run of the job it is. Not every version of Slurm tells a node's hooks; the start tells then."""
+    if report.restart is not None:
+        return report.restart
+    runs = sorted((row.record for row in rows), key=lambda record: record.restart, reverse=True)
+    if not runs:
+        return 0
+    for run in runs:
+        if run.start_at is None or report.start_at is None or abs(run.start_at - report.start_at) <= _SAME_RUN_S:
+            return run.restart
+    newest = runs[0]
+    assert newest.start_at is not None
+    assert report.start_at is not None
+    return newest.restart + 1 if report.start_at > newest.start_at else runs[-1].restart
