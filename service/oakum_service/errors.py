@@ -4,6 +4,8 @@ ServiceError
 ├── ConfigurationError   a setting, or the place the service was started in, does not allow it to run
 ├── LeaseLost            another controller writes now; nothing may be written any more
 ├── SchedulerError       the scheduler refused or did not answer
+│   ├── CommandFailed        a command of the scheduler's ended with an error, or was too slow
+│   └── PayloadError         its answer cannot be read
 └── RequestError         a request that cannot be carried out; `status` is its HTTP status
     ├── NotFound             404
     ├── Conflict             409
@@ -32,6 +34,18 @@ class LeaseLost(ServiceError):  # noqa: N818
 
 class SchedulerError(ServiceError):
     """The scheduler refused or did not answer."""
+
+
+class CommandFailed(SchedulerError):  # noqa: N818
+    """A command of the scheduler's ended with an error; `last_line` is the last of what it wrote to stderr."""
+
+    def __init__(self, message: str, *, last_line: str = "") -> None:
+        super().__init__(message)
+        self.last_line = last_line
+
+
+class PayloadError(SchedulerError):
+    """The scheduler's answer cannot be read: it says which call, which node or job, which field and value."""
 
 
 class RequestError(ServiceError):

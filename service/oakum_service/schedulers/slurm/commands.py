@@ -1,0 +1,122 @@
+"""Slurm's commands: each in a process of its own that cannot outlive its time limit."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import CommandFailed
+from oakum_service.schedulers.slurm.calls import counted
+
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+_OPTIONS = ("SLURM_", "SQUEUE_", "SINFO_", "SBATCH_", "SCANCEL_", "SALLOC_", "SRUN_")
+"""Variables that stand for options of Slurm's commands: SQUEUE_USERS, for one, would hide everyone else's jobs."""
+_LONGEST_SHOWN = 200
+_REAP_S = 5.0
+
+
+class SlurmCommands:
+    """Runs Slurm's commands without a shell, and counts them."""
+
+    def __init__(self, settings: SlurmSettings) -> None:
+        self._bin_dir = settings.bin_dir
+        self._timeout_s = settings.command_timeout_s
+
+    def run(self, name: str, *arguments: str, given: bytes | None = None, epoch_times: bool = False) -> bytes:
+        """What the command writes to stdout.
+
+        Args:
+            name: Such as `squeue`.
+            arguments: One string each; no shell sees them.
+            given: Written to its stdin.
+            epoch_times: Have it write times as Unix seconds. Not for `sbatch`, whose environment the job inherits.
+
+        Raises:
+            CommandFailed: It could not be started, ended with a status other than 0, or took longer than
+                `command_timeout_s`; then it has been killed, with every process that it had started.
+        """
+        command = [str(self._find(name)), *arguments]
+        with counted(name):
+            return self._finish(command, self._start(command, epoch_times), given)
+
+    def _find(self, name: str) -> Path:
+        if self._bin_dir is not None:
+            return self._bin_dir / name
+        found = shutil.which(name)
+        if found is None:
+            raise CommandFailed(
+                f"{name} is not on PATH ({os.environ.get('PATH', '')}): install Slurm's client commands on this "
+                "machine, or set OAKUM_SLURM_BIN_DIR to their folder"
+            )
+        return Path(found)
+
+    def _start(self, command: list[str], epoch_times: bool) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=_environment(epoch_times),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandFailed(f"{command[0]} could not be started: {error}; see OAKUM_SLURM_BIN_DIR") from error
+
+    def _finish(self, command: list[str], process: subprocess.Popen[bytes], given: bytes | None) -> bytes:
+        try:
+            output, errors = process.communicate(given or b"", timeout=self._timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise CommandFailed(
+                f"`{_shown(command)}` had not ended after {self._timeout_s:g} s and was killed: is slurmctld up? "
+                "OAKUM_SLURM_COMMAND_TIMEOUT_S allows it more"
+            ) from error
+        finally:
+            _kill(process)
+        if process.returncode == 0:
+            return output
+        last_line = _last_line(errors)
+        ended = f"status {process.returncode}" if process.returncode > 0 else f"signal {-process.returncode}"
+        raise CommandFailed(
+            f"`{_shown(command)}` ended with {ended}: {last_line or 'it wrote nothing to stderr'}",
+            last_line=last_line,
+        )
+
+
+def _environment(epoch_times: bool) -> dict[str, str]:
+    """Ours without what would change the commands' output, or tell them that they run inside a job."""
+    kept = {
+        name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_OPTIONS)
+    } | {"LC_ALL": "C"}
+    if epoch_times:
+        kept |= {"SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
+    return kept
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End whatever is left of the command's process group."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_REAP_S)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+
+
+def _shown(command: list[str]) -> str:
+    line = shlex.join(command)
+    return line if len(line) <= _LONGEST_SHOWN else line[:_LONGEST_SHOWN] + " ..."
+
+
+def _last_line(errors: bytes) -> str:
+    lines = [line.strip() for line in errors.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""

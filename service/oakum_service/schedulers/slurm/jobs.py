@@ -1,0 +1,123 @@
+"""Jobs in Slurm's JSON."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from oakum_service.schedulers.slurm.fields import FieldError, Number, Text, count, moment, number, ordered_states
+from oakum_service.schedulers.slurm.state import SlurmJob
+
+_HOLDING = frozenset({"RUNNING", "SUSPENDED"})
+_ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "TIMEOUT",
+    }
+)
+_BASES = _HOLDING | _ENDED | {"PENDING"}
+_BASE_OF_FLAG = {
+    "CONFIGURING": "RUNNING",
+    "RESIZING": "RUNNING",
+    "SIGNALING": "RUNNING",
+    "STOPPED": "RUNNING",
+    "POWER_UP_NODE": "RUNNING",
+    "REQUEUED": "PENDING",
+    "REQUEUE_FED": "PENDING",
+    "REQUEUE_HOLD": "PENDING",
+    "RESV_DEL_HOLD": "PENDING",
+    "RESERVATION_DEL_HOLD": "PENDING",
+    "SPECIAL_EXIT": "PENDING",
+}
+"""Versions that give one word give a flag in place of the base state. COMPLETING hides how the job ended."""
+
+
+class WireJob(msgspec.Struct, gc=False):
+    """What we read of a job. What has a default here is missing from some version."""
+
+    job_id: int
+    name: Text
+    user_name: Text
+    partition: Text
+    job_state: str | list[str]
+    qos: Text
+    nodes: Text
+    node_count: Number
+    submit_time: Number
+    start_time: Number
+    end_time: Number
+    array_job_id: Number
+    array_task_id: Number
+    time_limit: Number | msgspec.UnsetType = msgspec.UNSET
+    preempt_time: Number = None
+    scheduled_nodes: Text = None
+    """Not told before 23.02."""
+
+
+def to_job(wire: WireJob) -> SlurmJob | None:
+    """None for one that has ended and holds no node any more. Raises `FieldError`."""
+    states = job_states([wire.job_state] if isinstance(wire.job_state, str) else wire.job_state)
+    if has_ended(states):
+        return None
+    num_nodes = count("node_count", wire.node_count)
+    start_at = moment("start_time", wire.start_time)
+    end_at = moment("end_time", wire.end_time)
+    if wire.time_limit is not msgspec.UNSET and end_at is not None and _unlimited(wire.time_limit):
+        end_at = math.inf  # Slurm writes a year from the start
+    return SlurmJob(
+        id=wire.job_id,
+        name=wire.name or "",
+        user=wire.user_name or "",
+        partition=wire.partition or "",
+        states=states,
+        qos=wire.qos or "",
+        nodes=allocated(states, wire.nodes or "", num_nodes),
+        planned_nodes=wire.scheduled_nodes or "",
+        num_nodes=num_nodes,
+        submitted_at=moment("submit_time", wire.submit_time),
+        start_at=start_at,
+        end_at=end_at,
+        preempted_at=moment("preempt_time", wire.preempt_time),
+        array_job_id=_id("array_job_id", wire.array_job_id) or None,
+        array_task_id=_id("array_task_id", wire.array_task_id),
+    )
+
+
+def job_states(given: list[str]) -> tuple[str, ...]:
+    """Base state first, then flags; of a completing job the base state may be unknown. Raises `FieldError`."""
+    states = ordered_states([state.upper() for state in given if state], _BASES)
+    if not states:
+        raise FieldError("job_state", given, "a state such as PENDING or RUNNING")
+    if states[0] in _BASES or states == ("COMPLETING",):
+        return states
+    base = next((_BASE_OF_FLAG[state] for state in states if state in _BASE_OF_FLAG), None)
+    return states if base is None else (base, *states)
+
+
+def has_ended(states: tuple[str, ...]) -> bool:
+    """Whether the job is over and its nodes are free. A state that we do not know is not."""
+    return states[0] in _ENDED and "COMPLETING" not in states
+
+
+def allocated(states: tuple[str, ...], nodes: str, num_nodes: int) -> str:
+    """The job's nodes. Raises `FieldError` for one that runs on nodes that are not told: they would look free."""
+    if not nodes and num_nodes and states[0] in _HOLDING and "COMPLETING" not in states:
+        raise FieldError("nodes", nodes, f"the {num_nodes} nodes of a job that is {states[0]}")
+    return nodes
+
+
+def _unlimited(time_limit: Number) -> bool:
+    return time_limit is None or number(time_limit) == math.inf
+
+
+def _id(field: str, value: Number) -> int | None:
+    given = number(value)
+    return None if given is None else count(field, given)

@@ -1,0 +1,171 @@
+"""Slurm's JSON answers: what is in the envelope, and messages that name what cannot be read.
+
+Only the fields that we need are decoded, straight into typed structs: a job is 12 KB of JSON, most of it lists of
+cores. One job that cannot be read fails the whole answer, since the node that it runs on would look idle.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from oakum_service.errors import PayloadError
+from oakum_service.schedulers.slurm.fields import FieldError, shown
+from oakum_service.schedulers.slurm.jobs import WireJob, to_job
+from oakum_service.schedulers.slurm.nodes import WireNode, to_node
+from oakum_service.schedulers.slurm.reservations import WireReservation, to_reservation
+from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation
+
+_PLACE = re.compile(r"\$\.\w+\[(\d+)\](?:\.(\w+))?")
+_MISSING = re.compile(r"missing required field `(\w+)`")
+
+Wire = TypeVar("Wire")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an answer came from, for messages."""
+
+    call: str
+    """`squeue --json`, or a URL."""
+    parser: str
+    """Version or data parser that wrote it."""
+
+    def __str__(self) -> str:
+        return f"{self.call} ({self.parser})"
+
+
+class _Envelope(msgspec.Struct, Generic[Wire]):
+    nodes: list[Wire] | msgspec.UnsetType = msgspec.UNSET
+    jobs: list[Wire] | msgspec.UnsetType = msgspec.UNSET
+    reservations: list[Wire] | msgspec.UnsetType = msgspec.UNSET
+    errors: Any = None
+
+
+class _Head(msgspec.Struct):
+    meta: Any = None
+    errors: Any = None
+
+
+@dataclass(frozen=True)
+class _Kind(Generic[Wire, Value]):
+    key: str
+    one: str
+    id_field: str
+    decoder: msgspec.json.Decoder[_Envelope[Wire]]
+    convert: Callable[[Wire], Value | None]
+
+
+_NODES = _Kind("nodes", "node", "name", msgspec.json.Decoder(_Envelope[WireNode]), to_node)
+_JOBS = _Kind("jobs", "job", "job_id", msgspec.json.Decoder(_Envelope[WireJob]), to_job)
+_RESERVATIONS = _Kind(
+    "reservations", "reservation", "name", msgspec.json.Decoder(_Envelope[WireReservation]), to_reservation
+)
+_HEAD = msgspec.json.Decoder(_Head)
+
+
+def read_nodes(body: bytes, origin: Origin) -> tuple[SlurmNode, ...]:
+    """Every node. Raises `PayloadError`, also where there is none: then the account may see none."""
+    nodes = _read(_NODES, body, origin)
+    if not nodes:
+        raise no_nodes(origin)
+    return nodes
+
+
+def read_jobs(body: bytes, origin: Origin) -> tuple[SlurmJob, ...]:
+    """The jobs that have not ended. Raises `PayloadError`."""
+    return _read(_JOBS, body, origin)
+
+
+def read_reservations(body: bytes, origin: Origin) -> tuple[SlurmReservation, ...]:
+    """Every reservation. Raises `PayloadError`."""
+    return _read(_RESERVATIONS, body, origin)
+
+
+def read_version(body: bytes, origin: Origin) -> str:
+    """The release of Slurm that answered; `unknown` where it does not say. Raises `PayloadError`."""
+    try:
+        head = _decode(_HEAD, body, origin)
+    except msgspec.ValidationError as error:
+        raise PayloadError(f"{origin} cannot be read: {error}") from error
+    refuse_errors(head.errors, origin)
+    meta = head.meta if isinstance(head.meta, dict) else {}
+    slurm = meta.get("slurm") or meta.get("Slurm") or {}
+    return str(slurm.get("release") or "unknown") if isinstance(slurm, dict) else "unknown"
+
+
+def refuse_errors(errors: Any, origin: Origin) -> None:
+    """Raise `PayloadError` with what Slurm's own list of errors says, if there is something in it."""
+    if errors:
+        raise PayloadError(f"{origin} answered with errors: {'; '.join(_told(errors))}")
+
+
+def no_nodes(origin: Origin) -> PayloadError:
+    """The error for a cluster without nodes."""
+    return PayloadError(
+        f"{origin} shows no node at all: give this account the right to see them (PrivateData in slurm.conf)"
+    )
+
+
+def _told(errors: Any) -> list[str]:
+    told = []
+    for error in errors if isinstance(errors, list) else [errors]:
+        parts = (
+            [error.get(key) for key in ("error", "description", "source")] if isinstance(error, dict) else [error]
+        )
+        told.append(", ".join(str(part) for part in parts if part) or shown(error))
+    return told
+
+
+def _read(kind: _Kind[Wire, Value], body: bytes, origin: Origin) -> tuple[Value, ...]:
+    try:
+        envelope = _decode(kind.decoder, body, origin)
+    except msgspec.ValidationError as error:
+        raise _explained(kind, body, origin, error) from error
+    refuse_errors(envelope.errors, origin)
+    items: list[Wire] | msgspec.UnsetType = getattr(envelope, kind.key)
+    if items is msgspec.UNSET:
+        raise PayloadError(f"{origin} answered without {kind.key!r}: this is not a version of Slurm that we know")
+    values = []
+    for item in items:
+        try:
+            value = kind.convert(item)
+        except FieldError as error:
+            name = getattr(item, kind.id_field)
+            raise PayloadError(f"{origin}, {kind.one} {name}: {error}") from error
+        if value is not None:
+            values.append(value)
+    return tuple(values)
+
+
+def _decode(decoder: msgspec.json.Decoder[Value], body: bytes, origin: Origin) -> Value:
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError:
+        raise
+    except UnicodeDecodeError:
+        # Slurm passes on whatever bytes a user names a job with.
+        return decoder.decode(body.decode(errors="replace"))
+    except msgspec.DecodeError as error:
+        raise PayloadError(f"{origin} answered no JSON ({error}): it begins with {body[:80]!r}") from error
+
+
+def _explained(kind: _Kind[Any, Any], body: bytes, origin: Origin, error: Exception) -> PayloadError:
+    """Name the item and the value; decoding them a second time costs nothing while all is well."""
+    place = _PLACE.search(str(error))
+    if place is None:
+        return PayloadError(f"{origin} cannot be read: {error}")
+    raw = msgspec.json.decode(body.decode(errors="replace"), type=dict[str, msgspec.Raw])[kind.key]
+    item = msgspec.json.decode(msgspec.json.decode(raw, type=list[msgspec.Raw])[int(place[1])])
+    if not isinstance(item, dict):
+        return PayloadError(f"{origin}, {kind.one} number {place[1]} is {shown(item)}, expected an object")
+    missing = _MISSING.search(str(error))
+    field = missing[1] if missing else place[2]
+    name = item.get(kind.id_field, f"number {place[1]}")
+    value = shown(item[field]) if field in item else "missing"
+    return PayloadError(f"{origin}, {kind.one} {name}: {field} is {value}; {error}")

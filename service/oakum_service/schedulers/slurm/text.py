@@ -1,0 +1,198 @@
+"""Slurm's format strings, for versions whose JSON is missing or leaves out too much.
+
+Every time is asked for in Unix seconds. A job's name is the user's: it may hold separators and whole lines, so it
+comes last, and each job begins with a mark that nobody could have put into a name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from oakum_service.errors import PayloadError
+from oakum_service.schedulers.slurm.fields import FieldError, words
+from oakum_service.schedulers.slurm.jobs import allocated, has_ended, job_states
+from oakum_service.schedulers.slurm.nodes import gres, node_states
+from oakum_service.schedulers.slurm.payloads import Origin, no_nodes
+from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation
+
+_JOB_FIELDS = {
+    "id": "%A",
+    "array_job_id": "%F",
+    "array_task_id": "%K",
+    "user": "%u",
+    "partition": "%P",
+    "state": "%T",
+    "qos": "%q",
+    "nodes": "%N",
+    "planned_nodes": "%Y",
+    "num_nodes": "%D",
+    "submitted_at": "%V",
+    "start_at": "%S",
+    "end_at": "%e",
+    "name": "%j",
+}
+_NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown", "n/a"})
+_ENDLESS = frozenset({"NONE", "UNLIMITED", "INFINITE"})
+_PAIR = re.compile(r"(\w+)=(\S*)")
+_LAST_CYCLE = re.compile(r"Main schedule statistics.*?Last cycle:\s*(\d+)", re.DOTALL)
+_CONTROLLER = re.compile(r"^SLURM_VERSION\s*=\s*(\S+)", re.MULTILINE)
+
+Value = TypeVar("Value")
+
+
+def new_mark() -> str:
+    """Begins each job's line; another one for each call, since a user can see the ones before."""
+    return f"oakum-{secrets.token_hex(8)}"
+
+
+def job_format(mark: str) -> str:
+    """For `squeue --format`."""
+    return "|".join([mark, *_JOB_FIELDS.values()])
+
+
+def read_jobs(output: bytes, mark: str, origin: Origin) -> tuple[SlurmJob, ...]:
+    """The jobs that have not ended. When a job was preempted is not told. Raises `PayloadError`."""
+    before, *records = output.decode(errors="replace").split(f"{mark}|")
+    if before.strip():
+        raise PayloadError(f"{origin} answered {before[:80]!r} before the first job")
+    jobs = (_one("job", record.split("|", 1)[0], record, _job, origin) for record in records)
+    return tuple(job for job in jobs if job is not None)
+
+
+def read_nodes(output: bytes, origin: Origin) -> tuple[SlurmNode, ...]:
+    """From `scontrol --oneliner show nodes`. Raises `PayloadError`, also where there is none."""
+    lines = _lines(output, "NodeName=")
+    if not lines:
+        raise no_nodes(origin)
+    return tuple(_one("node", _label(line), line, _node, origin) for line in lines)
+
+
+def read_reservations(output: bytes, origin: Origin) -> tuple[SlurmReservation, ...]:
+    """From `scontrol --oneliner show reservations`. Raises `PayloadError`."""
+    return tuple(
+        _one("reservation", _label(line), line, _reservation, origin)
+        for line in _lines(output, "ReservationName=")
+    )
+
+
+def read_cycle_s(output: bytes) -> float | None:
+    """Seconds of the main scheduler's last cycle, from `sdiag`; None where it is not told."""
+    match = _LAST_CYCLE.search(output.decode(errors="replace"))
+    return int(match[1]) / 1e6 if match else None
+
+
+def read_controller(output: bytes) -> str | None:
+    """Version of slurmctld, from `scontrol show config`."""
+    match = _CONTROLLER.search(output.decode(errors="replace"))
+    return match[1] if match else None
+
+
+def _one(kind: str, name: str, line: str, read: Callable[[str], Value], origin: Origin) -> Value:
+    try:
+        return read(line)
+    except FieldError as error:
+        raise PayloadError(f"{origin}, {kind} {name}: {error}") from error
+
+
+def _lines(output: bytes, beginning: str) -> list[str]:
+    return [line for line in output.decode(errors="replace").splitlines() if line.startswith(beginning)]
+
+
+def _label(line: str) -> str:
+    return line.split(" ", 1)[0].partition("=")[2]
+
+
+def _job(record: str) -> SlurmJob | None:
+    values = record.removesuffix("\n").split("|", len(_JOB_FIELDS) - 1)
+    if len(values) != len(_JOB_FIELDS):
+        raise FieldError("line", record, f"{len(_JOB_FIELDS)} fields: {', '.join(_JOB_FIELDS)}")
+    told = dict(zip(_JOB_FIELDS, values, strict=True))
+    states = job_states([told["state"]])
+    if has_ended(states):
+        return None
+    num_nodes = _whole("num_nodes", told["num_nodes"])
+    task = told["array_task_id"]
+    return SlurmJob(
+        id=_whole("id", told["id"]),
+        name=told["name"],
+        user=told["user"],
+        partition=told["partition"],
+        states=states,
+        qos=_text(told["qos"]),
+        nodes=allocated(states, _text(told["nodes"]), num_nodes),
+        planned_nodes=_text(told["planned_nodes"]),
+        num_nodes=num_nodes,
+        submitted_at=_moment("submitted_at", told["submitted_at"]),
+        start_at=_moment("start_at", told["start_at"]),
+        end_at=math.inf if told["end_at"] in _ENDLESS else _moment("end_at", told["end_at"]),
+        array_job_id=None if task in _NOTHING else _whole("array_job_id", told["array_job_id"]),
+        array_task_id=int(task) if task.isdecimal() else None,
+    )
+
+
+def _node(line: str) -> SlurmNode:
+    told = _pairs(line)
+    return SlurmNode(
+        name=told["NodeName"],
+        address=_text(told.get("NodeAddr", "")) or _text(told.get("NodeHostName", "")) or told["NodeName"],
+        states=node_states(_needed(told, "State").split("+")),
+        partitions=words(_text(told.get("Partitions", ""))),
+        gres=gres(_needed(told, "Gres")),
+        features=words(_text(told.get("ActiveFeatures", ""))),
+        reservation=_text(told.get("ReservationName", "")),
+    )
+
+
+def _reservation(line: str) -> SlurmReservation:
+    told = _pairs(line)
+    start_at, end_at = (_moment(field, _needed(told, field)) for field in ("StartTime", "EndTime"))
+    if start_at is None or end_at is None:
+        raise FieldError("StartTime, EndTime", (told["StartTime"], told["EndTime"]), "Unix seconds")
+    return SlurmReservation(
+        name=told["ReservationName"],
+        nodes=_text(_needed(told, "Nodes")),
+        start_at=start_at,
+        end_at=end_at,
+        flags=words(_text(told.get("Flags", ""))),
+    )
+
+
+def _pairs(line: str) -> dict[str, str]:
+    """The first of each name: a reason or a comment, which may hold anything, comes after what we read."""
+    pairs: dict[str, str] = {}
+    for name, value in _PAIR.findall(line):
+        pairs.setdefault(name, value)
+    return pairs
+
+
+def _needed(told: dict[str, str], field: str) -> str:
+    if field not in told:
+        raise FieldError(field, "missing", "a value")
+    return told[field]
+
+
+def _text(value: str) -> str:
+    return "" if value in _NOTHING else value
+
+
+def _whole(field: str, value: str) -> int:
+    if not value.isdecimal():
+        raise FieldError(field, value, "a whole number")
+    return int(value)
+
+
+def _moment(field: str, value: str) -> float | None:
+    """Unix seconds; also from an ISO time in UTC, as versions write it that know no SLURM_TIME_FORMAT."""
+    if value in _NOTHING:
+        return None
+    if value.isdecimal():
+        return float(value) or None
+    try:
+        return datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp()
+    except ValueError as error:
+        raise FieldError(field, value, "Unix seconds") from error
