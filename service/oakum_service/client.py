@@ -30,6 +30,8 @@ from oakum_service.api.schemas import (
     Event,
     EventList,
     Explanation,
+    HoldRequest,
+    HoldView,
     HoleList,
     LogText,
     NodeList,
@@ -172,6 +174,14 @@ class OakumClient:
     def cluster(self) -> ClusterView:
         """The cluster at a glance."""
         return self._get("/v1/cluster", ClusterView)
+
+    def hold(self, reason: str = "") -> HoldView:
+        """Send every fragment away and launch none."""
+        return self._write("PUT", "/v1/hold", HoldView, HoldRequest(reason=reason))
+
+    def resume(self) -> HoldView:
+        """End the hold."""
+        return self._write("DELETE", "/v1/hold", HoldView)
 
     def trainers(self, state: TrainerState | None = None) -> TrainerList:
         """All trainers, or those in one state."""

@@ -100,6 +100,8 @@ class SlurmSettings(_FromEnvironment):
     """Least seconds between two reads when a hook has told of a change."""
     slow_cycle_s: Annotated[float, Field(gt=0)] = 5.0
     """A scheduler cycle of Slurm's longer than this makes the reads rarer."""
+    type_features: list[str] = Field(default_factory=list)
+    """Node features that make nodes with them a type of their own, beside their GRES."""
     planned_are_holes: bool = True
     """Whether nodes that Slurm has planned for a pending job may be used until its announced start."""
     options: dict[str, str] = Field(default_factory=dict)

@@ -14,10 +14,12 @@ from oakum_worker.spec import TrainerSpec
 class FragmentConfigs:
     """Makes the configs of fragments."""
 
-    def __init__(self, settings: Settings, secret: bytes, url: str) -> None:
+    def __init__(self, settings: Settings, secret: bytes, url: str, grace_s: float) -> None:
+        """`grace_s`: what the scheduler gives a fragment to leave in."""
         self._settings = settings
         self._secret = secret
         self.url = url
+        self._grace_s = grace_s
 
     def token(self, fragment: str) -> str:
         """The fragment's bearer token: derived, so that nothing has to be stored."""
@@ -35,5 +37,5 @@ class FragmentConfigs:
             token=self.token(fragment),
             spec=TrainerSpec.model_validate(trainer.spec),
             checkpoint_dir=str(self._settings.checkpoints_dir / trainer.id),
-            grace_s=self._settings.local.grace_s,
+            grace_s=self._grace_s,
         )

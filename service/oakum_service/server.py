@@ -37,8 +37,7 @@ from oakum_service.db.engine import (
 from oakum_service.db.models import ApiToken
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.schedulers.local import LocalCluster
-from oakum_service.schedulers.port import Scheduler
+from oakum_service.schedulers.opening import open_scheduler
 from oakum_service.schedulers.workload import foreground_jobs
 from oakum_solver.errors import LogError
 
@@ -69,9 +68,10 @@ class OakumServer:
         _write_private(settings.service_file, json.dumps({"url": self.url}).encode())
         _write_private(settings.client_file, json.dumps({"url": self.url, "token": self.token}).encode())
 
-        self.scheduler = open_scheduler(settings)
+        secret = _secret(settings.data_dir / "secret")
+        self.scheduler = open_scheduler(settings, secret)
         self.inbox, self.outbox = Hub(), Hub()
-        configs = FragmentConfigs(settings, _secret(settings.data_dir / "secret"), self.url)
+        configs = FragmentConfigs(settings, secret, self.url, self.scheduler.grace_s)
         self._lease = LeaseHolder(self.sessions, alone=self._alone)
         self._controller = Controller(
             settings, self.sessions, readers, self.scheduler, configs, self._lease, self.inbox, self.outbox
@@ -130,13 +130,6 @@ class _Server(uvicorn.Server):
         if self._stop.is_set() and sig == signal.SIGINT:
             self.force_exit = True
         self._loop.call_soon_threadsafe(self._stop.set)
-
-
-def open_scheduler(settings: Settings) -> Scheduler:
-    """The adapter that the settings name. Raises `ConfigurationError` for one that does not exist."""
-    if settings.scheduler == "local":
-        return LocalCluster(settings.local, settings.data_dir)
-    raise ConfigurationError(f"scheduler {settings.scheduler!r}: expected 'local'")
 
 
 def _check_foreground_log(settings: Settings) -> None:

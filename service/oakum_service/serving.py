@@ -41,16 +41,35 @@ def serve_until_stopped(settings: Settings, specs: list[Path], *, verbose: bool)
             f"  API        {server.url}/v1   (OpenAPI at {server.url}/openapi.json)\n"
             f"  Token      {server.token}\n\n"
             f"{ended}"
-            "  Ctrl-C checkpoints every trainer and gives all nodes back.\n",
+            f"{_what_ctrl_c_does(settings)}\n",
             highlight=False,
             soft_wrap=True,
         )
 
     server.run(announce)
-    console.print("  Stopped; every trainer resumes at the next start.", highlight=False)
+    console.print(_what_goes_on(settings), highlight=False)
+
+
+def _what_ctrl_c_does(settings: Settings) -> str:
+    if settings.scheduler == "local":
+        return "  Ctrl-C checkpoints every trainer and gives all nodes back."
+    return "  Ctrl-C stops the service alone; `oakum hold` gives all nodes back."
+
+
+def _what_goes_on(settings: Settings) -> str:
+    if settings.scheduler == "local":
+        return "  Stopped; every trainer resumes at the next start."
+    return "  Stopped; fragments train on for two minutes, then save and leave, unless it is started again."
 
 
 def _describe(settings: Settings) -> str:
+    dry = " and only says what it would do" if settings.dry_run else ""
+    return _describe_cluster(settings) + dry
+
+
+def _describe_cluster(settings: Settings) -> str:
+    if settings.scheduler == "slurm":
+        return f"the nodes of Slurm's partition {settings.slurm.partition}"
     if settings.local.swf is not None:
         load = f"foreground jobs from {settings.local.swf}"
     else:

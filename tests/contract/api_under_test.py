@@ -51,12 +51,17 @@ class FakeScheduler:
     cancelled: list[str] = field(default_factory=list)
     name: str = "fake"
     ends_with_service: bool = False
+    grace_s: float = 5.0
+    max_age_s: float = 1.0
 
     def start(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
 
     def snapshot(self) -> Snapshot:
         return Snapshot(time.time(), self.nodes, tuple(self.own_jobs))
+
+    def taken_at(self) -> float | None:
+        return time.time()
 
     def submit(self, config: FragmentConfig) -> str:
         if config.node in {job.node for job in self.own_jobs}:
@@ -101,7 +106,7 @@ class ApiUnderTest:
             sessions=self.sessions,
             readers=open_readers(self.engine),
             reporters=open_reporters(self.engine),
-            configs=FragmentConfigs(self.settings, b"k" * 32, "http://service.test"),
+            configs=FragmentConfigs(self.settings, b"k" * 32, "http://service.test", grace_s=5.0),
             scheduler=self.scheduler,
             inbox=self.inbox,
             outbox=self.outbox,

@@ -26,6 +26,7 @@ from oakum_service.api.schemas import (
     NodeView,
     Timeline,
 )
+from oakum_service.control import hold
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.db.models import (
     ForegroundStart,
@@ -38,6 +39,7 @@ from oakum_service.db.models import (
 )
 from oakum_service.errors import Conflict
 from oakum_service.schedulers.local import LocalCluster
+from oakum_service.schedulers.port import Scheduler
 from oakum_service.states import NodeState
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
@@ -177,6 +179,10 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
             session, Fragment.training_at, Fragment.ended_at, begin, now, Fragment.training_at.is_not(None)
         )
         starts = select(ForegroundStart.delay_s).where(ForegroundStart.started_at >= begin)
+        num_fragments = session.execute(
+            select(func.count()).select_from(Fragment).where(Fragment.state != FragmentState.ENDED)
+        ).scalar_one()
+        held = hold.current(session) is not None
         by_time = list(session.execute(starts.order_by(ForegroundStart.started_at)).scalars())
         delays = sorted(by_time)
     return ClusterView(
@@ -192,6 +198,10 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         foreground_delay_p99_s=_quantile(delays, 0.99),
         foreground_delay_max_s=delays[-1] if delays else None,
         foreground_delay_last_s=by_time[-1] if by_time else None,
+        num_fragments=num_fragments,
+        held=held,
+        dry_run=context.settings.dry_run,
+        snapshot_age_s=_age_s(context.scheduler, now),
     )
 
 
@@ -216,6 +226,12 @@ def submit_foreground_job(
             HTTPStatus.CREATED,
             lambda: ForegroundJobView(job=cluster.submit_foreground(request.nodes, request.run_s)),
         )
+
+
+def _age_s(scheduler: Scheduler, now: float) -> float | None:
+    """Of the picture that plans are made on."""
+    taken_at = scheduler.taken_at()
+    return None if taken_at is None else max(0.0, now - taken_at)
 
 
 def _total_s(

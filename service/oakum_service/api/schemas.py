@@ -310,6 +310,31 @@ class ClusterView(BaseModel):
     foreground_delay_max_s: float | None
     foreground_delay_last_s: float | None = None
     """Delays of foreground jobs' starts by the exit of our fragments."""
+    num_fragments: int = 0
+    """Fragments that have not ended, warming up or not."""
+    held: bool = False
+    """An admin's hold: every fragment is sent away and none is launched."""
+    dry_run: bool = False
+    """Plans are made and shown, and not carried out."""
+    snapshot_age_s: float | None = None
+    """Since the scheduler's state was read; None before the first time."""
+
+
+class HoldRequest(BaseModel):
+    """Why nothing is to run."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class HoldView(BaseModel):
+    """Whether nothing is to run, since when, and by whose word."""
+
+    held: bool
+    reason: str = ""
+    by: str | None = None
+    since: float | None = None
 
 
 class ForegroundJobRequest(BaseModel):

@@ -14,7 +14,11 @@ SERVICE = "Service"
 
 @app.command(
     rich_help_panel=SERVICE,
-    epilog=example("oakum serve", "oakum serve --nodes 8 --seed 3 --submit examples/digits-classifier.yaml"),
+    epilog=example(
+        "oakum serve",
+        "oakum serve --nodes 8 --seed 3 --submit examples/digits-classifier.yaml",
+        "OAKUM_SLURM_PARTITION=fill oakum serve --scheduler slurm",
+    ),
 )
 def serve(
     data_dir: Annotated[Path | None, typer.Option(help="Database, checkpoints and logs. [OAKUM_DATA_DIR]")] = None,
@@ -26,6 +30,12 @@ def serve(
     objective: Annotated[
         str | None, typer.Option(help="What plans maximise: a name or an expression. [OAKUM_OBJECTIVE]")
     ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="'local', the embedded cluster, or 'slurm'. [OAKUM_SCHEDULER]")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Plan and show everything, launch nothing. [OAKUM_DRY_RUN]")
+    ] = False,
     nodes: Annotated[int | None, typer.Option(help="Nodes of the embedded cluster. [OAKUM_LOCAL_NODES]")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of its foreground jobs. [OAKUM_LOCAL_SEED]")] = None,
     load: Annotated[
@@ -54,6 +64,8 @@ def serve(
         "port": port,
         "database_url": database_url,
         "objective": objective,
+        "scheduler": scheduler,
+        "dry_run": dry_run or None,
     }
     try:
         settings = Settings(

@@ -18,7 +18,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
-from oakum_service.control import journal
+from oakum_service.control import hold, journal
 from oakum_service.control.endings import cancel_requested
 from oakum_service.control.execute import Executor
 from oakum_service.control.hub import Hub
@@ -36,6 +36,7 @@ from oakum_service.schedulers.port import Scheduler
 
 _log = logging.getLogger("oakum")
 Result = TypeVar("Result")
+_AGAIN_S = 5.0
 
 
 class Controller:
@@ -59,7 +60,7 @@ class Controller:
         self._scheduler = scheduler
         self._lease = lease
         self._planner = Planner(settings, readers, lease)
-        self._executor = Executor(lease, scheduler, configs)
+        self._executor = Executor(lease, scheduler, configs, dry_run=settings.dry_run)
         self._keeper = MembershipKeeper(
             settings.regroup_timeout_s, settings.warm_up_timeout_s, settings.exploration
         )
@@ -72,7 +73,7 @@ class Controller:
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="controller")
         self._watching = False
         self._listening_since = self._turned_at = time.time()
-        self._draining = False
+        self._draining = self._held = False
         self._stopping = False
 
     async def run(self) -> None:
@@ -86,7 +87,9 @@ class Controller:
             if not self._watching:
                 self._scheduler.start(self._inbox.notify)
                 self._watching = True
-            await self._in_thread(self._begin)
+            if not await self._has_begun():
+                await self._inbox.wait(self._inbox.version, _AGAIN_S)
+                continue
             try:
                 async with asyncio.TaskGroup() as loops:
                     poll_s = self._settings.poll_s
@@ -95,6 +98,15 @@ class Controller:
                     loops.create_task(self._repeat(self._closing, self._tidy, EVERY_S))
             except* LeaseLost:
                 _log.warning("another controller has taken over; this process only answers requests")
+
+    async def _has_begun(self) -> bool:
+        """Look around for the first time; a scheduler that does not answer yet is asked again later."""
+        try:
+            await self._in_thread(self._begin)
+        except SchedulerError as error:
+            _log.warning("the scheduler: %s", error)
+            return False
+        return True
 
     async def stop(self) -> None:
         """End the loops."""
@@ -151,7 +163,7 @@ class Controller:
 
     async def _planning_turn(self) -> None:
         await asyncio.sleep(self._settings.debounce_s)
-        if not self._draining:
+        if not self._draining and not self._held:
             await self._in_thread(self._plan_and_execute)
 
     def _begin(self) -> None:
@@ -161,7 +173,8 @@ class Controller:
             end_fragments(
                 session, snapshot, self._settings.heartbeat_timeout_s, listening_since=self._listening_since
             )
-            strangers = self._executor.cancel_strangers(session, snapshot)
+            strangers = self._executor.strangers(session, snapshot)
+            self._executor.cancel(strangers)
             adopted = len(snapshot.own_jobs) - len(strangers)
             journal.record(
                 session,
@@ -192,7 +205,11 @@ class Controller:
                 listening_since=self._listening_since,
             )
             cancel_requested(session)
+            self._held = hold.current(session) is not None
+            if self._held:
+                hold.release_all(session)
             to_cancel = self._keeper.turn(session, silent)
+            to_cancel += self._executor.strangers(session, snapshot)
             self._waits.turn(session, now)
             changed = self._fingerprint(session) != before
         stale = self._observed is None or observed.number != self._observed.number
@@ -221,20 +238,15 @@ class Controller:
         self._outbox.notify()
 
     def _is_stale(self, observed: Observed) -> bool:
-        """Whether the snapshot is older than two polls: nothing is launched on it any more."""
-        return time.time() - observed.snapshot.taken_at > 2 * self._settings.poll_s + 1.0
+        """Whether the snapshot is too old: nothing is launched on it any more."""
+        oldest_s = 2 * self._settings.poll_s + self._scheduler.max_age_s
+        return time.time() - observed.snapshot.taken_at > oldest_s
 
     def _release_all(self) -> None:
         with self._lease.writing() as session:
-            rows = session.execute(select(Fragment).where(Fragment.state != FragmentState.ENDED)).scalars().all()
-            for fragment in rows:
-                fragment.released = True
-            for trainer in session.execute(
-                select(Trainer).where(Trainer.id.in_({fragment.trainer_id for fragment in rows}))
-            ).scalars():
-                trainer.revision += 1
+            told = hold.release_all(session)
             journal.record(
-                session, "service.stopping", self._scheduler.name, f"{len(rows)} fragments checkpoint and leave"
+                session, "service.stopping", self._scheduler.name, f"{told} fragments checkpoint and leave"
             )
 
     def _num_live(self) -> int:

@@ -35,15 +35,20 @@ class Launch:
 class Executor:
     """Launches and releases fragments."""
 
-    def __init__(self, lease: LeaseHolder, scheduler: Scheduler, configs: FragmentConfigs) -> None:
+    def __init__(self, lease: LeaseHolder, scheduler: Scheduler, configs: FragmentConfigs, *, dry_run: bool = False
+    ) -> None:
+        """With `dry_run` nothing is launched, released or cancelled."""
         self._lease = lease
         self._scheduler = scheduler
         self._configs = configs
+        self._dry_run = dry_run
         self.submitting: set[str] = set()
         """Fragments whose intent is committed and whose job may not exist yet."""
 
     def carry_out(self, plan_id: int, observed: Observed) -> int:
         """Release what the plan no longer grants and launch what it newly grants; returns the launches."""
+        if self._dry_run:
+            return 0
         with self._lease.writing() as session:
             plan = session.get_one(PlanRecord, plan_id)
             grants = {node: trainer for trainer, given in plan.allocations.items() for node in given["nodes"]}
@@ -91,17 +96,17 @@ class Executor:
 
     def cancel(self, fragments: list[str]) -> None:
         """Have the scheduler end the jobs of these fragments."""
+        if self._dry_run:
+            return
         for fragment in dict.fromkeys(fragments):
             self._scheduler.cancel(fragment)
 
-    def cancel_strangers(self, session: Session, snapshot: Snapshot) -> list[str]:
-        """Own jobs that no live fragment stands for: what a crash left behind. Cancels and returns them."""
+    def strangers(self, session: Session, snapshot: Snapshot) -> list[str]:
+        """Own jobs that no live fragment stands for: what a crash left behind, or a submission that was accepted
+        without a word."""
         rows = session.execute(select(Fragment.id).where(Fragment.state != FragmentState.ENDED)).scalars()
-        known = set(rows)
-        strangers = [job.fragment for job in snapshot.own_jobs if job.fragment not in known]
-        for fragment in strangers:
-            self._scheduler.cancel(fragment)
-        return strangers
+        known = {*rows, *self.submitting}
+        return [job.fragment for job in snapshot.own_jobs if job.fragment not in known]
 
 
 def _live(session: Session) -> list[Fragment]:

@@ -8,12 +8,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from oakum_service.control import journal
+from oakum_service.control.foreground import write_starts
 from oakum_service.db.models import (
-    ForegroundStart,
     Fragment,
     FragmentState,
     NodeInterval,
@@ -39,12 +39,12 @@ class Observed:
 def write_snapshot(session: Session, snapshot: Snapshot, last: Observed | None) -> Observed:
     """Record what has changed since the last snapshot; returns the snapshot with its number."""
     if last is not None and last.snapshot.nodes == snapshot.nodes:
-        _write_starts(session, snapshot)
+        write_starts(session, snapshot.starts)
         return Observed(last.number, snapshot)
     row = SnapshotRecord(taken_at=snapshot.taken_at, body=_document(snapshot))
     session.add(row)
     _write_intervals(session, snapshot)
-    _write_starts(session, snapshot)
+    write_starts(session, snapshot.starts)
     session.flush()
     session.execute(delete(SnapshotRecord).where(SnapshotRecord.number <= row.number - _KEPT_SNAPSHOTS))
     return Observed(row.number, snapshot)
@@ -77,13 +77,6 @@ def _begin_interval(session: Session, node: Node, at: float) -> None:
         NodeState.UNAVAILABLE: "is not available",
     }
     journal.record(session, f"node.{node.state}", node.name, f"{node.name} {words[node.state]}")
-
-
-def _write_starts(session: Session, snapshot: Snapshot) -> None:
-    newest = session.execute(select(func.max(ForegroundStart.started_at))).scalar_one_or_none() or 0.0
-    for start in snapshot.starts:
-        if start.started_at > newest:
-            session.merge(ForegroundStart(**dataclasses.asdict(start)))
 
 
 def end_fragments(

@@ -282,6 +282,17 @@ class Lease(Base):
     expires_at: Mapped[float]
 
 
+class Hold(Base):
+    """An admin's word that nothing is to run. One row, or none."""
+
+    __tablename__ = "holds"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    reason: Mapped[str] = mapped_column(Text)
+    by_name: Mapped[str] = mapped_column(String(63))
+    since: Mapped[float]
+
+
 class ApiToken(Base):
     """A bearer token, kept only as its hash."""
 

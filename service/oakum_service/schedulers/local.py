@@ -73,9 +73,11 @@ class LocalCluster:
 
     name = "local"
     ends_with_service = True
+    max_age_s = 1.0
 
     def __init__(self, settings: LocalClusterSettings, data_dir: Path) -> None:
         self._settings = settings
+        self.grace_s = settings.grace_s
         self._fragments_dir = data_dir.resolve() / "fragments"
         self._position_file = data_dir.resolve() / "local-cluster.json"
         self._nodes = tuple(f"node{number}" for number in range(1, settings.nodes + 1))
@@ -120,6 +122,10 @@ class LocalCluster:
             )
             own = tuple(OwnJob(str(f.process.pid), f.id, f.node) for f in self._fragments.values())
             return Snapshot(time.time(), nodes, own, tuple(self._starts))
+
+    def taken_at(self) -> float | None:
+        """The embedded cluster's state is always now's."""
+        return time.time()
 
     def submit(self, config: FragmentConfig) -> str:
         """Start a fragment on an idle node. Raises `SchedulerError` when the node is not idle any more."""

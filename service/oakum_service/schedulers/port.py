@@ -42,7 +42,9 @@ class JobStart:
     job: str
     started_at: float
     num_nodes: int
-    delay_s: float
+    delay_s: float | None
+    """None where the scheduler cannot tell; then the fragments on its nodes can."""
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -69,12 +71,19 @@ class Scheduler(Protocol):
     name: str
     ends_with_service: bool
     """Whether the cluster itself ends when the service does, so that our jobs have to end first."""
+    grace_s: float
+    """Seconds from the signal with which it takes a node back to the kill."""
+    max_age_s: float
+    """Nothing is launched on a snapshot older than this."""
 
     def start(self, on_change: Callable[[], None]) -> None:
         """Begin to watch; `on_change` is called, from any thread, when a new snapshot is worth taking."""
 
     def snapshot(self) -> Snapshot:
         """The state now."""
+
+    def taken_at(self) -> float | None:
+        """When the newest state was read, without waiting for one; None before the first."""
 
     def submit(self, config: FragmentConfig) -> str:
         """Start the fragment on its node; returns the scheduler's job id."""

@@ -256,7 +256,7 @@ class TestFragmentTokens:
 
     @pytest.fixture
     def configs(self, settings: Settings) -> FragmentConfigs:
-        return FragmentConfigs(settings, b"s" * 32, "http://service.test")
+        return FragmentConfigs(settings, b"s" * 32, "http://service.test", grace_s=5.0)
 
     def test_each_fragment_has_its_own_and_always_the_same(self, configs: FragmentConfigs) -> None:
         tokens = {configs.token(f"f{number}") for number in range(100)}
@@ -264,7 +264,7 @@ class TestFragmentTokens:
         assert configs.token("f1") in tokens
 
     def test_another_secret_makes_others(self, configs: FragmentConfigs, settings: Settings) -> None:
-        other = FragmentConfigs(settings, b"t" * 32, "http://service.test")
+        other = FragmentConfigs(settings, b"t" * 32, "http://service.test", grace_s=5.0)
         assert other.token("f1") != configs.token("f1")
 
     def test_a_fragment_is_told_its_own(self, configs: FragmentConfigs, settings: Settings) -> None:

@@ -1,0 +1,50 @@
+"""`oakum hold` and `oakum resume`: the kill switch."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from oakum_service.cli.app import CommandError, app, example
+from oakum_service.cli.connection import connect
+from oakum_service.cli.output import JsonFlag, console, print_json
+
+CLUSTER = "Cluster"
+_LOOK_S = 0.2
+
+
+@app.command(
+    rich_help_panel=CLUSTER, epilog=example("oakum hold --reason 'maintenance at 8'", "oakum hold --wait 60")
+)
+def hold(
+    reason: Annotated[str, typer.Option(help="Shown to everybody who wonders.")] = "",
+    wait: Annotated[float, typer.Option(help="Seconds to wait until no fragment is left; 0: do not.")] = 30.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Give every node back, each trainer with a checkpoint, and launch nothing until `oakum resume`."""
+    with connect() as client:
+        view = client.hold(reason)
+        deadline_s = time.monotonic() + wait
+        left = client.cluster().num_fragments
+        while left and time.monotonic() < deadline_s:
+            time.sleep(_LOOK_S)
+            left = client.cluster().num_fragments
+    if as_json:
+        print_json(view)
+    elif not left:
+        console().print("Held: no fragment is left. `oakum resume` lets the planner launch again.")
+    if wait and left:
+        raise CommandError(f"held, but {left} fragments are still there after {wait:g} s: look at `oakum nodes`")
+
+
+@app.command(rich_help_panel=CLUSTER, epilog=example("oakum resume"))
+def resume(as_json: JsonFlag = False) -> None:
+    """End a hold."""
+    with connect() as client:
+        view = client.resume()
+    if as_json:
+        print_json(view)
+    else:
+        console().print("The planner launches again.")

@@ -1,0 +1,280 @@
+"""A Slurm cluster behind the scheduler port.
+
+One thread reads the state, as often as `Pace` lets it, and carries out cancellations; whoever asks gets the
+newest picture at once. While Slurm does not answer that picture grows old, and nothing is launched on it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
+from oakum_service.schedulers.slurm.pace import Pace
+from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, is_live, to_snapshot, unfold
+from oakum_service.schedulers.slurm.state import SlurmJob, SlurmState, StateSource
+from oakum_service.states import NodeState
+from oakum_worker.errors import LaunchError
+from oakum_worker.launch import SlurmJobOptions, submit_slurm
+from oakum_worker.protocol import FragmentConfig
+
+_log = logging.getLogger("oakum.slurm")
+_CANCEL_AGAIN_S = 60.0
+_FIRST_READ_S = 60.0
+_RUNNING = "RUNNING"
+
+
+class SlurmScheduler:
+    """Implements the scheduler port, and listens to hooks."""
+
+    name = "slurm"
+    ends_with_service = False
+
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        data_dir: Path,
+        instance: Instance,
+        source: StateSource,
+        commands: SlurmCommands,
+        grace_s: float,
+    ) -> None:
+        self.grace_s = grace_s
+        self.max_age_s = 3 * settings.poll_floor_s + settings.command_timeout_s
+        self._settings = settings
+        self._fragments_dir = data_dir.resolve() / "fragments"
+        self._instance = instance
+        self._policy = HolePolicy(settings.partition, settings.planned_are_holes, tuple(settings.type_features))
+        self._source = source
+        self._commands = commands
+        self._pace = Pace(settings)
+        self._changed = threading.Condition()
+        self._snapshot: Snapshot | None = None
+        self._error: SchedulerError | None = None
+        self._submitted: dict[str, tuple[float, OwnJob]] = {}
+        """Jobs that no reading has shown yet, with the time of their submission."""
+        self._job_ids: dict[str, str] = {}
+        """Fragment -> job, of those in the newest reading."""
+        self._to_cancel: set[str] = set()
+        self._cancelled: dict[str, float] = {}
+        self._told: dict[str, tuple[float, str]] = {}
+        """Node -> when a hook told that a foreground job has it, and which."""
+        self._starts: deque[JobStart] = deque(maxlen=1000)
+        self._running: set[int] | None = None
+        self._hinted = False
+        self._stopping = False
+        self._on_change: Callable[[], None] = lambda: None
+        self._thread: threading.Thread | None = None
+
+    def start(self, on_change: Callable[[], None]) -> None:
+        """Begin to read."""
+        self._on_change = on_change
+        self._thread = threading.Thread(target=self._run, name="slurm", daemon=True)
+        self._thread.start()
+
+    def snapshot(self) -> Snapshot:
+        """The newest picture, with what is known beyond it: our own submissions, and what hooks have told.
+
+        Raises `SchedulerError` while there is none at all.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._snapshot or self._error or self._stopping, _FIRST_READ_S)
+            if self._snapshot is None:
+                raise self._error or SchedulerError("Slurm's state has not been read yet")
+            seen = self._snapshot
+            nodes = tuple(self._as_told(node) for node in seen.nodes)
+            newer = [job for _, job in self._submitted.values()]
+            starts = tuple(self._starts)
+        return replace(seen, nodes=nodes, own_jobs=(*seen.own_jobs, *newer), starts=starts)
+
+    def taken_at(self) -> float | None:
+        """When the newest picture was taken."""
+        with self._changed:
+            return None if self._snapshot is None else self._snapshot.taken_at
+
+    def submit(self, config: FragmentConfig) -> str:
+        """Submit the fragment's job to its node. Raises `SchedulerError` with Slurm's reason."""
+        with self._changed:
+            node = self._snapshot.node(config.node) if self._snapshot is not None else None
+        if node is None:
+            raise SchedulerError(f"{config.node} is not a node of partition {self._settings.partition}")
+        options = self._options(config, self._time_limit_min(node))
+        try:
+            job_id = submit_slurm(self._fragments_dir / config.fragment, config, options)
+        except LaunchError as error:
+            raise SchedulerError(f"sbatch for {config.node}: {error}") from error
+        with self._changed:
+            self._submitted[config.fragment] = (time.time(), OwnJob(job_id, config.fragment, config.node))
+            self._hint()
+        return job_id
+
+    def cancel(self, fragment: str) -> None:
+        """Have the job end: soon, by this adapter's thread, and again if it is still there much later."""
+        with self._changed:
+            if time.time() - self._cancelled.get(fragment, 0.0) > _CANCEL_AGAIN_S:
+                self._to_cancel.add(fragment)
+                self._changed.notify_all()
+
+    def on_hook(self, event: HookEvent) -> None:
+        """Believe at once that nodes are taken; read the state soon."""
+        try:
+            nodes = unfold(event.nodes)
+        except SchedulerError as error:
+            _log.warning("a hook of job %s: %s", event.job, error)
+            nodes = ()
+        with self._changed:
+            own = event.job in self._job_ids.values() or any(
+                job.job_id == event.job for _, job in self._submitted.values()
+            )
+            if event.kind is HookKind.ALLOCATED and not own:
+                self._told |= dict.fromkeys(nodes, (event.at, event.job))
+            self._hint()
+        self._on_change()
+
+    def stop(self, *, leave_fragments: bool = False) -> None:
+        """Stop reading. Fragments stay in any case: they belong to Slurm."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
+
+    def _hint(self) -> None:
+        self._hinted = True
+        self._changed.notify_all()
+
+    def _as_told(self, node: Node) -> Node:
+        if node.name not in self._told or node.state is not NodeState.HOLE:
+            return node
+        job = self._told[node.name][1]
+        return replace(node, state=NodeState.FOREGROUND, job=job, job_name=job, announced_at=None)
+
+    def _options(self, config: FragmentConfig, time_limit_min: int) -> SlurmJobOptions:
+        return SlurmJobOptions(
+            name=self._instance.job_name(config.fragment),
+            node=config.node,
+            partition=self._settings.partition,
+            time_limit_min=time_limit_min,
+            signal_before_end_s=max(1, round(self.grace_s)),
+            qos=self._settings.qos,
+            account=self._settings.account,
+            extra=self._settings.options,
+            sbatch=self._commands.guarded("sbatch"),
+        )
+
+    def _time_limit_min(self, node: Node) -> int:
+        """Whole minutes until the next foreground job is announced there, at most the limit."""
+        limit_s = self._settings.time_limit_s
+        if node.announced_at is not None:
+            limit_s = min(limit_s, node.announced_at - time.time())
+        if limit_s < self._settings.shortest_s:
+            raise SchedulerError(
+                f"{node.name} is wanted in {max(0.0, limit_s):.0f} s, and no fragment is submitted for less than "
+                f"{self._settings.shortest_s:.0f} s"
+            )
+        return int(limit_s // 60)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._stopping or self._to_cancel, self._wait_s())
+                if self._stopping:
+                    return
+                cancels, self._to_cancel = self._to_cancel, set()
+                due = self._wait_s() <= 0
+            if cancels:
+                self._cancel(cancels)
+            if due:
+                self._read()
+
+    def _wait_s(self) -> float:
+        return max(0.0, self._pace.next_at(time.time(), self._hinted) - time.time())
+
+    def _read(self) -> None:
+        began_at = time.time()
+        with self._changed:
+            self._hinted = False
+        try:
+            state = self._source.read()
+            self._take(state)
+            self._pace.took(began_at, time.time(), self._source.cycle_s())
+        except SchedulerError as error:
+            _log.warning("Slurm's state could not be read: %s", error)
+            self._pace.failed(time.time())
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+            return
+        self._on_change()
+
+    def _take(self, state: SlurmState) -> None:
+        """Make a reading the newest picture."""
+        snapshot = to_snapshot(state, self._instance, self._policy)
+        with self._changed:
+            self._snapshot, self._error = snapshot, None
+            self._job_ids = {job.fragment: job.job_id for job in snapshot.own_jobs}
+            self._submitted = {
+                fragment: (at, job)
+                for fragment, (at, job) in self._submitted.items()
+                if at >= state.taken_at and fragment not in self._job_ids
+            }
+            self._told = {node: told for node, told in self._told.items() if told[0] >= state.taken_at}
+            self._cancelled = {f: at for f, at in self._cancelled.items() if f in self._job_ids}
+            self._to_cancel |= self._overdue(state)
+            self._note_starts(state)
+            self._changed.notify_all()
+
+    def _overdue(self, state: SlurmState) -> set[str]:
+        """Our jobs that wait for a node which somebody else got."""
+        own = {fragment: job for job in state.jobs if (fragment := self._instance.fragment_of(job)) is not None}
+        return {
+            fragment
+            for fragment, job in own.items()
+            if job.states[0] == "PENDING"
+            and job.submitted_at is not None
+            and state.taken_at - job.submitted_at > self._settings.pending_limit_s
+            and time.time() - self._cancelled.get(fragment, 0.0) > _CANCEL_AGAIN_S
+        }
+
+    def _note_starts(self, state: SlurmState) -> None:
+        """Foreground jobs that run and did not at the last reading; how long they waited is for others to tell."""
+        running = {job.id: job for job in state.jobs if self._is_foreground(job)}
+        if self._running is not None:
+            for job in running.values():
+                if job.id not in self._running and job.start_at is not None:
+                    nodes = unfold(job.nodes)
+                    self._starts.append(JobStart(str(job.id), job.start_at, len(nodes), None, nodes))
+        self._running = set(running)
+
+    def _is_foreground(self, job: SlurmJob) -> bool:
+        return job.states[0] == _RUNNING and is_live(job) and self._instance.fragment_of(job) is None
+
+    def _cancel(self, fragments: set[str]) -> None:
+        """One call for all of them; by name where the job's id was never heard of."""
+        with self._changed:
+            ids = self._job_ids | {fragment: job.job_id for fragment, (_, job) in self._submitted.items()}
+        known = [ids[fragment] for fragment in fragments if fragment in ids]
+        try:
+            if known:
+                self._commands.run("scancel", "--quiet", *known)
+            for fragment in fragments - set(ids):
+                self._commands.run(
+                    "scancel",
+                    "--quiet",
+                    f"--user={self._instance.user}",
+                    f"--name={self._instance.job_name(fragment)}",
+                )
+        except SchedulerError as error:
+            _log.warning("fragments could not be cancelled: %s", error)
+        with self._changed:
+            self._cancelled |= dict.fromkeys(fragments, time.time())
+            self._hint()

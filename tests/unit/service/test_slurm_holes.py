@@ -1,0 +1,161 @@
+"""Which nodes of a Slurm cluster are holes, who has the others, and which jobs are ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.port import OwnJob
+from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, to_snapshot
+from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
+from oakum_service.states import NodeState
+
+INSTANCE = Instance("oakum", "ab12")
+NOW = 1000.0
+POLICY = HolePolicy("fill")
+
+
+def node(name: str, *states: str, gres: str = "", features: tuple[str, ...] = ()) -> SlurmNode:
+    return SlurmNode(name, f"{name}.cluster", states or ("IDLE",), ("main", "fill"), gres, features)
+
+
+def job(number: int, *states: str, nodes: str = "", **fields: object) -> SlurmJob:
+    values = {"name": f"job{number}", "user": "alice", "partition": "main"} | fields
+    return SlurmJob(id=number, states=states or ("RUNNING",), nodes=nodes, **values)
+
+
+def own(number: int, fragment: str, *states: str, nodes: str = "") -> SlurmJob:
+    return job(number, *states, nodes=nodes, name=INSTANCE.job_name(fragment), user="oakum", partition="fill")
+
+
+def states_of(
+    nodes: list[SlurmNode],
+    jobs: list[SlurmJob] | None = None,
+    policy: HolePolicy = POLICY,
+    reservations: tuple[SlurmReservation, ...] = (),
+) -> dict[str, NodeState]:
+    state = SlurmState(NOW, "22.05.8", tuple(nodes), tuple(jobs or ()), reservations)
+    return {found.name: found.state for found in to_snapshot(state, INSTANCE, policy).nodes}
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("IDLE",), NodeState.HOLE),
+        (("IDLE", "CLOUD"), NodeState.HOLE),
+        (("ALLOCATED",), NodeState.FOREGROUND),
+        (("MIXED",), NodeState.FOREGROUND),
+        (("IDLE", "DRAIN"), NodeState.UNAVAILABLE),
+        (("IDLE", "MAINTENANCE", "RESERVED"), NodeState.UNAVAILABLE),
+        (("IDLE", "COMPLETING"), NodeState.UNAVAILABLE),
+        (("IDLE", "POWERED_DOWN"), NodeState.UNAVAILABLE),
+        (("IDLE", "NOT_RESPONDING"), NodeState.UNAVAILABLE),
+        (("IDLE", "A_FLAG_OF_A_LATER_VERSION"), NodeState.UNAVAILABLE),
+        (("DOWN",), NodeState.UNAVAILABLE),
+        (("FUTURE",), NodeState.UNAVAILABLE),
+        (("UNKNOWN",), NodeState.UNAVAILABLE),
+    ],
+)
+def test_a_node_is_a_hole_only_where_nothing_speaks_against_it(
+    states: tuple[str, ...], expected: NodeState
+) -> None:
+    assert states_of([node("n1", *states)]) == {"n1": expected}
+
+
+def test_nodes_of_other_partitions_are_not_shown() -> None:
+    elsewhere = SlurmNode("n2", "n2", ("IDLE",), ("main",))
+    assert states_of([node("n1"), elsewhere]) == {"n1": NodeState.HOLE}
+
+
+def test_a_job_of_ours_leaves_its_node_a_hole_and_any_other_takes_it() -> None:
+    nodes = [node(f"n{number}", "ALLOCATED") for number in (1, 2, 3)]
+    jobs = [
+        own(1, "f1", nodes="n1"),
+        job(2, nodes="n2"),
+        job(3, nodes="n3", name=INSTANCE.job_name("f3"), user="mallory"),
+    ]
+    assert states_of(nodes, jobs) == {
+        "n1": NodeState.HOLE,
+        "n2": NodeState.FOREGROUND,
+        "n3": NodeState.FOREGROUND,
+    }
+
+
+def test_a_node_that_another_job_shares_with_ours_is_not_ours() -> None:
+    assert states_of([node("n1", "MIXED")], [own(1, "f1", nodes="n1"), job(2, nodes="n1")]) == {
+        "n1": NodeState.FOREGROUND
+    }
+
+
+def test_jobs_of_another_oakum_under_the_same_account_are_foreground_jobs() -> None:
+    other = Instance("oakum", "cd34").job_name("f1")
+    jobs = [job(1, nodes="n1", name=other, user="oakum", partition="fill")]
+    state = SlurmState(NOW, "22.05.8", (node("n1", "ALLOCATED"),), tuple(jobs))
+    snapshot = to_snapshot(state, INSTANCE, POLICY)
+    assert (snapshot.nodes[0].state, snapshot.nodes[0].job, snapshot.own_jobs) == (NodeState.FOREGROUND, "1", ())
+
+
+def test_our_jobs_are_known_until_they_complete() -> None:
+    jobs = [
+        own(1, "f1", nodes="n1"),
+        own(2, "f2", "PENDING"),
+        own(3, "f3", "RUNNING", "COMPLETING", nodes="n3"),
+        own(4, "f4", "PREEMPTED", "COMPLETING", nodes="n4"),
+        own(5, "f5", "CONFIGURING", nodes="n5"),
+    ]
+    state = SlurmState(NOW, "22.05.8", (), tuple(jobs))
+    assert to_snapshot(state, INSTANCE, POLICY).own_jobs == (
+        OwnJob("1", "f1", "n1"),
+        OwnJob("2", "f2", None),
+        OwnJob("5", "f5", "n5"),
+    )
+
+
+def test_a_pending_foreground_job_announces_itself_on_its_nodes() -> None:
+    waiting = job(7, "PENDING", planned_nodes="n[1-2]", start_at=NOW + 300)
+    later = job(8, "PENDING", planned_nodes="n2", start_at=NOW + 100)
+    state = SlurmState(NOW, "22.05.8", tuple(node(f"n{i}") for i in (1, 2, 3)), (waiting, later))
+    announced = {n.name: n.announced_at for n in to_snapshot(state, INSTANCE, POLICY).nodes}
+    assert announced == {"n1": NOW + 300, "n2": NOW + 100, "n3": None}
+
+
+def test_a_reservation_announces_itself_until_it_is_over() -> None:
+    coming = SlurmReservation("maintenance", "n1", NOW + 600, NOW + 7200, ("MAINT",))
+    over = SlurmReservation("training", "n2", NOW - 600, NOW - 60)
+    state = SlurmState(NOW, "22.05.8", (node("n1"), node("n2")), (), (coming, over))
+    announced = {n.name: n.announced_at for n in to_snapshot(state, INSTANCE, POLICY).nodes}
+    assert announced == {"n1": NOW + 600, "n2": None}
+
+
+@pytest.mark.parametrize(
+    ("start_at", "policy", "expected"),
+    [
+        (NOW + 300, POLICY, NodeState.HOLE),
+        (NOW + 300, HolePolicy("fill", planned_are_holes=False), NodeState.UNAVAILABLE),
+        (NOW - 5, POLICY, NodeState.UNAVAILABLE),
+        (None, POLICY, NodeState.UNAVAILABLE),
+    ],
+    ids=["known", "by policy", "due", "unknown"],
+)
+def test_a_planned_node_is_a_hole_until_a_start_that_is_known(
+    start_at: float | None, policy: HolePolicy, expected: NodeState
+) -> None:
+    waiting = job(7, "PENDING", planned_nodes="n1", start_at=start_at)
+    assert states_of([node("n1", "IDLE", "PLANNED")], [waiting], policy) == {"n1": expected}
+
+
+def test_types_follow_gres_and_the_features_that_count() -> None:
+    nodes = (
+        node("n1"),
+        node("n2", gres="gpu:h100:4(S:0-1)"),
+        node("n3", gres="gpu:h100:4", features=("ib", "rack1")),
+        node("n4", gres="gpu:2,craynetwork:1"),
+    )
+    state = SlurmState(NOW, "22.05.8", nodes, ())
+    snapshot = to_snapshot(state, INSTANCE, HolePolicy("fill", type_features=("ib",)))
+    assert [n.node_type for n in snapshot.nodes] == ["cpu", "h100:4", "h100:4+ib", "2,craynetwork:1"]
+
+
+def test_a_node_list_that_cannot_be_read_is_an_error_and_no_empty_cluster() -> None:
+    with pytest.raises(SchedulerError, match=r"'n\[1-'"):
+        states_of([node("n1")], [job(1, nodes="n[1-")])
