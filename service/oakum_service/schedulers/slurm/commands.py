@@ -45,6 +45,12 @@ class SlurmCommands:
         with counted(name):
             return self._finish(command, self._start(command, epoch_times), given)
 
+    def guarded(self, name: str) -> tuple[str, ...]:
+        """What somebody else begins a command with, so that it obeys the same environment and time limit."""
+        dropped = [word for variable in os.environ if _is_option(variable) for word in ("-u", variable)]
+        limit = ("timeout", "--signal=KILL", f"{self._timeout_s:g}")
+        return ("env", *dropped, *limit, str(self._find(name)))
+
     def _find(self, name: str) -> Path:
         if self._bin_dir is not None:
             return self._bin_dir / name
@@ -91,12 +97,14 @@ class SlurmCommands:
 
 def _environment(epoch_times: bool) -> dict[str, str]:
     """Ours without what would change the commands' output, or tell them that they run inside a job."""
-    kept = {
-        name: value for name, value in os.environ.items() if name in _KEPT or not name.startswith(_OPTIONS)
-    } | {"LC_ALL": "C"}
+    kept = {name: value for name, value in os.environ.items() if not _is_option(name)} | {"LC_ALL": "C"}
     if epoch_times:
         kept |= {"SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
     return kept
+
+
+def _is_option(variable: str) -> bool:
+    return variable.startswith(_OPTIONS) and variable not in _KEPT
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,209 @@
+"""Slurm's state from slurmrestd, over HTTP with a JWT or over a unix socket of the same user."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import msgspec
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import ConfigurationError, PayloadError, SchedulerError
+from oakum_service.schedulers.slurm import payloads
+from oakum_service.schedulers.slurm.calls import counted
+from oakum_service.schedulers.slurm.cli_source import RESERVATIONS_KEPT_S
+from oakum_service.schedulers.slurm.fields import Number, number
+from oakum_service.schedulers.slurm.payloads import Origin
+from oakum_service.schedulers.slurm.state import SlurmReservation, SlurmState
+from oakum_service.schedulers.slurm.versions import PARSERS
+
+MOST_BYTES = 2**30
+"""Of one answer; 20,000 jobs on large nodes are a third of that."""
+_SHOWN = 300
+
+
+class RestSource:
+    """Reads nodes before jobs: a job that starts in between is then seen twice, never missed.
+
+    Raises `ConfigurationError` where the settings name no slurmrestd.
+    """
+
+    def __init__(
+        self,
+        settings: SlurmSettings,
+        transport: httpx.BaseTransport | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        socket, self._base_url = _address(settings.rest_url)
+        self._is_socket = socket is not None
+        self._client = httpx.Client(
+            transport=transport or httpx.HTTPTransport(uds=socket),
+            timeout=settings.command_timeout_s,
+            headers={"Accept": "application/json", "Accept-Encoding": "identity"},
+        )
+        self._parser: str | None = None
+        self._version = "unknown"
+        self._reservations: tuple[SlurmReservation, ...] = ()
+        self._reservations_at: float | None = None
+
+    def read(self) -> SlurmState:
+        """The state now. After an error the parser is looked up again: Slurm may have been upgraded."""
+        try:
+            return self._read()
+        except SchedulerError:
+            self._parser = None
+            raise
+
+    def cycle_s(self) -> float | None:
+        """Of the main scheduler, from `diag`."""
+        try:
+            body, origin = self._get(self._known_parser(), "diag")
+            return _cycle_s(body, origin)
+        except SchedulerError:
+            return None
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _read(self) -> SlurmState:
+        parser = self._known_parser()
+        taken_at = self._clock()
+        nodes = payloads.read_nodes(*self._get(parser, "nodes"))
+        jobs = payloads.read_jobs(*self._get(parser, "jobs"))
+        if self._reservations_at is None or not 0 <= taken_at - self._reservations_at < RESERVATIONS_KEPT_S:
+            self._reservations = payloads.read_reservations(*self._get(parser, "reservations"))
+            self._reservations_at = taken_at
+        return SlurmState(taken_at, self._version, nodes, jobs, self._reservations)
+
+    def _known_parser(self) -> str:
+        """The one that is pinned, or the newest that slurmrestd has a `ping` for."""
+        if self._parser is not None:
+            return self._parser
+        asked = [self._settings.parser] if self._settings.parser else PARSERS
+        for parser in asked:
+            try:
+                body, origin = self._get(parser, "ping")
+            except _NotThere:
+                continue
+            self._version = payloads.read_version(body, origin)
+            self._parser = parser
+            return parser
+        raise SchedulerError(
+            f"slurmrestd at {self._settings.rest_url} has none of the parsers {', '.join(asked)}: set "
+            "OAKUM_SLURM_PARSER to one that it has (`slurmrestd -d list`), or OAKUM_SLURM_STATE=cli"
+        )
+
+    def _get(self, parser: str, what: str) -> tuple[bytes, Origin]:
+        """The body of an answer, and where it came from."""
+        path = f"/slurm/{parser}/{what}"
+        origin = Origin(f"GET {self._settings.rest_url}{path}", parser)
+        with counted(f"rest {what}"):
+            try:
+                with self._client.stream("GET", self._base_url + path, headers=self._credentials()) as response:
+                    body = self._body(response, origin)
+            except httpx.HTTPError as error:
+                raise SchedulerError(f"{origin.call} failed: {error or type(error).__name__}") from error
+            if response.status_code != httpx.codes.OK:
+                raise _refusal(response.status_code, body, origin)
+            return body, origin
+
+    def _body(self, response: httpx.Response, origin: Origin) -> bytes:
+        """Read within the time limit as a whole, which the client's own holds for each piece only."""
+        deadline = time.monotonic() + self._settings.command_timeout_s
+        pieces, size = [], 0
+        for piece in response.iter_bytes():
+            pieces.append(piece)
+            size += len(piece)
+            if size > MOST_BYTES:
+                raise SchedulerError(f"{origin.call} answered with more than {MOST_BYTES >> 20} MiB")
+            if time.monotonic() > deadline:
+                raise SchedulerError(
+                    f"{origin.call} was given up after {self._settings.command_timeout_s:g} s and {size} bytes: "
+                    "OAKUM_SLURM_COMMAND_TIMEOUT_S allows it more"
+                )
+        return b"".join(pieces)
+
+    def _credentials(self) -> dict[str, str]:
+        """The JWT as it is now: whoever renews it writes a new file."""
+        token = self._token()
+        if token:
+            return {
+                "X-SLURM-USER-NAME": self._settings.rest_user or getpass.getuser(),
+                "X-SLURM-USER-TOKEN": token,
+            }
+        if self._is_socket:
+            return {}  # slurmrestd knows us by our user id
+        raise SchedulerError(
+            f"slurmrestd at {self._settings.rest_url} wants a JWT: write one (`scontrol token`) to the file that "
+            "OAKUM_SLURM_JWT_FILE names, or set SLURM_JWT"
+        )
+
+    def _token(self) -> str:
+        path = self._settings.jwt_file
+        if path is None:
+            return os.environ.get("SLURM_JWT", "")
+        try:
+            return path.read_text().strip().removeprefix("SLURM_JWT=")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SchedulerError(f"the JWT cannot be read: {error}; see OAKUM_SLURM_JWT_FILE") from error
+
+
+class _NotThere(SchedulerError):  # noqa: N818
+    """slurmrestd has no such path."""
+
+
+class _Statistics(msgspec.Struct):
+    schedule_cycle_last: Number = None
+
+
+class _Diagnosis(msgspec.Struct):
+    statistics: _Statistics
+
+
+def _cycle_s(body: bytes, origin: Origin) -> float | None:
+    try:
+        micros = number(msgspec.json.decode(body, type=_Diagnosis).statistics.schedule_cycle_last)
+    except msgspec.DecodeError as error:
+        raise PayloadError(f"{origin} cannot be read: {error}") from error
+    return None if micros is None else micros / 1e6
+
+
+def _address(rest_url: str) -> tuple[str | None, str]:
+    """The unix socket, if it is one, and the URL that goes before the paths."""
+    if rest_url.startswith("unix:"):
+        return rest_url.removeprefix("unix:").removeprefix("//"), "http://slurmrestd"
+    if rest_url.startswith(("http://", "https://")):
+        return None, rest_url.rstrip("/")
+    raise ConfigurationError(
+        f"OAKUM_SLURM_REST_URL is {rest_url!r}, expected http://host:6820 or unix:/run/slurmrestd/socket"
+    )
+
+
+def _refusal(status: int, body: bytes, origin: Origin) -> SchedulerError:
+    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+        return SchedulerError(
+            f"{origin.call} was refused with status {status}: renew the JWT (`scontrol token`), and see that it "
+            "is for the user that OAKUM_SLURM_REST_USER names"
+        )
+    told = _told(body, origin)
+    message = f"{origin.call} answered with status {status}: {told}"
+    return _NotThere(message) if status == httpx.codes.NOT_FOUND else SchedulerError(message)
+
+
+def _told(body: bytes, origin: Origin) -> str:
+    """What slurmrestd says of an error, as JSON or as a line of text."""
+    try:
+        document: Any = msgspec.json.decode(body)
+        payloads.refuse_errors(document.get("errors") if isinstance(document, dict) else None, origin)
+    except PayloadError as error:
+        return str(error)
+    except msgspec.DecodeError:
+        pass
+    return body[:_SHOWN].decode(errors="replace").strip() or "nothing"
