@@ -82,7 +82,7 @@ class SlurmSettings(_FromEnvironment):
     state: Literal["cli", "rest", "push"] = "cli"
     """Where the state comes from: Slurm's commands, slurmrestd, or a collector that posts it (`oakum collect`)."""
     format: Literal["auto", "json", "text"] = "auto"
-    """What the commands are asked for; `auto`: JSON where this version of Slurm has it."""
+    """What the commands are asked for; `auto`: JSON where it tells all that is needed, which is from 23.02 on."""
     rest_url: str = ""
     """Of slurmrestd: `http://head:6820`, or `unix:/run/slurmrestd/socket`."""
     rest_user: str | None = None
