@@ -12,17 +12,12 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from oakum_service.api.auth import Poster
 from oakum_service.api.context import Context
 from oakum_service.control.hook_events import HookJournal
-from oakum_service.control.hook_report import Hook, HookReport, parse_nodes
+from oakum_service.control.hook_report import Hook, HookReport, check_nodes
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookListener
 
 router = APIRouter(prefix="/v1/hooks", tags=["hooks"])
 
 _MOST_AT_ONCE = 1000
-
-
-def _node_list(folded: str) -> str:
-    parse_nodes(folded)
-    return folded
 
 
 _Name = Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]*$")]
@@ -38,7 +33,7 @@ class HookDocument(BaseModel):
     restart: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     node: Annotated[str, Field(max_length=255, pattern=r"^[A-Za-z0-9_.-]*$")] = ""
     """Where the hook ran; empty on the head node."""
-    nodes: Annotated[str, Field(max_length=200_000), AfterValidator(_node_list)] = ""
+    nodes: Annotated[str, Field(max_length=200_000), AfterValidator(check_nodes)] = ""
     """The job's, folded as Slurm does."""
     uid: Annotated[int, Field(ge=0, lt=2**32)] = 0
     partition: Annotated[str, Field(max_length=255, pattern=r"^[A-Za-z0-9_.+:@-]*$")] = ""

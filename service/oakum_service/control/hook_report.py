@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
@@ -66,6 +67,13 @@ def parse_nodes(folded: str) -> NodeSet:
         return NodeSet(folded or None, resolver=RESOLVER_NOGROUP)
     except NodeSetException as error:
         raise ValueError(f"expected a folded node list such as n[001-003,007],gpu1: {error}") from error
+
+
+@lru_cache(maxsize=64)
+def check_nodes(folded: str) -> str:
+    """The list itself. Raises the errors of `parse_nodes`. Every hook of a large job sends the same long one."""
+    parse_nodes(folded)
+    return folded
 
 
 def _size(folded: str) -> int:

@@ -1,0 +1,153 @@
+"""Writing hook events down while the database is busy, or fails under one of those who wait."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+from sqlalchemy.orm import Session
+
+from oakum_service.control.hook_events import HookJournal
+from oakum_service.control.hook_report import Hook, HookReport, check_nodes, parse_nodes
+from oakum_service.control.hook_rows import Result
+from oakum_service.db.engine import Sessions
+from oakum_service.db.models import HookEventRecord
+from oakum_service.errors import ServiceError
+from oakum_service.schedulers.slurm.hook_event import HookEvent
+from running_service import wait_until
+
+
+class GatedSessions:
+    """Sessions whose first transaction ends only when it is let go, and then perhaps fails."""
+
+    def __init__(self, sessions: Sessions, *, fails: bool) -> None:
+        self._sessions = sessions
+        self._fails = fails
+        self.transactions = 0
+        self.entered, self.gate = threading.Event(), threading.Event()
+
+    @contextmanager
+    def begin(self) -> Iterator[Session]:
+        self.transactions += 1
+        is_first = self.transactions == 1
+        with self._sessions.begin() as session:
+            yield session
+            if is_first:
+                self.entered.set()
+                assert self.gate.wait(10.0)
+                if self._fails:
+                    raise OSError("disk full")
+
+
+def prolog(node: str) -> HookReport:
+    now = time.time()
+    return HookReport(Hook.PROLOG, "test", 7, 0, node, "n[1-9]", 1000, "batch", now, None, now)
+
+
+def journal_over(sessions: GatedSessions) -> tuple[HookJournal, list[HookEvent]]:
+    told: list[HookEvent] = []
+    return HookJournal(cast(Any, sessions), told.append), told
+
+
+def heard(sessions: Sessions) -> list[tuple[int, str]]:
+    with sessions.begin() as session:
+        return [(row.count, row.heard["prolog"]) for row in session.query(HookEventRecord)]
+
+
+def test_those_who_come_while_one_writes_are_written_together(sessions: Sessions) -> None:
+    gated = GatedSessions(sessions, fails=False)
+    journal, told = journal_over(gated)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(journal.take, [prolog("n1")])
+        assert gated.entered.wait(10.0)
+        rest = [threads.submit(journal.take, [prolog(f"n{number}")]) for number in range(2, 10)]
+        wait_until("the others wait", lambda: len(journal._waiting) == 8, 10.0)
+        gated.gate.set()
+        assert [one.result(10.0) for one in (first, *rest)] == [[Result.TAKEN]] * 9
+    assert gated.transactions == 2
+    assert (heard(sessions), len(told)) == ([(9, "n[1-9]")], 1)
+
+
+def test_those_who_waited_for_a_write_that_failed_are_written_all_the_same(sessions: Sessions) -> None:
+    gated = GatedSessions(sessions, fails=True)
+    journal, told = journal_over(gated)
+    with ThreadPoolExecutor(9) as threads:
+        first = threads.submit(journal.take, [prolog("n1")])
+        assert gated.entered.wait(10.0)
+        rest = [threads.submit(journal.take, [prolog(f"n{number}")]) for number in range(2, 10)]
+        wait_until("the others wait", lambda: len(journal._waiting) == 8, 10.0)
+        gated.gate.set()
+        with pytest.raises(OSError, match="disk full"):
+            first.result(10.0)
+        assert [one.result(10.0) for one in rest] == [[Result.TAKEN]] * 8
+    assert journal.take([prolog("n1"), prolog("n2")]) == [Result.TAKEN, Result.DUPLICATE]
+    assert (heard(sessions), len(told)) == ([(9, "n[1-9]")], 1)
+
+
+def test_a_write_that_fails_for_all_who_had_joined_it_is_tried_again_by_each(sessions: Sessions) -> None:
+    class FailingTwice(GatedSessions):
+        @contextmanager
+        def begin(self) -> Iterator[Session]:
+            with super().begin() as session:
+                yield session
+                if self.transactions == 2:
+                    raise OSError("disk full")
+
+    gated = FailingTwice(sessions, fails=False)
+    journal, _ = journal_over(gated)
+    with ThreadPoolExecutor(4) as threads:
+        first = threads.submit(journal.take, [prolog("n1")])
+        assert gated.entered.wait(10.0)
+        rest = [threads.submit(journal.take, [prolog(f"n{number}")]) for number in (2, 3, 4)]
+        wait_until("the others wait", lambda: len(journal._waiting) == 3, 10.0)
+        gated.gate.set()
+        first.result(10.0)
+        errors = [one.exception(10.0) for one in rest]
+    assert sorted(str(error) for error in errors) == ["None", "None", "disk full"]
+    assert [count for count, _ in heard(sessions)] in ([3], [4])
+
+
+def test_a_busy_database_is_said_in_good_time_and_loses_nothing(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oakum_service.control.hook_events._PATIENCE_S", 0.05)
+    gated = GatedSessions(sessions, fails=False)
+    journal, _ = journal_over(gated)
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(journal.take, [prolog("n1")])
+        assert gated.entered.wait(10.0)
+        with pytest.raises(ServiceError, match="the database is busy: send the events again later"):
+            journal.take([prolog("n2")])
+        gated.gate.set()
+        first.result(10.0)
+    journal.take([prolog("n2")])
+    assert heard(sessions) == [(2, "n[1-2]")]
+
+
+@pytest.mark.parametrize(
+    ("folded", "num_nodes"),
+    [("", 0), ("n1", 1), ("n[001-003,007],gpu[1-2]", 6), ("r[1-2]n[1-4]", 8), ("n[1-200000]", 200_000)],
+)
+def test_a_folded_list_of_any_cluster_is_read(folded: str, num_nodes: int) -> None:
+    assert len(parse_nodes(folded)) == num_nodes
+
+
+@pytest.mark.parametrize(
+    "folded", ["n[1-200001]", "r[1-999]n[1-999]", "n[1-99999999999999999999]", "a[1-2],n[1-999999999]"]
+)
+def test_a_list_larger_than_any_cluster_is_refused_before_it_is_unfolded(folded: str) -> None:
+    with pytest.raises(ValueError, match="more than 200,000 nodes"):
+        parse_nodes(folded)
+
+
+@pytest.mark.parametrize(
+    "folded", ["n[1-", "n[5-1]", "n[a-b]", ",", "n1,,n2", "@all", "n1 n2", "n1\n", "n!x", "n[]", "n*"]
+)
+def test_what_is_no_list_is_refused(folded: str) -> None:
+    with pytest.raises(ValueError, match="expected a folded node list"):
+        check_nodes(folded)
