@@ -81,28 +81,25 @@ class CliSource:
 
     def _nodes(self, dialect: Dialect) -> tuple[SlurmNode, ...]:
         if dialect.whole_json:
-            return payloads.read_nodes(
-                *self._ask(dialect, "scontrol", "--all", "show", "nodes", dialect.json_option)
-            )
+            answer = self._ask(dialect, "scontrol", "--all", "show", "nodes", dialect.json_option)
+            return payloads.read_nodes(*answer).values
         if dialect.json:
-            return payloads.read_nodes(*self._ask(dialect, "sinfo", "--all", dialect.json_option))
+            return payloads.read_nodes(*self._ask(dialect, "sinfo", "--all", dialect.json_option)).values
         return text.read_nodes(*self._ask(dialect, "scontrol", "--all", "--oneliner", "show", "nodes"))
 
     def _jobs(self, dialect: Dialect) -> tuple[SlurmJob, ...]:
         if dialect.json:
-            return payloads.read_jobs(*self._ask(dialect, "squeue", "--all", dialect.json_option))
+            return payloads.read_jobs(*self._ask(dialect, "squeue", "--all", dialect.json_option)).values
         mark = text.new_mark()
         output, _ = self._ask(dialect, "squeue", "--all", "--noheader", f"--format={text.job_format(mark)}")
-        return text.read_jobs(output, mark, Origin("squeue", dialect.name))
+        return text.read_jobs(output, mark, Origin("`squeue`", dialect.name))
 
     def _read_reservations(self, dialect: Dialect) -> tuple[SlurmReservation, ...]:
         if dialect.whole_json:
-            return payloads.read_reservations(
-                *self._ask(dialect, "scontrol", "--all", "show", "reservations", dialect.json_option)
-            )
-        return text.read_reservations(
-            *self._ask(dialect, "scontrol", "--all", "--oneliner", "show", "reservations")
-        )
+            answer = self._ask(dialect, "scontrol", "--all", "show", "reservations", dialect.json_option)
+            return payloads.read_reservations(*answer).values
+        answer = self._ask(dialect, "scontrol", "--all", "--oneliner", "show", "reservations")
+        return text.read_reservations(*answer)
 
     def _ask(self, dialect: Dialect, name: str, *arguments: str) -> tuple[bytes, Origin]:
         output = self._commands.run(name, *arguments, epoch_times=True)

@@ -6,7 +6,16 @@ import math
 
 import msgspec
 
-from oakum_service.schedulers.slurm.fields import FieldError, Number, Text, count, moment, number, ordered_states
+from oakum_service.schedulers.slurm.fields import (
+    FieldError,
+    Number,
+    SetNumber,
+    Text,
+    count,
+    moment,
+    number,
+    ordered_states,
+)
 from oakum_service.schedulers.slurm.state import SlurmJob
 
 _HOLDING = frozenset({"RUNNING", "SUSPENDED"})
@@ -58,7 +67,7 @@ class WireJob(msgspec.Struct, gc=False):
     array_task_id: Number
     time_limit: Number | msgspec.UnsetType = msgspec.UNSET
     preempt_time: Number = None
-    scheduled_nodes: Text = None
+    scheduled_nodes: Text | msgspec.UnsetType = msgspec.UNSET
     """Not told before 23.02."""
 
 
@@ -80,7 +89,7 @@ def to_job(wire: WireJob) -> SlurmJob | None:
         states=states,
         qos=wire.qos or "",
         nodes=allocated(states, wire.nodes or "", num_nodes),
-        planned_nodes=wire.scheduled_nodes or "",
+        planned_nodes=_planned(wire),
         num_nodes=num_nodes,
         submitted_at=moment("submit_time", wire.submit_time),
         start_at=start_at,
@@ -112,6 +121,14 @@ def allocated(states: tuple[str, ...], nodes: str, num_nodes: int) -> str:
     if not nodes and num_nodes and states[0] in _HOLDING and "COMPLETING" not in states:
         raise FieldError("nodes", nodes, f"the {num_nodes} nodes of a job that is {states[0]}")
     return nodes
+
+
+def _planned(wire: WireJob) -> str:
+    if wire.scheduled_nodes is not msgspec.UNSET:
+        return wire.scheduled_nodes or ""
+    if isinstance(wire.node_count, SetNumber):
+        raise FieldError("scheduled_nodes", "missing", "the nodes planned for it, as told since 23.02")
+    return ""
 
 
 def _unlimited(time_limit: Number) -> bool:

@@ -6,6 +6,7 @@ cores. One job that cannot be read fails the whole answer, since the node that i
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from oakum_service.errors import PayloadError
-from oakum_service.schedulers.slurm.fields import FieldError, shown
+from oakum_service.schedulers.slurm.fields import FieldError, Number, number, shown
 from oakum_service.schedulers.slurm.jobs import WireJob, to_job
 from oakum_service.schedulers.slurm.nodes import WireNode, to_node
 from oakum_service.schedulers.slurm.reservations import WireReservation, to_reservation
@@ -40,11 +41,21 @@ class Origin:
         return f"{self.call} ({self.parser})"
 
 
+@dataclass(frozen=True)
+class Reading(Generic[Value]):
+    """What an answer holds."""
+
+    values: tuple[Value, ...]
+    updated_at: int | None = None
+    """When, by slurmctld's clock, which is what it wants to be asked for changes since."""
+
+
 class _Envelope(msgspec.Struct, Generic[Wire]):
     nodes: list[Wire] | msgspec.UnsetType = msgspec.UNSET
     jobs: list[Wire] | msgspec.UnsetType = msgspec.UNSET
     reservations: list[Wire] | msgspec.UnsetType = msgspec.UNSET
     errors: Any = None
+    last_update: Number = None
 
 
 class _Head(msgspec.Struct):
@@ -69,20 +80,20 @@ _RESERVATIONS = _Kind(
 _HEAD = msgspec.json.Decoder(_Head)
 
 
-def read_nodes(body: bytes, origin: Origin) -> tuple[SlurmNode, ...]:
+def read_nodes(body: bytes, origin: Origin) -> Reading[SlurmNode]:
     """Every node. Raises `PayloadError`, also where there is none: then the account may see none."""
     nodes = _read(_NODES, body, origin)
-    if not nodes:
+    if not nodes.values:
         raise no_nodes(origin)
     return nodes
 
 
-def read_jobs(body: bytes, origin: Origin) -> tuple[SlurmJob, ...]:
+def read_jobs(body: bytes, origin: Origin) -> Reading[SlurmJob]:
     """The jobs that have not ended. Raises `PayloadError`."""
     return _read(_JOBS, body, origin)
 
 
-def read_reservations(body: bytes, origin: Origin) -> tuple[SlurmReservation, ...]:
+def read_reservations(body: bytes, origin: Origin) -> Reading[SlurmReservation]:
     """Every reservation. Raises `PayloadError`."""
     return _read(_RESERVATIONS, body, origin)
 
@@ -102,7 +113,7 @@ def read_version(body: bytes, origin: Origin) -> str:
 def refuse_errors(errors: Any, origin: Origin) -> None:
     """Raise `PayloadError` with what Slurm's own list of errors says, if there is something in it."""
     if errors:
-        raise PayloadError(f"{origin} answered with errors: {'; '.join(_told(errors))}")
+        raise PayloadError(f"{origin} answered with errors: {told_errors(errors)}")
 
 
 def no_nodes(origin: Origin) -> PayloadError:
@@ -112,17 +123,18 @@ def no_nodes(origin: Origin) -> PayloadError:
     )
 
 
-def _told(errors: Any) -> list[str]:
+def told_errors(errors: Any) -> str:
+    """Slurm's list of errors on one line, whatever its version calls their parts."""
     told = []
     for error in errors if isinstance(errors, list) else [errors]:
         parts = (
             [error.get(key) for key in ("error", "description", "source")] if isinstance(error, dict) else [error]
         )
         told.append(", ".join(str(part) for part in parts if part) or shown(error))
-    return told
+    return "; ".join(told)
 
 
-def _read(kind: _Kind[Wire, Value], body: bytes, origin: Origin) -> tuple[Value, ...]:
+def _read(kind: _Kind[Wire, Value], body: bytes, origin: Origin) -> Reading[Value]:
     try:
         envelope = _decode(kind.decoder, body, origin)
     except msgspec.ValidationError as error:
@@ -140,7 +152,8 @@ def _read(kind: _Kind[Wire, Value], body: bytes, origin: Origin) -> tuple[Value,
             raise PayloadError(f"{origin}, {kind.one} {name}: {error}") from error
         if value is not None:
             values.append(value)
-    return tuple(values)
+    updated_at = number(envelope.last_update)
+    return Reading(tuple(values), int(updated_at) if updated_at and math.isfinite(updated_at) else None)
 
 
 def _decode(decoder: msgspec.json.Decoder[Value], body: bytes, origin: Origin) -> Value:

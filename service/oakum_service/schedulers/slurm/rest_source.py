@@ -6,7 +6,7 @@ import getpass
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import httpx
 import msgspec
@@ -17,13 +17,15 @@ from oakum_service.schedulers.slurm import payloads
 from oakum_service.schedulers.slurm.calls import counted
 from oakum_service.schedulers.slurm.cli_source import RESERVATIONS_KEPT_S
 from oakum_service.schedulers.slurm.fields import Number, number
-from oakum_service.schedulers.slurm.payloads import Origin
-from oakum_service.schedulers.slurm.state import SlurmReservation, SlurmState
+from oakum_service.schedulers.slurm.payloads import Origin, Reading
+from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.schedulers.slurm.versions import PARSERS
 
 MOST_BYTES = 2**30
 """Of one answer; 20,000 jobs on large nodes are a third of that."""
 _SHOWN = 300
+
+Value = TypeVar("Value")
 
 
 class RestSource:
@@ -47,9 +49,14 @@ class RestSource:
             timeout=settings.command_timeout_s,
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
         )
-        self._parser: str | None = None
         self._version = "unknown"
-        self._reservations: tuple[SlurmReservation, ...] = ()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._parser: str | None = None
+        self._nodes: Reading[SlurmNode] = Reading(())
+        self._jobs: Reading[SlurmJob] = Reading(())
+        self._reservations: Reading[SlurmReservation] = Reading(())
         self._reservations_at: float | None = None
 
     def read(self) -> SlurmState:
@@ -57,14 +64,14 @@ class RestSource:
         try:
             return self._read()
         except SchedulerError:
-            self._parser = None
+            self._forget()
             raise
 
     def cycle_s(self) -> float | None:
         """Of the main scheduler, from `diag`."""
         try:
             body, origin = self._get(self._known_parser(), "diag")
-            return _cycle_s(body, origin)
+            return _cycle_s(body or b"", origin)
         except SchedulerError:
             return None
 
@@ -75,12 +82,24 @@ class RestSource:
     def _read(self) -> SlurmState:
         parser = self._known_parser()
         taken_at = self._clock()
-        nodes = payloads.read_nodes(*self._get(parser, "nodes"))
-        jobs = payloads.read_jobs(*self._get(parser, "jobs"))
+        self._nodes = self._update(parser, "nodes", payloads.read_nodes, self._nodes)
+        self._jobs = self._update(parser, "jobs", payloads.read_jobs, self._jobs)
         if self._reservations_at is None or not 0 <= taken_at - self._reservations_at < RESERVATIONS_KEPT_S:
-            self._reservations = payloads.read_reservations(*self._get(parser, "reservations"))
+            self._reservations = self._update(
+                parser, "reservations", payloads.read_reservations, self._reservations
+            )
             self._reservations_at = taken_at
-        return SlurmState(taken_at, self._version, nodes, jobs, self._reservations)
+        return SlurmState(
+            taken_at, self._version, self._nodes.values, self._jobs.values, self._reservations.values
+        )
+
+    def _update(
+        self, parser: str, what: str, read: Callable[[bytes, Origin], Reading[Value]], last: Reading[Value]
+    ) -> Reading[Value]:
+        """What is there now; the last reading if slurmctld says that nothing has changed since."""
+        since = f"?update_time={last.updated_at}" if last.updated_at else ""
+        body, origin = self._get(parser, what, since)
+        return last if body is None else read(body, origin)
 
     def _known_parser(self) -> str:
         """The one that is pinned, or the newest that slurmrestd has a `ping` for."""
@@ -92,7 +111,7 @@ class RestSource:
                 body, origin = self._get(parser, "ping")
             except _NotThere:
                 continue
-            self._version = payloads.read_version(body, origin)
+            self._version = payloads.read_version(body or b"{}", origin)
             self._parser = parser
             return parser
         raise SchedulerError(
@@ -100,9 +119,9 @@ class RestSource:
             "OAKUM_SLURM_PARSER to one that it has (`slurmrestd -d list`), or OAKUM_SLURM_STATE=cli"
         )
 
-    def _get(self, parser: str, what: str) -> tuple[bytes, Origin]:
-        """The body of an answer, and where it came from."""
-        path = f"/slurm/{parser}/{what}"
+    def _get(self, parser: str, what: str, query: str = "") -> tuple[bytes | None, Origin]:
+        """The body of an answer, None where nothing has changed, and where it came from."""
+        path = f"/slurm/{parser}/{what}{query}"
         origin = Origin(f"GET {self._settings.rest_url}{path}", parser)
         with counted(f"rest {what}"):
             try:
@@ -110,6 +129,8 @@ class RestSource:
                     body = self._body(response, origin)
             except httpx.HTTPError as error:
                 raise SchedulerError(f"{origin.call} failed: {error or type(error).__name__}") from error
+            if response.status_code == httpx.codes.NOT_MODIFIED:
+                return None, origin
             if response.status_code != httpx.codes.OK:
                 raise _refusal(response.status_code, body, origin)
             return body, origin
@@ -187,23 +208,20 @@ def _address(rest_url: str) -> tuple[str | None, str]:
 
 
 def _refusal(status: int, body: bytes, origin: Origin) -> SchedulerError:
-    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return SchedulerError(
-            f"{origin.call} was refused with status {status}: renew the JWT (`scontrol token`), and see that it "
-            "is for the user that OAKUM_SLURM_REST_USER names"
-        )
-    told = _told(body, origin)
-    message = f"{origin.call} answered with status {status}: {told}"
-    return _NotThere(message) if status == httpx.codes.NOT_FOUND else SchedulerError(message)
+    message = f"{origin.call} answered with status {status}: {_told(body)}"
+    if status == httpx.codes.NOT_FOUND:
+        return _NotThere(message)
+    if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN, httpx.codes.INTERNAL_SERVER_ERROR):
+        # 22.05 answers 500 to a JWT that has run out.
+        message += "; if the JWT may have run out, renew it (`scontrol token`), for the user OAKUM_SLURM_REST_USER"
+    return SchedulerError(message)
 
 
-def _told(body: bytes, origin: Origin) -> str:
+def _told(body: bytes) -> str:
     """What slurmrestd says of an error, as JSON or as a line of text."""
     try:
-        document: Any = msgspec.json.decode(body)
-        payloads.refuse_errors(document.get("errors") if isinstance(document, dict) else None, origin)
-    except PayloadError as error:
-        return str(error)
+        document = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        pass
-    return body[:_SHOWN].decode(errors="replace").strip() or "nothing"
+        document = None
+    errors = document.get("errors") if isinstance(document, dict) else None
+    return payloads.told_errors(errors) if errors else body[:_SHOWN].decode(errors="replace").strip() or "nothing"
