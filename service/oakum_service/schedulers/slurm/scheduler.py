@@ -19,7 +19,7 @@ from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
-from oakum_service.schedulers.slurm.pace import Pace
+from oakum_service.schedulers.slurm.pace import MOST_STRETCH, Pace
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, is_live, to_snapshot, unfold
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmState, StateSource
 from oakum_service.states import NodeState
@@ -49,7 +49,8 @@ class SlurmScheduler:
         grace_s: float,
     ) -> None:
         self.grace_s = grace_s
-        self.max_age_s = 3 * settings.poll_floor_s + settings.command_timeout_s
+        # Slurm refuses, or keeps waiting, what an old picture was wrong about: age costs time, not nodes.
+        self.max_age_s = (MOST_STRETCH + 1) * settings.poll_floor_s + settings.command_timeout_s
         self._settings = settings
         self._fragments_dir = data_dir.resolve() / "fragments"
         self._instance = instance
@@ -104,6 +105,8 @@ class SlurmScheduler:
     def submit(self, config: FragmentConfig) -> str:
         """Submit the fragment's job to its node. Raises `SchedulerError` with Slurm's reason."""
         with self._changed:
+            if self._error is not None:
+                raise SchedulerError("nothing is submitted while Slurm does not answer") from self._error
             node = self._snapshot.node(config.node) if self._snapshot is not None else None
         if node is None:
             raise SchedulerError(f"{config.node} is not a node of partition {self._settings.partition}")
@@ -135,7 +138,7 @@ class SlurmScheduler:
             own = event.job in self._job_ids.values() or any(
                 job.job_id == event.job for _, job in self._submitted.values()
             )
-            if event.kind is HookKind.ALLOCATED and not own:
+            if event.kind is HookKind.ALLOCATED and not own and self._is_news(event.at):
                 self._told |= dict.fromkeys(nodes, (event.at, event.job))
             self._hint()
         self._on_change()
@@ -147,6 +150,10 @@ class SlurmScheduler:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join(timeout=2.0)
+
+    def _is_news(self, told_at: float) -> bool:
+        """Whether a hook's word may be newer than the picture; hooks tell the time in whole seconds."""
+        return self._snapshot is None or told_at + 1.0 >= self._snapshot.taken_at
 
     def _hint(self) -> None:
         self._hinted = True
@@ -186,7 +193,9 @@ class SlurmScheduler:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._to_cancel, self._wait_s())
+                if not self._stopping and not self._to_cancel:
+                    # A hint may come meanwhile and bring the next reading forward: the turn after this one sees.
+                    self._changed.wait(self._wait_s())
                 if self._stopping:
                     return
                 cancels, self._to_cancel = self._to_cancel, set()
@@ -227,7 +236,7 @@ class SlurmScheduler:
                 for fragment, (at, job) in self._submitted.items()
                 if at >= state.taken_at and fragment not in self._job_ids
             }
-            self._told = {node: told for node, told in self._told.items() if told[0] >= state.taken_at}
+            self._told = {node: told for node, told in self._told.items() if self._is_news(told[0])}
             self._cancelled = {f: at for f, at in self._cancelled.items() if f in self._job_ids}
             self._to_cancel |= self._overdue(state)
             self._note_starts(state)

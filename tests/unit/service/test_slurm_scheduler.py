@@ -1,0 +1,313 @@
+"""The Slurm adapter over a state that the test sets, with commands that write down how they were called."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.port import JobStart, Snapshot
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
+from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
+from oakum_service.schedulers.slurm.snapshot import Instance
+from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
+from oakum_service.states import NodeState
+from oakum_worker.protocol import FragmentConfig
+from oakum_worker.spec import TrainerSpec
+from running_service import wait_until
+
+INSTANCE = Instance("oakum", "ab12")
+FAKE = """#!/bin/sh
+printf '%s\\n' "$*" >> {folder}/$(basename "$0").calls
+for last; do :; done
+[ -f "$last" ] && cp "$last" {folder}/script
+{answer}
+"""
+
+
+@dataclass
+class FakeSource:
+    """Gives the state that the test has set; counts how often it was asked."""
+
+    nodes: tuple[SlurmNode, ...] = ()
+    jobs: tuple[SlurmJob, ...] = ()
+    error: SchedulerError | None = None
+    reads: int = 0
+    on_read: Callable[[], None] = field(default=lambda: None)
+
+    def read(self) -> SlurmState:
+        taken_at = time.time()
+        self.reads += 1
+        self.on_read()
+        if self.error is not None:
+            raise self.error
+        return SlurmState(taken_at, "22.05.8", self.nodes, self.jobs)
+
+    def cycle_s(self) -> float | None:
+        return None
+
+
+@dataclass
+class Site:
+    """The adapter and what it works with."""
+
+    folder: Path
+    source: FakeSource
+    scheduler: SlurmScheduler
+
+    def calls(self, command: str) -> list[str]:
+        file = self.folder / f"{command}.calls"
+        return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+    def picture(self, wanted: Callable[[Snapshot], bool]) -> Snapshot:
+        """The first snapshot that is as wanted."""
+        return wait_until("the picture is as wanted", lambda: (s := self.scheduler.snapshot()) and wanted(s) and s)
+
+    def config(self, node: str = "n1", fragment: str = "f1") -> FragmentConfig:
+        spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
+        return FragmentConfig(
+            fragment=fragment,
+            trainer="digits",
+            node=node,
+            node_address="10.0.0.1",
+            service_url="http://service.test",
+            token="a secret",
+            spec=spec,
+            checkpoint_dir=str(self.folder / "checkpoints"),
+        )
+
+
+def node(name: str, *states: str) -> SlurmNode:
+    return SlurmNode(name, name, states or ("IDLE",), ("fill",))
+
+
+def own(number: int, fragment: str, *states: str, nodes: str = "", submitted_at: float | None = None) -> SlurmJob:
+    return SlurmJob(
+        id=number,
+        name=INSTANCE.job_name(fragment),
+        user="oakum",
+        partition="fill",
+        states=states or ("RUNNING",),
+        nodes=nodes,
+        submitted_at=submitted_at,
+    )
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    for name, answer in (("sbatch", "echo Submitted batch job 71"), ("scancel", "exit 0")):
+        command = tmp_path / name
+        command.write_text(FAKE.format(folder=tmp_path, answer=answer), encoding="utf-8")
+        command.chmod(0o755)
+    settings = SlurmSettings(
+        partition="fill", poll_floor_s=0.1, hook_floor_s=0.02, pending_limit_s=5.0, bin_dir=tmp_path
+    )
+    source = FakeSource((node("n1"), node("n2")))
+    scheduler = SlurmScheduler(settings, tmp_path, INSTANCE, source, SlurmCommands(settings), 12.0)
+    yield Site(tmp_path, source, scheduler)
+    scheduler.stop()
+
+
+def test_the_first_picture_is_waited_for_and_no_picture_is_an_error(site: Site) -> None:
+    site.source.error = SchedulerError("squeue: no route to slurmctld")
+    site.scheduler.start(lambda: None)
+    with pytest.raises(SchedulerError, match="no route"):
+        site.scheduler.snapshot()
+    site.source.error = None
+    assert len(wait_until("it answers", lambda: readable(site.scheduler)).nodes) == 2
+
+
+def readable(scheduler: SlurmScheduler) -> Snapshot | None:
+    try:
+        return scheduler.snapshot()
+    except SchedulerError:
+        return None
+
+
+def test_a_slurm_that_stops_answering_leaves_the_last_picture_and_takes_no_jobs(site: Site) -> None:
+    site.scheduler.start(lambda: None)
+    before = site.picture(lambda s: len(s.nodes) == 2)
+    site.source.error = SchedulerError("squeue: no route to slurmctld")
+    reads = site.source.reads
+    wait_until("it has failed", lambda: site.source.reads >= reads + 2)
+    assert site.scheduler.snapshot().nodes == before.nodes
+    with pytest.raises(SchedulerError, match="does not answer"):
+        site.scheduler.submit(site.config())
+    assert site.calls("sbatch") == []
+
+
+def test_a_fragment_is_a_job_of_one_whole_node_that_slurm_may_end(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OAKUM_DATABASE_URL", "postgresql://oakum:secret@database/oakum")
+    monkeypatch.setenv("SLURM_JWT", "secret")
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    assert site.scheduler.submit(site.config()) == "71"
+    script = (site.folder / "script").read_text(encoding="utf-8")
+    options = {
+        name: value
+        for line in script.splitlines()
+        if line.startswith("#SBATCH --")
+        for name, _, value in [line.removeprefix("#SBATCH --").partition("=")]
+    }
+    wanted = {
+        "job-name": "oakum-ab12-f1",
+        "nodelist": "n1",
+        "nodes": "1",
+        "ntasks-per-node": "1",
+        "partition": "fill",
+        "time": "240",
+        "signal": "USR2@12",
+        "exclusive": "",
+        "no-requeue": "",
+    }
+    assert {name: options.get(name) for name in wanted} == wanted
+    exported = options["export"].split(",")
+    assert "PATH" in exported
+    assert not {"OAKUM_DATABASE_URL", "SLURM_JWT", "ALL"}.intersection(exported)
+    assert "secret" not in script
+    stored = json.loads((site.folder / "fragments" / "f1" / "fragment.json").read_text(encoding="utf-8"))
+    assert stored["fragment"] == "f1"
+
+
+def test_what_sbatch_refuses_is_an_error_in_its_own_words(site: Site) -> None:
+    refusing = "echo 'sbatch: error: Batch job submission failed: Invalid qos specification' >&2; exit 1"
+    (site.folder / "sbatch").write_text(FAKE.format(folder=site.folder, answer=refusing), encoding="utf-8")
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    with pytest.raises(SchedulerError, match=r"n1.*Invalid qos specification"):
+        site.scheduler.submit(site.config())
+
+
+def test_the_time_limit_ends_before_the_announced_job_begins(site: Site) -> None:
+    site.source.jobs = (announced("n1", in_s=605.0), announced("n2", in_s=100.0))
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: s.nodes[0].announced_at is not None)
+    site.scheduler.submit(site.config("n1"))
+    assert "#SBATCH --time=10\n" in (site.folder / "script").read_text(encoding="utf-8")
+    with pytest.raises(SchedulerError, match="n2 is wanted in"):
+        site.scheduler.submit(site.config("n2", "f2"))
+
+
+def announced(node: str, in_s: float) -> SlurmJob:
+    return SlurmJob(
+        id=9,
+        name="big",
+        user="a",
+        partition="main",
+        states=("PENDING",),
+        planned_nodes=node,
+        start_at=time.time() + in_s,
+    )
+
+
+def test_a_submission_that_no_reading_shows_yet_is_among_our_jobs(site: Site) -> None:
+    """Or its fragment would be taken for ended, and the job, found later, for an orphan."""
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    readings: list[list[str]] = []
+
+    def submit_meanwhile() -> None:
+        # The reading in progress began before the submission and ends after it; the next ones fail.
+        readings.append(blocked_readings(site))
+        site.scheduler.submit(site.config())
+
+    site.source.on_read = submit_meanwhile
+    wait_until("it is submitted and the next reading fails", lambda: readings and site.source.reads > 3)
+    assert [job.fragment for job in site.scheduler.snapshot().own_jobs] == ["f1"]
+    readings[0].clear()
+    site.picture(lambda s: not s.own_jobs)
+
+
+def test_a_cancelled_fragment_is_cancelled_by_its_jobs_number_and_once(site: Site) -> None:
+    site.source.jobs = (own(71, "f1", nodes="n1"), own(72, "f2", nodes="n2"))
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: len(s.own_jobs) == 2)
+    for _ in range(3):
+        site.scheduler.cancel("f2")
+        site.scheduler.cancel("f1")
+    wait_until("it is cancelled", lambda: site.calls("scancel"))
+    reads = site.source.reads
+    wait_until("it goes on", lambda: site.source.reads >= reads + 2)
+    words = " ".join(site.calls("scancel")).split()
+    assert sorted(word for word in words if word.isdigit()) == ["71", "72"]
+
+
+def test_a_fragment_that_was_never_seen_is_cancelled_by_name(site: Site) -> None:
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    site.scheduler.cancel("f9")
+    assert wait_until("it is cancelled", lambda: site.calls("scancel")) == [
+        "--quiet --user=oakum --name=oakum-ab12-f9"
+    ]
+
+
+def test_a_fragment_that_waits_for_a_node_is_withdrawn_after_a_while(site: Site) -> None:
+    now = time.time()
+    site.source.jobs = (
+        own(71, "f1", "PENDING", submitted_at=now - 60.0),
+        own(72, "f2", "PENDING", submitted_at=now),
+        own(73, "f3", "RUNNING", nodes="n1", submitted_at=now - 60.0),
+    )
+    site.scheduler.start(lambda: None)
+    assert wait_until("it is withdrawn", lambda: site.calls("scancel")) == ["--quiet 71"]
+
+
+def test_a_hook_takes_its_nodes_at_once_and_a_later_reading_knows_better(site: Site) -> None:
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    readings = blocked_readings(site)
+    site.scheduler.on_hook(HookEvent(HookKind.ALLOCATED, "500", "n2", "main", 1000, None, time.time()))
+    nodes = {found.name: (found.state, found.job) for found in site.scheduler.snapshot().nodes}
+    assert nodes == {"n1": (NodeState.HOLE, None), "n2": (NodeState.FOREGROUND, "500")}
+    readings.clear()
+    site.picture(lambda s: all(found.state is NodeState.HOLE for found in s.nodes))
+
+
+def blocked_readings(site: Site) -> list[str]:
+    """Readings fail while the list has anything in it: the picture stays as it is."""
+    blocking = ["blocked"]
+
+    def refuse() -> None:
+        if blocking:
+            raise SchedulerError("no answer for now")
+
+    site.source.on_read = refuse
+    return blocking
+
+
+def test_a_hook_of_our_own_job_takes_no_node(site: Site) -> None:
+    site.source.jobs = (own(71, "f1", nodes="n1"),)
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: len(s.own_jobs) == 1)
+    blocked_readings(site)
+    site.scheduler.on_hook(HookEvent(HookKind.ALLOCATED, "71", "n1", "fill", 1000, None, time.time()))
+    assert [found.state for found in site.scheduler.snapshot().nodes] == [NodeState.HOLE] * 2
+
+
+def test_a_hook_that_is_older_than_the_picture_changes_nothing(site: Site) -> None:
+    site.scheduler.start(lambda: None)
+    taken_at = site.picture(lambda s: bool(s.nodes)).taken_at
+    site.scheduler.on_hook(HookEvent(HookKind.ALLOCATED, "500", "n2", "main", 1000, None, taken_at - 60.0))
+    assert {found.state for found in site.scheduler.snapshot().nodes} == {NodeState.HOLE}
+
+
+def test_jobs_that_start_are_told_of_once_with_their_nodes(site: Site) -> None:
+    running = SlurmJob(
+        id=9, name="cfd", user="a", partition="main", states=("RUNNING",), nodes="n[1-2]", start_at=123.0
+    )
+    before = msgspec.structs.replace(running, id=8)
+    site.source.jobs = (before,)
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: s.nodes[0].state is NodeState.FOREGROUND)
+    site.source.jobs = (before, running)
+    assert site.picture(lambda s: bool(s.starts)).starts == (JobStart("9", 123.0, 2, None, ("n1", "n2")),)
