@@ -4,16 +4,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+SLURM_NODES ?= 8
 EXAMPLES := --submit examples/digits-classifier.yaml --submit examples/digits-autoencoder.yaml
 
-.PHONY: run test lint bench system-deps lock clean
+.PHONY: run test lint bench slurm slurm-down system-deps lock clean
 .DEFAULT_GOAL := run
 
 ## The service, an embedded cluster and two trainers; ends with Ctrl-C. ARGS adds options of `oakum serve`.
 run: $(VENV)/.run
 	@exec $(BIN)/oakum serve $(EXAMPLES) $(ARGS)
 
-## All tests. What needs PostgreSQL or Chromium is skipped by name where it is not installed; ARGS goes to pytest.
+## All tests. What needs PostgreSQL, Chromium or Slurm is skipped by name where it is not installed; ARGS goes to pytest.
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
 
@@ -27,11 +28,19 @@ bench: $(VENV)/.run
 	$(BIN)/python bench/solve.py
 	$(BIN)/python bench/replay.py $(LOGS)
 
-## Debian packages for the tests that need PostgreSQL and Chromium. Needs root.
+## A real Slurm of SLURM_NODES virtual nodes in .slurm, until `make slurm-down`. Needs root; ARGS adds options.
+slurm: $(VENV)/.run
+	@PYTHONPATH=tools $(BIN)/python -m slurm_cluster up --nodes $(SLURM_NODES) $(ARGS)
+
+slurm-down: $(VENV)/.run
+	@PYTHONPATH=tools $(BIN)/python -m slurm_cluster down $(ARGS)
+
+## Debian packages for the tests that need PostgreSQL, Chromium and Slurm. Needs root.
 system-deps:
 	apt-get update --quiet
 	DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends \
-	    postgresql chromium chromium-driver
+	    postgresql chromium chromium-driver \
+	    slurmctld slurmd slurm-client munge slurmrestd slurm-wlm-jwt-plugin slurmdbd slurm-wlm-mysql-plugin mariadb-server
 
 ## Pin what is installed now, after an upgrade of a dependency.
 lock: $(VENV)/.dev

@@ -1,0 +1,35 @@
+"""One real Slurm cluster for all tests here; each finds it empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from slurm_site import SlurmSite
+
+_NODES = 8
+_GRACE_S = 10
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """One worker runs all of them, as they share the cluster."""
+    for item in items:
+        if "tests/slurm/" in item.path.as_posix():
+            item.add_marker(pytest.mark.xdist_group("slurm"))
+            item.add_marker(pytest.mark.needs("slurm"))
+
+
+@pytest.fixture(scope="session")
+def _slurm_cluster() -> Iterator[SlurmSite]:
+    site = SlurmSite.make(nodes=_NODES, grace_s=_GRACE_S)
+    yield site
+    site.down()
+
+
+@pytest.fixture
+def slurm(_slurm_cluster: SlurmSite) -> Iterator[SlurmSite]:
+    """Eight idle nodes, no jobs; partitions `main` and `fill`, preemption by partition after 10 s of grace."""
+    _slurm_cluster.clean()
+    yield _slurm_cluster
+    _slurm_cluster.cancel_all()

@@ -1,0 +1,5 @@
+"""`python -m slurm_cluster`."""
+
+from slurm_cluster.cli import main
+
+main()

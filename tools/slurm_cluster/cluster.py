@@ -1,0 +1,164 @@
+"""A cluster as a whole: made, looked at, taken away."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from slurm_cluster import configuration, processes
+from slurm_cluster.daemons import START_WITHIN_S, Daemons, answers, check_machine, program
+from slurm_cluster.errors import ClusterError
+from slurm_cluster.folder import Folder, Record, new_mark
+from slurm_cluster.options import ClusterOptions
+from slurm_cluster.ports import free_ports
+
+
+class Cluster:
+    """The cluster of one folder, whether it runs or not."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = Folder(path)
+        self._daemons: Daemons | None = None
+
+    def up(self, options: ClusterOptions) -> bool:
+        """Make it and wait until every node is idle; False where it already runs, as it was made then.
+
+        What a killed or half-started one has left is taken away first. Raises `ClusterError`; nothing runs then.
+        """
+        check_machine()
+        self.folder.check()
+        with self.folder.locked():
+            if self.is_up():
+                return False
+            self._clear()
+            self.folder.path.mkdir(mode=0o755, exist_ok=True)
+            self.folder.path.chmod(0o755)
+            try:
+                self._start(options)
+            except BaseException:
+                self._clear()
+                self.folder.remove()
+                raise
+        return True
+
+    def down(self) -> bool:
+        """End all its processes and jobs and remove its folder; False where there was none."""
+        if not self.folder.path.exists():
+            return False
+        self.folder.check()
+        with self.folder.locked():
+            existed = self.folder.record() is not None
+            self._clear()
+            self.folder.remove()
+        return existed
+
+    def is_up(self) -> bool:
+        """Whether every daemon runs. A node that is down or drained is no matter."""
+        record = self.folder.record()
+        if record is None:
+            return False
+        running = Counter(processes.of_mark(record.mark).values())
+        singles = Counter(["munged", "mariadbd", "slurmdbd", "slurmctld", "slurmrestd", "slurmrestd"])
+        return singles | Counter(slurmd=record.options.nodes) <= running
+
+    def record(self) -> Record:
+        """What it was made as. Raises `ClusterError` where there is none."""
+        record = self.folder.record()
+        if record is None:
+            raise ClusterError(f"there is no cluster in {self.folder.path}: `make slurm` makes one")
+        return record
+
+    def environment(self) -> dict[str, str]:
+        """The variables by which Slurm's commands find it."""
+        return {"SLURM_CONF": str(self.folder.slurm_conf)}
+
+    @property
+    def rest_url(self) -> str:
+        """Of its slurmrestd."""
+        return f"http://127.0.0.1:{self.record().slurmrestd_port}"
+
+    @property
+    def daemons(self) -> Daemons:
+        """To start single daemons anew."""
+        if self._daemons is None:
+            self._daemons = Daemons(self.folder, self.record())
+        return self._daemons
+
+    def command(self, *command: str, variables: Mapping[str, str] | None = None) -> str:
+        """Run one of Slurm's commands on it and return what it prints. Raises `ClusterError` when it fails."""
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH"))}
+        try:
+            done = subprocess.run(
+                [program(command[0]), *command[1:]],
+                env=environment | self.environment() | dict(variables or {}),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=START_WITHIN_S,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"`{' '.join(command)}` does not answer within {START_WITHIN_S:g} s") from error
+        if done.returncode != 0:
+            raise ClusterError(f"`{' '.join(command)}`: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    def node_states(self) -> dict[str, str]:
+        """Node -> its state as `sinfo` writes it: `idle`, `allocated`, `idle*` while it does not answer."""
+        lines = self.command("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
+        return dict(line.split() for line in lines)
+
+    def start_slurmctld(self) -> None:
+        """Start the controller and wait until it answers."""
+        self.daemons.start_slurmctld()
+        self.daemons.wait_for("slurmctld", self.slurmctld_answers)
+
+    def slurmctld_answers(self) -> bool:
+        """Whether it does."""
+        return answers(("127.0.0.1", self.record().slurmctld_port)) and "UP" in self.command("scontrol", "ping")
+
+    def _clear(self) -> None:
+        self._daemons = None
+        record = self.folder.record()
+        if record is not None:
+            processes.kill_mark(record.mark)
+        # The folder itself stays, as it is the lock.
+        self.folder.empty()
+
+    def _start(self, options: ClusterOptions) -> None:
+        slurmctld, slurmdbd, slurmrestd, *nodes = free_ports(3 + options.nodes)
+        record = Record(new_mark(), slurmctld, slurmdbd, slurmrestd, tuple(nodes), options)
+        self.folder.write_record(record)
+        configuration.write(self.folder, record)
+        daemons = self.daemons
+        database = daemons.make_database()
+        try:
+            daemons.start_munged()
+            if database.wait() != 0:
+                raise ClusterError(f"mariadb-install-db failed: see {self.folder.logs}/mariadb-install.log")
+        finally:
+            database.kill()
+            database.wait()
+        daemons.start_mariadb()
+        daemons.start_slurmdbd()
+        self.command("sacctmgr", "--immediate", "add", "cluster", configuration.CLUSTER_NAME)
+        daemons.start_slurmctld()
+        for node in options.node_names:
+            daemons.start_slurmd(node)
+        self._set_up_accounting(options)
+        daemons.wait_for("slurmctld", self.slurmctld_answers)
+        daemons.start_slurmrestd()
+        daemons.wait_for("the nodes", lambda: set(self.node_states().values()) == {"idle"})
+
+    def _set_up_accounting(self, options: ClusterOptions) -> None:
+        def add(*what: str) -> None:
+            self.command("sacctmgr", "--immediate", *what)
+
+        grace = ["PreemptMode=Cancel", f"GraceTime={options.grace_s}"] if options.preemption == "qos" else []
+        add("add", "qos", "fill", "Priority=1", *grace)
+        add("modify", "qos", "normal", "set", "Priority=1000", *(["Preempt=fill"] if grace else []))
+        add("add", "account", "oakum", "Description=oakum", "Organization=oakum")
+        users = ",".join(options.users)
+        add("add", "user", users, "Account=oakum", "DefaultAccount=oakum", "QOS=normal,fill", "DefaultQOS=normal")

@@ -1,0 +1,7 @@
+"""What keeps a cluster from running, as one line that says what to do."""
+
+from __future__ import annotations
+
+
+class ClusterError(Exception):
+    """The cluster cannot be made, found or ended; the message says why and what to do."""

@@ -1,0 +1,59 @@
+"""What a cluster can be asked to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from slurm_cluster.errors import ClusterError
+
+Preemption = Literal["partition", "qos", "none"]
+
+
+@dataclass(frozen=True)
+class ClusterOptions:
+    """Of one cluster. Two partitions share all nodes: `main` for foreground jobs, `fill` for ours."""
+
+    nodes: int = 8
+    cpus: int = 2
+    """CPUs of each node, whatever the machine has."""
+    memory_mb: int = 64_000
+    """Memory of each node; nothing enforces it."""
+    preemption: Preemption = "partition"
+    """How foreground jobs take nodes: by their partition's priority tier, by the QOS `fill`, or not at all."""
+    grace_s: int = 30
+    """From SIGTERM to SIGKILL when a job of `fill` is preempted; 0, as where GraceTime is unset: SIGKILL at once.
+    slurmctld looks only every 30 s for jobs whose grace has ended."""
+    kill_wait_s: int = 5
+    """From SIGTERM to SIGKILL when a job is cancelled or over its time limit."""
+    min_job_age_s: int = 300
+    """How long slurmctld remembers a job that has ended."""
+    schedule_every_s: int = 2
+    """Seconds between two runs of the main scheduler and of backfill."""
+    enforce_limits: bool = False
+    """Whether associations and the limits of QOS bind; otherwise they are only recorded."""
+    lines: tuple[str, ...] = ()
+    """Further lines of slurm.conf: hooks (`Prolog=/...`), other values for what is set here."""
+    main_options: str = ""
+    """Further options of the partition `main`: `MaxTime=60`. The last one of a name counts."""
+    fill_options: str = ""
+    node_options: str = ""
+    """Further options of every node: `Feature=a100,nvlink`."""
+    users: tuple[str, ...] = field(default=("root", "nobody"))
+    """Get an association with both QOS, so that they may submit where limits are enforced."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.nodes <= 64:
+            raise ClusterError(f"{self.nodes} nodes: one machine takes 1 to 64")
+        if self.grace_s < 0 or self.kill_wait_s < 1:
+            raise ClusterError("the grace is 0 s or longer, the kill wait 1 s or longer")
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of all nodes, in order."""
+        return tuple(f"n{number:03}" for number in range(1, self.nodes + 1))
+
+    @property
+    def node_list(self) -> str:
+        """The same names folded, as Slurm writes them."""
+        return f"n[001-{self.nodes:03}]" if self.nodes > 1 else "n001"
