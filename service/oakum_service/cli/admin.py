@@ -30,7 +30,7 @@ def create(
     from oakum_service.api.auth import Role, create_token
     from oakum_service.db.engine import open_sessions
 
-    with open_sessions(_engine()).begin() as session:
+    with open_sessions(open_database()).begin() as session:
         typer.echo(create_token(session, name, Role[role.upper()]))
 
 
@@ -44,7 +44,7 @@ def list_tokens(json_output: Annotated[bool, typer.Option("--json", help="Print 
     from oakum_service.db.engine import open_readers
     from oakum_service.db.models import ApiToken
 
-    with open_readers(_engine()).begin() as session:
+    with open_readers(open_database()).begin() as session:
         rows = session.execute(select(ApiToken).order_by(ApiToken.created_at)).scalars().all()
     if json_output:
         tokens = [{"name": row.name, "role": row.role, "created_at": row.created_at} for row in rows]
@@ -62,7 +62,7 @@ def revoke(name: Annotated[str, typer.Argument(help="Whose tokens.")]) -> None:
     from oakum_service.db.engine import open_sessions
     from oakum_service.db.models import ApiToken
 
-    with open_sessions(_engine()).begin() as session:
+    with open_sessions(open_database()).begin() as session:
         rows = session.execute(select(ApiToken).where(ApiToken.name == name)).scalars().all()
         if not rows:
             raise CommandError(f"there is no token named {name!r}: `oakum token list` shows them")
@@ -78,13 +78,13 @@ def upgrade() -> None:
     from oakum_service.errors import ServiceError
 
     try:
-        engine.upgrade(_engine(check=False))
+        engine.upgrade(open_database(check=False))
     except ServiceError as error:
         raise CommandError(str(error)) from error
     typer.echo("the schema is up to date")
 
 
-def _engine(*, check: bool = True) -> Engine:
+def open_database(*, check: bool = True) -> Engine:
     from oakum_service.config import Settings
     from oakum_service.db.engine import check_schema, open_engine
     from oakum_service.errors import ServiceError
