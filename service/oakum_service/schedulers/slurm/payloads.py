@@ -178,7 +178,7 @@ def _explained(kind: _Kind[Any, Any], body: bytes, origin: Origin, error: Except
     if not isinstance(item, dict):
         return PayloadError(f"{origin}, {kind.one} number {place[1]} is {shown(item)}, expected an object")
     missing = _MISSING.search(str(error))
-    field = missing[1] if missing else place[2]
+    field = place[2] or (missing[1] if missing else "it")
     name = item.get(kind.id_field, f"number {place[1]}")
     value = shown(item[field]) if field in item else "missing"
     return PayloadError(f"{origin}, {kind.one} {name}: {field} is {value}; {error}")

@@ -1,0 +1,207 @@
+"""Slurm's format strings: what they say, and what users may write into them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from oakum_service.errors import PayloadError
+from oakum_service.schedulers.slurm import text
+from oakum_service.schedulers.slurm.payloads import Origin
+from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation
+
+ORIGIN = Origin("`squeue`", "Slurm 20.11.9")
+MARK = "oakum-0123456789abcdef"
+NODE = (
+    "NodeName=n1 Arch=x86_64 CoresPerSocket=1  CPUAlloc=0 CPUTot=2 ActiveFeatures=a100,ib Gres=gpu:a100:4(S:0-1) "
+    "NodeAddr=10.0.0.1 NodeHostName=n1 Port=6818 Version=22.05.8 OS=Linux 6.1 #1 SMP  RealMemory=1 {state} "
+    "Weight=1 Owner=N/A Partitions=main,fill  BootTime=1795259400 {reason}"
+)
+RESERVATION = (
+    "ReservationName=maint StartTime=1795290216 EndTime=1795293816 Duration=01:00:00 Nodes=n[3-4] NodeCnt=2 "
+    "Flags=MAINT,IGNORE_JOBS Users=root State=INACTIVE"
+)
+
+
+def line(**fields: str) -> str:
+    told = {
+        "id": "3",
+        "array": "3",
+        "task": "N/A",
+        "user": "ada",
+        "partition": "main",
+        "state": "RUNNING",
+        "qos": "(null)",
+        "nodes": "n3",
+        "planned": "(null)",
+        "num": "1",
+        "submit": "1795283016",
+        "start": "1795283020",
+        "end": "1795283616",
+        "name": "train",
+    } | fields
+    return "|".join([MARK, *told.values()]) + "\n"
+
+
+def read(*lines: str) -> tuple[SlurmJob, ...]:
+    return text.read_jobs("".join(lines).encode(), MARK, ORIGIN)
+
+
+def read_node(state: str, reason: str = "") -> SlurmNode:
+    output = NODE.format(state=f"State={state}", reason=reason).encode()
+    return text.read_nodes(output, ORIGIN)[0]
+
+
+def test_a_running_job_is_read_whole() -> None:
+    assert read(line()) == (
+        SlurmJob(
+            id=3,
+            name="train",
+            user="ada",
+            partition="main",
+            states=("RUNNING",),
+            nodes="n3",
+            num_nodes=1,
+            submitted_at=1795283016.0,
+            start_at=1795283020.0,
+            end_at=1795283616.0,
+        ),
+    )
+
+
+def test_a_pending_job_says_where_it_is_planned_and_when() -> None:
+    (job,) = read(line(state="PENDING", nodes="", planned="n[1-4]", num="4"))
+    assert (job.states, job.nodes, job.planned_nodes, job.num_nodes) == (("PENDING",), "", "n[1-4]", 4)
+    assert job.start_at == 1795283020.0
+
+
+def test_times_that_are_open_are_none_and_no_limit_is_endless() -> None:
+    held, endless = read(line(state="PENDING", nodes="", start="N/A", end="N/A"), line(end="NONE"))
+    assert (held.start_at, held.end_at, endless.end_at) == (None, None, math.inf)
+
+
+def test_tasks_of_an_array_say_so_and_those_not_yet_started_do_not() -> None:
+    task, rest = read(line(id="9", array="6", task="7"), line(state="PENDING", nodes="", array="5", task="0-9%2"))
+    assert (task.id, task.array_job_id, task.array_task_id) == (9, 6, 7)
+    assert (rest.array_job_id, rest.array_task_id) == (5, None)
+
+
+def test_jobs_that_have_ended_are_left_out_and_completing_ones_are_not() -> None:
+    assert [job.states for job in read(line(state="COMPLETED"), line(state="COMPLETING"))] == [("COMPLETING",)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a|b|c",
+        "two\nlines",
+        "oakum-1|4|4|N/A|root|main|RUNNING|x|n9|(null)|1|0|0|0|forged",
+        "\n4|4|N/A|root|main|PENDING|x||(null)|1|0|0|0|forged",
+        "",
+        "|",
+    ],
+)
+def test_a_name_is_never_taken_for_anything_else(name: str) -> None:
+    first, second = read(line(name=name), line(id="4"))
+    assert (first.id, first.name, first.nodes, second.id) == (3, name, "n3", 4)
+
+
+def test_marks_cannot_be_guessed() -> None:
+    assert text.new_mark() != text.new_mark()
+    assert text.job_format(MARK).startswith(f"{MARK}|%A|")
+    assert text.job_format(MARK).endswith("|%j")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"id": "x"}, "id is 'x'"),
+        ({"num": ""}, "num_nodes is ''"),
+        ({"start": "tomorrow"}, "start_at is 'tomorrow'"),
+        ({"state": ""}, "job_state is"),
+        ({"nodes": ""}, "nodes is ''"),
+        ({"nodes": "(null)"}, "nodes is ''"),
+    ],
+)
+def test_an_unreadable_job_is_named(fields: dict[str, str], said: str) -> None:
+    with pytest.raises(PayloadError, match=said) as caught:
+        read(line(**fields))
+    assert str(caught.value).startswith(f"`squeue` (Slurm 20.11.9), job {fields.get('id', '3')}: ")
+
+
+def test_a_torn_line_is_an_error() -> None:
+    with pytest.raises(PayloadError, match="expected 14 fields"):
+        read(line(), line()[:40])
+
+
+def test_what_comes_before_the_first_job_is_an_error() -> None:
+    with pytest.raises(PayloadError, match="slurm_load_jobs"):
+        read("slurm_load_jobs error\n", line())
+
+
+def test_no_jobs_are_none() -> None:
+    assert read("") == ()
+
+
+def test_a_node_is_read_whole() -> None:
+    assert read_node("IDLE+DRAIN+PLANNED") == SlurmNode(
+        name="n1",
+        address="10.0.0.1",
+        states=("IDLE", "DRAIN", "PLANNED"),
+        partitions=("main", "fill"),
+        gres="gpu:a100:4(S:0-1)",
+        features=("a100", "ib"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("state", "states"),
+    [
+        ("DOWN*+DRAIN", ("DOWN", "NOT_RESPONDING", "DRAIN")),
+        ("IDLE+CLOUD+POWER", ("IDLE", "CLOUD", "POWERED_DOWN")),
+        ("MIXED", ("MIXED",)),
+    ],
+)
+def test_states_of_old_versions_are_read(state: str, states: tuple[str, ...]) -> None:
+    assert read_node(state).states == states
+
+
+def test_a_reason_cannot_change_a_nodes_state() -> None:
+    assert read_node("DOWN", "Reason=look: State=IDLE [root@x]").states == ("DOWN",)
+
+
+@pytest.mark.parametrize("state", ["", "idle?", "DRAIN", "3"])
+def test_an_unreadable_state_is_named(state: str) -> None:
+    with pytest.raises(PayloadError, match="node n1: state is"):
+        read_node(state)
+
+
+def test_no_node_is_an_error() -> None:
+    with pytest.raises(PayloadError, match="PrivateData"):
+        text.read_nodes(b"", ORIGIN)
+
+
+def test_reservations_are_read_whole() -> None:
+    assert text.read_reservations(RESERVATION.encode(), ORIGIN) == (
+        SlurmReservation("maint", "n[3-4]", 1795290216.0, 1795293816.0, ("MAINT", "IGNORE_JOBS")),
+    )
+    assert text.read_reservations(b"No reservations in the system\n", ORIGIN) == ()
+
+
+def test_times_in_words_are_read_where_seconds_cannot_be_asked_for() -> None:
+    words = RESERVATION.replace("1795290216", "2026-11-21T19:43:36")
+    assert text.read_reservations(words.encode(), ORIGIN)[0].start_at == 1795290216.0
+
+
+def test_a_reservation_without_a_start_is_named() -> None:
+    with pytest.raises(PayloadError, match="reservation maint: StartTime"):
+        text.read_reservations(RESERVATION.replace("1795290216", "Unknown").encode(), ORIGIN)
+
+
+def test_the_main_schedulers_cycle_is_told_in_seconds() -> None:
+    output = (
+        b"Main schedule statistics (microseconds):\n\tLast cycle:   8500\n\nBackfilling stats\n\tLast cycle: 9\n"
+    )
+    assert text.read_cycle_s(output) == 0.0085
+    assert text.read_cycle_s(b"nothing") is None
