@@ -238,8 +238,11 @@ class SlurmSite:
         self.run("scontrol", "update", f"NodeName={name}", f"State={state}", f"Reason={reason}")
 
     def set_grace(self, grace_s: int) -> None:
-        """Set the fill partition's GraceTime; `clean` puts it back."""
-        self.run("scontrol", "update", "PartitionName=fill", f"GraceTime={grace_s}")
+        """Set the GraceTime of what is preempted, the partition or the QOS `fill`; `clean` puts it back."""
+        if self.cluster.record().options.preemption == "qos":
+            self.run("sacctmgr", "--immediate", "modify", "qos", "fill", "set", f"GraceTime={grace_s}")
+        else:
+            self.run("scontrol", "update", "PartitionName=fill", f"GraceTime={grace_s}")
 
     def cancel_all(self) -> None:
         """Cancel every job, and kill what does not heed it."""
@@ -257,9 +260,7 @@ class SlurmSite:
         self.cancel_all()
         for name in self._reservations():
             self.attempt("scontrol", "delete", f"ReservationName={name}")
-        options = self.cluster.record().options
-        if options.preemption == "partition":
-            self.set_grace(options.grace_s)
+        self.set_grace(self.cluster.record().options.grace_s)
         self.wait_until("every node is idle: {}", self._make_idle, 60.0, self.node_states)
 
     def _reservations(self) -> list[str]:

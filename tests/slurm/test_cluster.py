@@ -12,11 +12,11 @@ import pytest
 from slurm_cluster import processes
 from slurm_cluster.errors import ClusterError
 from slurm_cluster.options import ClusterOptions
-from slurm_site import SlurmSite
+from slurm_site import ENDED, SlurmSite
 
 
 @pytest.fixture
-def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmSite]:
+def small() -> Iterator[SlurmSite]:
     """A cluster of two nodes of the test's own."""
     site = SlurmSite.make(nodes=2)
     yield site
@@ -97,6 +97,31 @@ def test_what_a_killed_cluster_left_is_no_hindrance(small: SlurmSite) -> None:
     small.up(nodes=1)
     assert small.node_states() == {"n001": "idle"}
     assert small.cluster.record().mark != killed
+
+
+def test_a_cluster_may_preempt_by_qos() -> None:
+    site = SlurmSite.make(nodes=1, preemption="qos")
+    try:
+        fill = site.submit("fill", "exec sleep 300", options=("--qos=fill",))
+        site.wait_for_state(fill, "RUNNING")
+        row = site.wait_for_sacct(site.submit_foreground(nodes=1, run_s=0.1))
+        assert (row.state, row.qos) == ("COMPLETED", "normal")
+        assert site.state_of(fill) in ENDED
+    finally:
+        site.down()
+
+
+def test_without_preemption_a_foreground_job_waits() -> None:
+    site = SlurmSite.make(nodes=1, preemption="none")
+    try:
+        fill = site.submit("fill", "exec sleep 300")
+        site.wait_for_state(fill, "RUNNING")
+        job = site.submit_foreground(nodes=1, run_s=0.1)
+        site.wait_until("the job waits for nodes", lambda: "Resources" in site.run("squeue", "--format=%r"))
+        site.run("scancel", fill)
+        assert site.wait_for_sacct(job).state == "COMPLETED"
+    finally:
+        site.down()
 
 
 def test_a_folder_of_other_things_is_left_alone(slurm: SlurmSite, tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_cluster import configuration, processes
@@ -87,14 +86,17 @@ class Cluster:
             self._daemons = Daemons(self.folder, self.record())
         return self._daemons
 
-    def command(self, *command: str, variables: Mapping[str, str] | None = None) -> str:
-        """Run one of Slurm's commands on it and return what it prints. Raises `ClusterError` when it fails."""
+    def command(self, *command: str, given: str = "") -> str:
+        """Run one of Slurm's commands on it, with text `given` to its input, and return what it prints.
+
+        Raises `ClusterError` when it fails.
+        """
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("SLURM", "SBATCH"))}
         try:
             done = subprocess.run(
                 [program(command[0]), *command[1:]],
-                env=environment | self.environment() | dict(variables or {}),
-                stdin=subprocess.DEVNULL,
+                env=environment | self.environment(),
+                input=given,
                 capture_output=True,
                 text=True,
                 timeout=START_WITHIN_S,
@@ -143,22 +145,11 @@ class Cluster:
             database.wait()
         daemons.start_mariadb()
         daemons.start_slurmdbd()
-        self.command("sacctmgr", "--immediate", "add", "cluster", configuration.CLUSTER_NAME)
+        # Before slurmctld: until that has announced itself it is told of no change, and would preempt by none.
+        self.command("sacctmgr", "--immediate", given=configuration.accounting(options))
         daemons.start_slurmctld()
         for node in options.node_names:
             daemons.start_slurmd(node)
-        self._set_up_accounting(options)
         daemons.wait_for("slurmctld", self.slurmctld_answers)
         daemons.start_slurmrestd()
         daemons.wait_for("the nodes", lambda: set(self.node_states().values()) == {"idle"})
-
-    def _set_up_accounting(self, options: ClusterOptions) -> None:
-        def add(*what: str) -> None:
-            self.command("sacctmgr", "--immediate", *what)
-
-        grace = ["PreemptMode=Cancel", f"GraceTime={options.grace_s}"] if options.preemption == "qos" else []
-        add("add", "qos", "fill", "Priority=1", *grace)
-        add("modify", "qos", "normal", "set", "Priority=1000", *(["Preempt=fill"] if grace else []))
-        add("add", "account", "oakum", "Description=oakum", "Organization=oakum")
-        users = ",".join(options.users)
-        add("add", "user", users, "Account=oakum", "DefaultAccount=oakum", "QOS=normal,fill", "DefaultQOS=normal")

@@ -133,3 +133,18 @@ def slurmdbd_conf(folder: Folder, record: Record) -> str:
         "StorageLoc=slurm_accounting",
     ]
     return "\n".join(lines) + "\n"
+
+
+def accounting(options: ClusterOptions) -> str:
+    """What `sacctmgr` is to do, a line for each."""
+    fill = preempts = ""
+    if options.preemption == "qos":
+        fill, preempts = f"PreemptMode=Cancel GraceTime={options.grace_s}", "Preempt=fill"
+    lines = [
+        f"add cluster {CLUSTER_NAME}",
+        f"add qos fill Priority=1 {fill}",
+        f"modify qos normal set Priority=1000 {preempts}",
+        "add account oakum Description=oakum Organization=oakum",
+        f"add user {','.join(options.users)} Account=oakum DefaultAccount=oakum QOS=normal,fill DefaultQOS=normal",
+    ]
+    return "\n".join(lines) + "\n"

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slurm_cluster.errors import ClusterError
 from slurm_cluster.options import ClusterOptions
@@ -76,9 +77,8 @@ class Folder:
             return None
         except (OSError, ValueError) as error:
             raise ClusterError(f"{self._record} cannot be read ({error}): remove {self.path} by hand") from error
-        given = document.pop("options")
-        options = ClusterOptions(**{key: tuple(v) if isinstance(v, list) else v for key, v in given.items()})
-        return Record(**(document | {"node_ports": tuple(document["node_ports"]), "options": options}))
+        options = ClusterOptions(**_with_tuples(document.pop("options")))
+        return Record(**_with_tuples(document), options=options)
 
     def write_record(self, record: Record) -> None:
         """Write it down, whole or not at all."""
@@ -112,6 +112,10 @@ class Folder:
                     return
             finally:
                 os.close(descriptor)
+
+
+def _with_tuples(document: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in document.items()}
 
 
 def new_mark() -> str:
