@@ -108,7 +108,8 @@ code=000
 slow=
 rests || post "$LIMIT_S" "$GUARD_S" "{\"events\":[$event]}"
 if [ "$code" = 204 ]; then
-    for folder in "$SPOOL/$PLACE" "$FALLBACK-$PLACE"; do
+    # Memory first: what is on a disk that has become read-only is sent for ever.
+    for folder in "$FALLBACK-$PLACE" "$SPOOL/$PLACE"; do
         send_kept "$folder" "$MOST_AT_ONCE" "$KEPT_LIMIT_S" "$KEPT_GUARD_S"
         [ "$num_sent" = 0 ] || exit 0
     done
