@@ -21,7 +21,7 @@ from oakum_service.schedulers.slurm.nodes import WireNode, to_node
 from oakum_service.schedulers.slurm.reservations import WireReservation, to_reservation
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation
 
-_PLACE = re.compile(r"\$\.\w+\[(\d+)\](?:\.(\w+))?")
+_PLACE = re.compile(r"\$\.(\w+)\[(\d+)\](?:\.(\w+))?")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 Wire = TypeVar("Wire")
@@ -171,14 +171,20 @@ def _decode(decoder: msgspec.json.Decoder[Value], body: bytes, origin: Origin) -
 def _explained(kind: _Kind[Any, Any], body: bytes, origin: Origin, error: Exception) -> PayloadError:
     """Name the item and the value; decoding them a second time costs nothing while all is well."""
     place = _PLACE.search(str(error))
-    if place is None:
+    item = _item(body, place[1], int(place[2])) if place else None
+    if place is None or not isinstance(item, dict):
         return PayloadError(f"{origin} cannot be read: {error}")
-    raw = msgspec.json.decode(body.decode(errors="replace"), type=dict[str, msgspec.Raw])[kind.key]
-    item = msgspec.json.decode(msgspec.json.decode(raw, type=list[msgspec.Raw])[int(place[1])])
-    if not isinstance(item, dict):
-        return PayloadError(f"{origin}, {kind.one} number {place[1]} is {shown(item)}, expected an object")
     missing = _MISSING.search(str(error))
-    field = place[2] or (missing[1] if missing else "it")
-    name = item.get(kind.id_field, f"number {place[1]}")
+    field = place[3] or (missing[1] if missing else "it")
+    name = item.get(kind.id_field, f"number {place[2]}")
     value = shown(item[field]) if field in item else "missing"
     return PayloadError(f"{origin}, {kind.one} {name}: {field} is {value}; {error}")
+
+
+def _item(body: bytes, key: str, index: int) -> Any:
+    """One item of a list in an answer, None where the rest of the answer is no JSON either."""
+    try:
+        raw = msgspec.json.decode(body.decode(errors="replace"), type=dict[str, msgspec.Raw])[key]
+        return msgspec.json.decode(msgspec.json.decode(raw, type=list[msgspec.Raw])[index])
+    except (msgspec.DecodeError, LookupError):
+        return None
