@@ -49,7 +49,7 @@ class Hooks:
             "SLURM_JOB_END_TIME": str(int(time.time()) + 3600),
         }
         if hook.on_nodes:
-            environment |= {"SLURMD_NODENAME": "n1"}
+            environment |= {"SLURMD_NODENAME": "n1", "SLURM_NODELIST": environment.pop("SLURM_JOB_NODELIST")}
         else:
             environment |= {"SLURM_JOB_RESTART_COUNT": "0", "SLURM_CLUSTER_NAME": "test"}
         return run_alone(self.made.folder / hook, environment | variables)

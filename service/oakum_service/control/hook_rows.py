@@ -59,8 +59,8 @@ def write_reports(session: Session, reports: list[HookReport], now: float) -> Wr
         row.add(report, now)
         if result is not Result.TAKEN:
             continue
-        # The job's nodes are free when its last hook has run, not when the first node's has.
-        if is_new or report.hook is Hook.EPILOG_SLURMCTLD:
+        # Slurm runs the head node's epilog while the nodes' still run.
+        if is_new or (report.hook is Hook.EPILOG and not grows and row.all_have_ended()):
             events[id(row)] = row
         elif grows:
             grown[id(row)] = row
@@ -99,6 +99,11 @@ class _Row:
         if report.nodes not in self._merged and not parse_nodes(report.nodes).issubset(self._nodes):
             return True
         return bool(report.node) and report.node not in self._nodes
+
+    def all_have_ended(self) -> bool:
+        """Whether the epilog has told on every node: only now are they free."""
+        heard = self._heard.get(Hook.EPILOG)
+        return heard is not None and len(heard) == len(self._nodes)
 
     def add(self, report: HookReport, now: float) -> None:
         """Count the report, and learn from it what is not known yet."""

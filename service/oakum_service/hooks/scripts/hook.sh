@@ -72,7 +72,8 @@ cluster=${SLURM_CLUSTER_NAME:-$CLUSTER}
 case "$cluster" in
     *[!A-Za-z0-9_.-]*) cluster= ;;
 esac
-nodes=${SLURM_JOB_NODELIST:-}
+# The nodes' hooks of Slurm 22.05 have the older name.
+nodes=${SLURM_JOB_NODELIST:-${SLURM_NODELIST:-}}
 case "$nodes" in
     *[!][A-Za-z0-9_.,-]*) nodes= ;;
 esac

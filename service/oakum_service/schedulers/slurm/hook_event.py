@@ -36,5 +36,9 @@ class HookListener(Protocol):
     """A scheduler that wants to be told."""
 
     def on_hook(self, event: HookEvent) -> None:
-        """Called from any thread, possibly again with a longer node list; must not block. An event may be older
-        than the newest snapshot: it is for the listener to compare `at` with when its picture was taken."""
+        """Called from any thread; must not block.
+
+        Called again with a longer node list where no hook knows the whole one, and at a job's end when the last
+        node's epilog has told: until then nodes are completing. An event may be older than the newest snapshot:
+        compare `at` with when that was taken.
+        """
