@@ -1,0 +1,72 @@
+"""The whole preflight, in the order in which an admin would fix things."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+
+from oakum_service.config import Settings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.preflight import limits, node, plugins, preemption
+from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, gather
+from oakum_service.schedulers.slurm.preflight.finding import Finding, Level, error, note, ok
+from oakum_service.schedulers.slurm.sources import open_source
+
+
+def check_cluster(settings: Settings, *, job: bool = True, wait_s: int = 30) -> list[Finding]:
+    """Look at the cluster that the settings name.
+
+    Args:
+        settings: The service's.
+        job: Whether to run a job on a node.
+        wait_s: How long that job may wait for one.
+    """
+    user = _account_name()
+    try:
+        facts = gather(SlurmCommands(settings.slurm), settings.slurm, user)
+    except SchedulerError as failure:
+        return [error("slurmctld", str(failure), "is SLURM_CONF right, and slurmctld up?")]
+    findings = [*judge(facts, settings, user), _state(settings)]
+    if job and facts.partitions.get(settings.slurm.partition, {}).get("State") == "UP":
+        findings += node.check(settings, wait_s)
+    return findings
+
+
+def judge(facts: SiteFacts, settings: Settings, user: str) -> list[Finding]:
+    """What the cluster's configuration means for us."""
+    return [
+        *plugins.check(facts, settings.slurm, user),
+        *limits.check(facts, settings.slurm),
+        *preemption.check(facts, settings.slurm),
+    ]
+
+
+def has_errors(findings: list[Finding]) -> bool:
+    """Whether Oakum should not be run so."""
+    return any(finding.level is Level.ERROR for finding in findings)
+
+
+def _account_name() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return str(os.getuid())
+
+
+def _state(settings: Settings) -> Finding:
+    """Whether the cluster's state can be read the way that the service will read it."""
+    if settings.slurm.state == "push":
+        return note("state", "pushed by `oakum collect`, which says itself what it cannot read")
+    began_s = time.monotonic()
+    try:
+        state = open_source(settings.slurm).read()
+    except SchedulerError as failure:
+        change = ""
+        if settings.slurm.state == "rest":
+            change = "OAKUM_SLURM_REST_URL, and a new JWT: scontrol token username=... lifespan=..."
+        return error("state", str(failure), change)
+    took_s = time.monotonic() - began_s
+    found = f"{len(state.nodes)} nodes, {len(state.jobs)} jobs by {settings.slurm.state} in {took_s:.2f} s"
+    return ok("state", found)

@@ -1,0 +1,138 @@
+"""What Slurm says of its own configuration."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import PayloadError, SchedulerError
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+
+QOS_FIELDS = (
+    "Name",
+    "Preempt",
+    "PreemptMode",
+    "PreemptExemptTime",
+    "GraceTime",
+    "MaxSubmitPU",
+    "MaxSubmitPA",
+    "GrpSubmit",
+    "GrpTRES",
+    "MaxTRESPU",
+    "MaxWall",
+)
+_USER_FIELDS = ("User", "AdminLevel")
+_SETTING = re.compile(r"^(\S+)\s*= ?(.*)$", re.MULTILINE)
+_OPTION = re.compile(r"(\w+)=(\S*)")
+_DURATION = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)|(?:(\d+):)?(\d+)(?:\s*(?:sec|min))?")
+_ENDLESS = frozenset({"UNLIMITED", "INFINITE", "NONE"})
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """One cluster's configuration, as its own words."""
+
+    config: Mapping[str, str]
+    """Of `scontrol show config`."""
+    partitions: Mapping[str, Mapping[str, str]]
+    """Name -> option -> value."""
+    qos: Mapping[str, Mapping[str, str]] | None
+    """Name -> field -> value; None where accounting does not answer."""
+    admin_level: str | None
+    """Of our account: `None`, `Operator`, `Administrator`; None where accounting does not know it."""
+    test_only: str = ""
+    """What `sbatch --test-only` said against a fragment's job; empty: Slurm would take it."""
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    """Command -> why it said nothing."""
+
+    def value(self, name: str) -> str:
+        """Of slurm.conf; empty where it is not set, or not known to this version."""
+        found = self.config.get(name, "").strip()
+        return "" if found in ("(null)", "N/A") else found
+
+
+def read_config(text: str) -> dict[str, str]:
+    """Name -> value. Raises `PayloadError` where this is not what `scontrol show config` writes."""
+    found = {name: value.strip() for name, value in _SETTING.findall(text)}
+    if "SLURM_VERSION" not in found:
+        raise PayloadError(f"`scontrol show config` answered {text[:80]!r}, expected a line SLURM_VERSION = ...")
+    return found
+
+
+def read_partitions(text: str) -> dict[str, dict[str, str]]:
+    """From `scontrol --oneliner --all show partition`: name -> option -> value."""
+    found = (dict(_OPTION.findall(line)) for line in text.splitlines())
+    return {options["PartitionName"]: options for options in found if "PartitionName" in options}
+
+
+def read_rows(text: str, fields: Iterable[str]) -> list[dict[str, str]]:
+    """From `sacctmgr --parsable2 --noheader`."""
+    names = tuple(fields)
+    rows = (line.split("|") for line in text.splitlines() if line)
+    return [dict(zip(names, row, strict=False)) for row in rows if len(row) >= len(names)]
+
+
+def seconds(text: str) -> float | None:
+    """Of `30`, `30 sec`, `10 min`, `00:00:30`, `1-00:00:00`, `UNLIMITED`; None where nothing is set."""
+    if text.strip().upper() in _ENDLESS:
+        return math.inf
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, rest, short_minutes, single = (int(part or 0) for part in match.groups())
+    if text.strip().endswith("min"):
+        return 60.0 * single
+    return float(86400 * days + 3600 * hours + 60 * (minutes + short_minutes) + rest + single)
+
+
+def gather(commands: SlurmCommands, settings: SlurmSettings, user: str) -> SiteFacts:
+    """Ask Slurm. Raises `SchedulerError` where slurmctld does not answer; accounting may be silent."""
+    config = read_config(_text(commands, "scontrol", "show", "config"))
+    partitions = read_partitions(_text(commands, "scontrol", "--oneliner", "--all", "show", "partition"))
+    unanswered: dict[str, str] = {}
+    qos = _accounting(commands, unanswered, "qos", QOS_FIELDS)
+    users = _accounting(commands, unanswered, "user", _USER_FIELDS, user)
+    return SiteFacts(
+        config,
+        partitions,
+        None if qos is None else {row["Name"]: row for row in qos},
+        users[0]["AdminLevel"] if users else None,
+        _test_only(commands, settings) if settings.partition in partitions else "",
+        unanswered,
+    )
+
+
+def _text(commands: SlurmCommands, name: str, *arguments: str) -> str:
+    return commands.run(name, *arguments).decode(errors="replace")
+
+
+def _accounting(
+    commands: SlurmCommands, unanswered: dict[str, str], what: str, fields: tuple[str, ...], *names: str
+) -> list[dict[str, str]] | None:
+    shared = ("--parsable2", "--noheader", "--readonly")
+    try:
+        text = _text(commands, "sacctmgr", *shared, "show", what, *names, f"format={','.join(fields)}")
+    except SchedulerError as failure:
+        unanswered["sacctmgr"] = str(failure)
+        return None
+    return read_rows(text, fields)
+
+
+def submit_options(settings: SlurmSettings) -> list[str]:
+    """The options of `sbatch` and `srun` that every fragment's job has."""
+    given = {"partition": settings.partition, "qos": settings.qos, "account": settings.account}
+    further = {name: value for name, value in settings.options.items() if name not in given}
+    chosen = {name: value for name, value in given.items() if value} | further
+    return ["--nodes=1", "--exclusive", *(f"--{name}={value}" for name, value in chosen.items())]
+
+
+def _test_only(commands: SlurmCommands, settings: SlurmSettings) -> str:
+    limit = f"--time={max(int(settings.time_limit_s // 60), 1)}"
+    try:
+        commands.run("sbatch", "--test-only", limit, *submit_options(settings), given=b"#!/bin/sh\n")
+    except SchedulerError as failure:
+        return str(failure)
+    return ""

@@ -1,0 +1,157 @@
+"""One tiny job on a node: whether a fragment would find there what it needs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from oakum_service.config import Settings
+from oakum_service.errors import CommandFailed, SchedulerError
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.preflight.facts import submit_options
+from oakum_service.schedulers.slurm.preflight.finding import Finding, error, note, ok, warning
+
+_LIMIT_MIN = 3
+_RUN_S = 150.0
+"""Torch may take a minute to be read from a busy shared folder."""
+_REPLY_WITHIN_S = 10.0
+"""A shared folder may show a node's new file late."""
+_URL_TIMEOUT_S = 5.0
+_NO_NODE = ("busy", "immediate", "unable to allocate", "allocation revoked")
+
+
+def check(settings: Settings, wait_s: int) -> list[Finding]:
+    """Run the job, if a node is free within `wait_s` seconds."""
+    url, findings = _service(settings)
+    folder = settings.data_dir.resolve()
+    token = secrets.token_hex(8)
+    try:
+        with _token_file(folder, token):
+            told = _run(settings, wait_s, folder, token, url)
+            return [*findings, *judge(told, folder, url, replied=_replied(folder, token))]
+    except OSError as failure:
+        change = "OAKUM_DATA_DIR: a folder that the nodes share and this account may write"
+        return [*findings, error("shared folder", f"{folder}: {failure}", change)]
+    except CommandFailed as failure:
+        return [*findings, _not_run(failure, wait_s)]
+    except SchedulerError as failure:
+        return [*findings, error("node", str(failure))]
+
+
+def judge(told: dict[str, Any], folder: Path, url: str, *, replied: bool) -> list[Finding]:
+    """What the probe's answers mean."""
+    host = told["host"]
+    return [
+        ok("node", f"{host} ran a job of {sys.executable}"),
+        _shared_folder(told, folder, host, replied),
+        *(
+            _importable(told[name], package, host)
+            for name, package in (("worker", "oakum_worker"), ("torch", "torch"))
+        ),
+        *([_reached(told["url"], url, host)] if told["url"] else []),
+    ]
+
+
+def _shared_folder(told: dict[str, Any], folder: Path, host: str, replied: bool) -> Finding:
+    change = "OAKUM_DATA_DIR: a folder that the nodes share and this account may write"
+    if told["read"]["error"]:
+        return error("shared folder", f"{host} does not see {folder}: {told['read']['error']}", change)
+    if told["write"]["error"]:
+        return error("shared folder", f"{host} may not write {folder}: {told['write']['error']}", change)
+    if not replied:
+        found = f"what {host} writes to {folder} is not seen here within {_REPLY_WITHIN_S:.0f} s"
+        return error("shared folder", found, change)
+    return ok("shared folder", f"{host} reads and writes {folder}")
+
+
+def _importable(told: dict[str, str], package: str, host: str) -> Finding:
+    if told["error"]:
+        change = f"install oakum[worker] for {sys.executable} on the nodes, or in a folder that they share"
+        return error(package, f"not importable on {host}: {told['error']}", change)
+    return ok(package, told["found"])
+
+
+def _reached(told: dict[str, str], url: str, host: str) -> Finding:
+    if told["error"]:
+        change = "OAKUM_HOST=0.0.0.0 and OAKUM_PUBLIC_URL=http://HEAD:8470, a name that the nodes resolve"
+        return error("service", f"{host} does not reach {url}: {told['error']}", change)
+    return ok("service", f"{host} reaches {url}")
+
+
+def _service(settings: Settings) -> tuple[str, list[Finding]]:
+    """The running service's address for the nodes, empty where none runs."""
+    url = settings.public_url or _written_url(settings)
+    try:
+        with urllib.request.urlopen(f"{url}/healthz", timeout=_URL_TIMEOUT_S):
+            return url, []
+    except (OSError, ValueError) as failure:
+        found = f"no service answers at {url} ({failure}): whether nodes reach it is not known"
+        return "", [note("service", found, "start `oakum serve`, then check again")]
+
+
+def _written_url(settings: Settings) -> str:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(settings.service_file.read_text(encoding="utf-8"))["url"])
+    return f"http://{settings.host}:{settings.port}"
+
+
+@contextmanager
+def _token_file(folder: Path, token: str) -> Iterator[None]:
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"check-{token}"
+    try:
+        file.write_text(token, encoding="utf-8")
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+        (folder / f"{file.name}.reply").unlink(missing_ok=True)
+
+
+def _replied(folder: Path, token: str) -> bool:
+    deadline_s = time.monotonic() + _REPLY_WITHIN_S
+    while not (folder / f"check-{token}.reply").exists():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _run(settings: Settings, wait_s: int, folder: Path, token: str, url: str) -> dict[str, Any]:
+    commands = SlurmCommands(settings.slurm.model_copy(update={"command_timeout_s": wait_s + _RUN_S}))
+    name = f"check-oakum-{token}"
+    probe = (files("oakum_service.schedulers.slurm.preflight") / "probe.py").read_text(encoding="utf-8")
+    options = ["--ntasks=1", f"--job-name={name}", f"--time={_LIMIT_MIN}", f"--immediate={wait_s}", "--chdir=/"]
+    command = [sys.executable, "-c", probe, str(folder), token, url]
+    try:
+        output = commands.run("srun", *submit_options(settings.slurm), *options, "--input=none", *command)
+    except CommandFailed:
+        # srun may have been killed, and its job would stay until its time limit.
+        with suppress(SchedulerError):
+            commands.run("scancel", f"--name={name}")
+        raise
+    return _read(output, token)
+
+
+def _read(output: bytes, token: str) -> dict[str, Any]:
+    for line in output.decode(errors="replace").splitlines():
+        with suppress(ValueError):
+            told = json.loads(line)
+            if isinstance(told, dict) and told.get("token") == token:
+                return told
+    raise SchedulerError(f"the job on the node answered {output[-200:]!r}, expected a line of JSON")
+
+
+def _not_run(failure: CommandFailed, wait_s: int) -> Finding:
+    if any(word in failure.last_line.lower() for word in _NO_NODE):
+        found = f"no node was free within {wait_s} s: {failure.last_line}"
+        return warning("node", found, "check again later, or with a longer --wait")
+    return error("node", str(failure), f"is {sys.executable} on the nodes? fragments run by it")

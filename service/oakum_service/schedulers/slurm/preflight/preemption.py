@@ -1,0 +1,180 @@
+"""Whether foreground jobs get nodes back from us at once, and how long our fragments have to leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, seconds
+from oakum_service.schedulers.slurm.preflight.finding import Finding, error, note, ok, warning
+from oakum_service.schedulers.slurm.snapshot import unfold
+
+SHORT_GRACE_S = 10.0
+"""A fragment leaves within 2 s, but one that holds the last copy of its trainer writes a checkpoint first."""
+_PLUGINS = {"partition": "preempt/partition_prio", "qos": "preempt/qos"}
+_SETTING_OF = {plugin: setting for setting, plugin in _PLUGINS.items()}
+_LOOKS_EVERY_S = 30
+"""slurmctld looks so often for jobs whose grace has ended."""
+_LONG_HANG_S = 120.0
+
+
+def check(facts: SiteFacts, settings: SlurmSettings) -> list[Finding]:
+    """Everything about preemption. Without our partition there is nothing to judge."""
+    partition = facts.partitions.get(settings.partition)
+    if partition is None:
+        return []
+    if settings.preemption == "none":
+        return [_no_preemption(facts), *_other_partitions(facts, settings, partition)]
+    plugin = _plugin(facts, settings)
+    if settings.preemption == "qos":
+        taken, line = _qos(facts, settings)
+    else:
+        taken = [_mode(partition.get("PreemptMode", ""), _partition_line(settings, "PreemptMode=CANCEL"))]
+        line = (partition.get("GraceTime", ""), _partition_line(settings, "GraceTime=60"))
+    return [
+        plugin,
+        *taken,
+        *([_grace(*line, settings)] if line is not None else []),
+        _exemption(facts),
+        *_blocked(facts, settings, partition),
+        *_other_partitions(facts, settings, partition),
+        *([_hanging(facts, line[0])] if line is not None else []),
+    ]
+
+
+def _partition_line(settings: SlurmSettings, option: str) -> str:
+    return f"slurm.conf: PartitionName={settings.partition} ... {option}"
+
+
+def _no_preemption(facts: SiteFacts) -> Finding:
+    plugin = facts.value("PreemptType")
+    if plugin in _SETTING_OF:
+        change = f"OAKUM_SLURM_PREEMPTION={_SETTING_OF[plugin]}"
+        return note("PreemptType", f"{plugin}, which OAKUM_SLURM_PREEMPTION=none leaves unused", change)
+    found = "none: a foreground job that nobody expected waits until a fragment's time limit"
+    return warning("PreemptType", found, "slurm.conf: PreemptType=preempt/partition_prio")
+
+
+def _plugin(facts: SiteFacts, settings: SlurmSettings) -> Finding:
+    plugin, wanted = facts.value("PreemptType"), _PLUGINS[settings.preemption]
+    if plugin == wanted:
+        return ok("PreemptType", plugin)
+    change = f"slurm.conf: PreemptType={wanted}"
+    if plugin in _SETTING_OF:
+        change += f", or OAKUM_SLURM_PREEMPTION={_SETTING_OF[plugin]}"
+    found = f"{plugin}, but OAKUM_SLURM_PREEMPTION={settings.preemption}: foreground jobs would wait for us"
+    return error("PreemptType", found, change)
+
+
+def _qos(facts: SiteFacts, settings: SlurmSettings) -> tuple[list[Finding], tuple[str, str] | None]:
+    if facts.qos is None:
+        return [error("QOS", f"unknown: {facts.unanswered.get('sacctmgr', 'there is no accounting')}")], None
+    name = settings.qos or ""
+    if name not in facts.qos:
+        given = f"there is no QOS {name!r}" if name else "OAKUM_SLURM_QOS is not set"
+        return [error("QOS", given, f"sacctmgr add qos {name or 'fill'}; OAKUM_SLURM_QOS={name or 'fill'}")], None
+    row = facts.qos[name]
+    preemptors = sorted(other for other, its in facts.qos.items() if name in its["Preempt"].split(","))
+    mode = row["PreemptMode"]
+    effective = facts.value("PreemptMode") if mode in ("", "cluster") else mode
+    findings = [_mode(effective, f"sacctmgr modify qos {name} set PreemptMode=cancel")]
+    if preemptors:
+        findings.append(ok("QOS", f"{name} gives way to {', '.join(preemptors)}"))
+    else:
+        findings.append(error("QOS", f"no QOS preempts {name}", f"sacctmgr modify qos normal set Preempt+={name}"))
+    exempt = row["PreemptExemptTime"]
+    if seconds(exempt):
+        change = f"sacctmgr modify qos {name} set PreemptExemptTime=0"
+        findings.append(error("PreemptExemptTime", f"{exempt} for QOS {name}: so long we keep our nodes", change))
+    return findings, (row["GraceTime"], f"sacctmgr modify qos {name} set GraceTime=60")
+
+
+def _mode(mode: str, change: str) -> Finding:
+    words = set(mode.upper().split(","))
+    if "CANCEL" in words:
+        return ok("PreemptMode", mode)
+    if "REQUEUE" in words:
+        found = f"{mode}: fragments are submitted with --no-requeue, so that Slurm cannot do that with them"
+        return warning("PreemptMode", found, change)
+    if "SUSPEND" in words:
+        return error("PreemptMode", f"{mode}: a suspended fragment keeps the node's memory and GPUs", change)
+    return error("PreemptMode", f"{mode or 'not set'}: our jobs are never preempted, foreground jobs wait", change)
+
+
+def _grace(given: str, change: str, settings: SlurmSettings) -> Finding:
+    grace_s = seconds(given) or 0.0
+    if grace_s == 0:
+        found = "0: a preempted fragment is killed at once, and its trainer goes back to its last checkpoint"
+        return warning("GraceTime", found, change)
+    if grace_s < SHORT_GRACE_S:
+        return warning("GraceTime", f"{grace_s:.0f} s: less than 2 s and the time to write a checkpoint", change)
+    if settings.grace_s is not None and settings.grace_s > grace_s:
+        found = f"{grace_s:.0f} s, but OAKUM_SLURM_GRACE_S={settings.grace_s:g}"
+        return error("GraceTime", found, f"{change.replace('=60', f'={settings.grace_s:.0f}')}, or unset it")
+    return ok("GraceTime", f"{grace_s:.0f} s from SIGTERM to SIGKILL")
+
+
+def _exemption(facts: SiteFacts) -> Finding:
+    given = facts.value("PreemptExemptTime")
+    if seconds(given):
+        found = f"{given}: so long after its start a fragment keeps its node"
+        return error("PreemptExemptTime", found, "slurm.conf: PreemptExemptTime=0")
+    return ok("PreemptExemptTime", "0: a fragment gives way as soon as it runs")
+
+
+def _blocked(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[Finding]:
+    findings = []
+    if partition.get("ExclusiveUser", "NO") != "NO":
+        found = "YES: Slurm preempts no job for one of another user"
+        findings.append(error("ExclusiveUser", found, _partition_line(settings, "ExclusiveUser=NO")))
+    if partition.get("OverSubscribe", "NO").startswith(("FORCE", "YES")):
+        found = f"{partition['OverSubscribe']}: other jobs may share the node of a fragment"
+        findings.append(warning("OverSubscribe", found, _partition_line(settings, "OverSubscribe=EXCLUSIVE")))
+    labels = facts.value("MCSPlugin")
+    if labels not in ("", "mcs/none"):
+        found = f"{labels}: Slurm preempts no job for one with another label"
+        findings.append(warning("MCSPlugin", found, "slurm.conf: MCSPlugin=mcs/none"))
+    return findings
+
+
+def _other_partitions(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[Finding]:
+    try:
+        ours = set(unfold(_nodes(partition)))
+        sharing = {
+            name: int(options.get("PriorityTier", "1"))
+            for name, options in facts.partitions.items()
+            if name != settings.partition and not ours.isdisjoint(unfold(_nodes(options)))
+        }
+    except SchedulerError as failure:
+        return [error("PriorityTier", str(failure))]
+    tier = int(partition.get("PriorityTier", "1"))
+    if not sharing:
+        return [note("PriorityTier", f"no other partition has nodes of {settings.partition}")]
+    by_tier = settings.preemption == "partition"
+    waiting = sorted(name for name, other in sharing.items() if other < tier or (by_tier and other == tier))
+    if waiting:
+        found = f"{tier}; the jobs of {', '.join(f'{name} ({sharing[name]})' for name in waiting)} wait for ours"
+        return [(error if by_tier else warning)("PriorityTier", found, _above(waiting, tier))]
+    others = ", ".join(f"{name} {sharing[name]}" for name in sorted(sharing))
+    return [ok("PriorityTier", f"{settings.partition} {tier}; with nodes in common: {others}")]
+
+
+def _nodes(options: Mapping[str, str]) -> str:
+    nodes = options.get("Nodes", "")
+    return "" if nodes == "(null)" else nodes
+
+
+def _above(names: list[str], tier: int) -> str:
+    return "slurm.conf: " + ", ".join(
+        f"PartitionName={name} ... PriorityTier={max(100, tier + 1)}" for name in names
+    )
+
+
+def _hanging(facts: SiteFacts, grace: str) -> Finding:
+    wait_s = seconds(facts.value("KillWait")) or 0.0
+    most_s = (seconds(grace) or 0.0) + wait_s + _LOOKS_EVERY_S
+    found = f"{wait_s:.0f} s: a fragment that hangs holds its node for {most_s:.0f} s at most"
+    return (
+        warning("KillWait", found, "slurm.conf: KillWait=30") if most_s > _LONG_HANG_S else ok("KillWait", found)
+    )
