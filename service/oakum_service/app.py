@@ -23,7 +23,7 @@ def create_app(context: Context) -> FastAPI:
         redoc_url=None,
     )
     app.state.context = context
-    app.state.hooks = hooks.open_journal(context)
+    app.state.hooks, app.state.posters = hooks.open_journal(context), {}
     problems.install(app)
     app.add_middleware(BodyLimit)
     for module in (trainers, cluster, plans, events, fragments, hold, hooks, metrics):

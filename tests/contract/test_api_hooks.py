@@ -18,7 +18,7 @@ from contract.api_under_test import ApiUnderTest, FakeScheduler, problem_of
 from oakum_service.api.auth import Role
 from oakum_service.control.hook_rows import STALE_S
 from oakum_service.control.retention import forget
-from oakum_service.db.models import HookEventRecord
+from oakum_service.db.models import ApiToken, HookEventRecord
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from running_service import wait_until
 
@@ -277,6 +277,38 @@ def test_more_than_a_thousand_at_once_are_refused(api: ApiUnderTest) -> None:
 def test_a_field_that_is_not_known_here_is_left_alone(api: ApiUnderTest) -> None:
     send(api, told_by("prolog_slurmctld", newer="thing"))
     assert len(rows(api)) == 1
+
+
+def test_a_busy_database_is_said_in_good_time_and_loses_nothing(
+    api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oakum_service.api.hooks._PATIENCE_S", 0.05)
+    with api.sessions.begin() as session:
+        session.execute(text("SELECT 1"))
+        response = api.hook.post(PATH, json={"events": [told_by("prolog_slurmctld")]})
+        assert problem_of(response, 503)["detail"] == "the database is busy: send the events again later"
+    wait_until("it is written all the same", lambda: [row.count for row in rows(api)] == [1], 10.0)
+    monkeypatch.undo()
+    send(api, told_by("prolog_slurmctld"))
+    assert [row.count for row in rows(api)] == [1]
+
+
+def test_a_revoked_token_of_a_hook_is_good_for_seconds_only(
+    api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oakum_service.api.auth._REMEMBERED_S", -1.0)
+    send(api)
+    with api.sessions.begin() as session:
+        session.query(ApiToken).where(ApiToken.name == "slurm-hooks").delete()
+    problem_of(api.hook.post(PATH, json={"events": []}), 401)
+
+
+def test_a_token_that_is_remembered_lends_nothing_to_others(api: ApiUnderTest) -> None:
+    send(api)
+    problem_of(api.viewer.post(PATH, json={"events": []}), 403)
+    problem_of(api.anonymous.post(PATH, json={"events": []}), 401)
+    problem_of(api.client("oakum-guessed").post(PATH, json={"events": []}), 401)
+    send(api)
 
 
 def test_rows_are_forgotten_after_a_day(api: ApiUnderTest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from http import HTTPStatus
 from typing import Annotated
@@ -13,11 +14,14 @@ from oakum_service.api.auth import Poster
 from oakum_service.api.context import Context
 from oakum_service.control.hook_events import HookJournal
 from oakum_service.control.hook_report import Hook, HookReport, check_nodes
+from oakum_service.errors import ServiceError
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookListener
 
 router = APIRouter(prefix="/v1/hooks", tags=["hooks"])
 
 _MOST_AT_ONCE = 1000
+_PATIENCE_S = 2.0
+"""No hook waits longer for its answer."""
 
 
 _Name = Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]*$")]
@@ -84,10 +88,15 @@ def open_journal(context: Context) -> HookJournal:
 
 
 @router.post("/slurm", status_code=HTTPStatus.NO_CONTENT)
-def take_hook_events(documents: HookDocuments, _: Poster, request: Request) -> None:
+async def take_hook_events(documents: HookDocuments, _: Poster, request: Request) -> None:
     """Take in what hooks tell. Each is counted once, however often it is sent; an empty list tries the token."""
     journal = request.app.state.hooks
     assert isinstance(journal, HookJournal)
-    if documents.events:
-        now = time.time()
-        journal.take([document.report(now) for document in documents.events])
+    if not documents.events:
+        return
+    now = time.time()
+    written = journal.submit([document.report(now) for document in documents.events])
+    try:
+        await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(written)), _PATIENCE_S)
+    except TimeoutError as error:
+        raise ServiceError("the database is busy: send the events again later") from error

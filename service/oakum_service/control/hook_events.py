@@ -10,31 +10,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from prometheus_client import Counter
+from prometheus_client import Counter as Metric
 
 from oakum_service.control.hook_report import HookReport
 from oakum_service.control.hook_rows import Result, write_reports
 from oakum_service.db.engine import Sessions
-from oakum_service.errors import ServiceError
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 
 _log = logging.getLogger("oakum")
 _GROWTH_S = 0.5
 """Hooks that each tell of another node of a job are one event for so long."""
-_PATIENCE_S = 2.0
-"""No hook waits longer for its answer."""
-_EVENTS = Counter("oakum_hook_events", "What Slurm's hooks have told, by what became of it.", ["hook", "result"])
+_EVENTS = Metric("oakum_hook_events", "What Slurm's hooks have told, by what became of it.", ["hook", "result"])
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class _Waiting:
-    """Reports of one request, and what became of them once they are written."""
+    """Reports of one request, and what will have become of them once they are written."""
 
     reports: list[HookReport]
-    results: list[Result] | None = None
+    results: Future[list[Result]]
 
 
 class HookJournal:
@@ -45,45 +44,45 @@ class HookJournal:
         self._sessions = sessions
         self._tell_unsafe = tell
         self._growth = _Growth(self._tell)
-        self._joining = threading.Lock()
+        self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
-        self._writing = threading.Lock()
+        self._is_writing = False
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="hooks")
 
-    def take(self, reports: list[HookReport]) -> list[Result]:
-        """Write the reports down, together with those of whoever waits for that; tell of what is new.
-
-        Raises `ServiceError` when the database is busy for too long: the sender has left by then, and sends again.
-        """
-        mine = _Waiting(reports)
-        self._join(mine)
-        if not self._writing.acquire(timeout=_PATIENCE_S):
-            raise ServiceError("the database is busy: send the events again later")
-        try:
-            if mine.results is None:
-                self._join(mine)
-                self._write_all()
-        finally:
-            self._writing.release()
-        assert mine.results is not None
-        return mine.results
-
-    def _join(self, mine: _Waiting) -> None:
-        """Wait with the others; again, where whoever wrote for all has failed."""
-        with self._joining:
-            if mine not in self._waiting:
-                self._waiting.append(mine)
+    def submit(self, reports: list[HookReport]) -> Future[list[Result]]:
+        """Have the reports written down, together with those of whoever comes before that is done; then tell of
+        what is new. The future has the database's error where it cannot be written: nobody is told then."""
+        results: Future[list[Result]] = Future()
+        with self._lock:
+            self._waiting.append(_Waiting(reports, results))
+            begins = not self._is_writing
+            self._is_writing = True
+        if begins:
+            self._writer.submit(self._write_all)
+        return results
 
     def _write_all(self) -> None:
-        with self._joining:
-            waiting, self._waiting = self._waiting, []
+        while True:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+                self._is_writing = bool(waiting)
+            if not waiting:
+                return
+            try:
+                self._write([report for one in waiting for report in one.reports], waiting)
+            except Exception as error:
+                for one in waiting:
+                    one.results.set_exception(error)
+
+    def _write(self, reports: list[HookReport], waiting: list[_Waiting]) -> None:
         with self._sessions.begin() as session:
-            reports = [report for one in waiting for report in one.reports]
             written = write_reports(session, reports, time.time())
         results = iter(written.results)
         for one in waiting:
-            one.results = [next(results) for _ in one.reports]
-        for report, result in zip(reports, written.results, strict=True):
-            _EVENTS.labels(report.hook, result).inc()
+            # Nobody may cancel it: who has given up waiting has been written down all the same.
+            one.results.set_result([next(results) for _ in one.reports])
+        for (hook, result), count in Counter(zip((r.hook for r in reports), written.results, strict=True)).items():
+            _EVENTS.labels(hook, result).inc(count)
         for event in written.events:
             self._tell(event)
         for event in written.grown:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -17,9 +16,7 @@ from oakum_service.control.hook_report import Hook, HookReport, check_nodes, par
 from oakum_service.control.hook_rows import Result
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models import HookEventRecord
-from oakum_service.errors import ServiceError
 from oakum_service.schedulers.slurm.hook_event import HookEvent
-from running_service import wait_until
 
 
 class GatedSessions:
@@ -62,71 +59,27 @@ def heard(sessions: Sessions) -> list[tuple[int, str]]:
 def test_those_who_come_while_one_writes_are_written_together(sessions: Sessions) -> None:
     gated = GatedSessions(sessions, fails=False)
     journal, told = journal_over(gated)
-    with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(journal.take, [prolog("n1")])
-        assert gated.entered.wait(10.0)
-        rest = [threads.submit(journal.take, [prolog(f"n{number}")]) for number in range(2, 10)]
-        wait_until("the others wait", lambda: len(journal._waiting) == 8, 10.0)
-        gated.gate.set()
-        assert [one.result(10.0) for one in (first, *rest)] == [[Result.TAKEN]] * 9
+    first = journal.submit([prolog("n1")])
+    assert gated.entered.wait(10.0)
+    rest = [journal.submit([prolog(f"n{number}")]) for number in range(2, 10)]
+    gated.gate.set()
+    assert [one.result(10.0) for one in (first, *rest)] == [[Result.TAKEN]] * 9
     assert gated.transactions == 2
     assert (heard(sessions), len(told)) == ([(9, "n[1-9]")], 1)
 
 
-def test_those_who_waited_for_a_write_that_failed_are_written_all_the_same(sessions: Sessions) -> None:
+def test_a_write_that_fails_is_an_error_for_those_in_it_and_for_nobody_else(sessions: Sessions) -> None:
     gated = GatedSessions(sessions, fails=True)
     journal, told = journal_over(gated)
-    with ThreadPoolExecutor(9) as threads:
-        first = threads.submit(journal.take, [prolog("n1")])
-        assert gated.entered.wait(10.0)
-        rest = [threads.submit(journal.take, [prolog(f"n{number}")]) for number in range(2, 10)]
-        wait_until("the others wait", lambda: len(journal._waiting) == 8, 10.0)
-        gated.gate.set()
-        with pytest.raises(OSError, match="disk full"):
-            first.result(10.0)
-        assert [one.result(10.0) for one in rest] == [[Result.TAKEN]] * 8
-    assert journal.take([prolog("n1"), prolog("n2")]) == [Result.TAKEN, Result.DUPLICATE]
+    first = journal.submit([prolog("n1")])
+    assert gated.entered.wait(10.0)
+    rest = [journal.submit([prolog(f"n{number}")]) for number in range(2, 10)]
+    gated.gate.set()
+    with pytest.raises(OSError, match="disk full"):
+        first.result(10.0)
+    assert [one.result(10.0) for one in rest] == [[Result.TAKEN]] * 8
+    assert journal.submit([prolog("n1"), prolog("n2")]).result(10.0) == [Result.TAKEN, Result.DUPLICATE]
     assert (heard(sessions), len(told)) == ([(9, "n[1-9]")], 1)
-
-
-def test_a_write_that_fails_for_all_who_had_joined_it_is_tried_again_by_each(sessions: Sessions) -> None:
-    class FailingTwice(GatedSessions):
-        @contextmanager
-        def begin(self) -> Iterator[Session]:
-            with super().begin() as session:
-                yield session
-                if self.transactions == 2:
-                    raise OSError("disk full")
-
-    gated = FailingTwice(sessions, fails=False)
-    journal, _ = journal_over(gated)
-    with ThreadPoolExecutor(4) as threads:
-        first = threads.submit(journal.take, [prolog("n1")])
-        assert gated.entered.wait(10.0)
-        rest = [threads.submit(journal.take, [prolog(f"n{number}")]) for number in (2, 3, 4)]
-        wait_until("the others wait", lambda: len(journal._waiting) == 3, 10.0)
-        gated.gate.set()
-        first.result(10.0)
-        errors = [one.exception(10.0) for one in rest]
-    assert sorted(str(error) for error in errors) == ["None", "None", "disk full"]
-    assert [count for count, _ in heard(sessions)] in ([3], [4])
-
-
-def test_a_busy_database_is_said_in_good_time_and_loses_nothing(
-    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("oakum_service.control.hook_events._PATIENCE_S", 0.05)
-    gated = GatedSessions(sessions, fails=False)
-    journal, _ = journal_over(gated)
-    with ThreadPoolExecutor(1) as threads:
-        first = threads.submit(journal.take, [prolog("n1")])
-        assert gated.entered.wait(10.0)
-        with pytest.raises(ServiceError, match="the database is busy: send the events again later"):
-            journal.take([prolog("n2")])
-        gated.gate.set()
-        first.result(10.0)
-    journal.take([prolog("n2")])
-    assert heard(sessions) == [(2, "n[1-2]")]
 
 
 @pytest.mark.parametrize(
