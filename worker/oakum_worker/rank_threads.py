@@ -16,6 +16,7 @@ from oakum_worker.keeper import Keeper
 from oakum_worker.membership import Mailbox
 from oakum_worker.protocol import Phase
 from oakum_worker.reporter import ProgressReporter
+from oakum_worker.step_clock import StepClock, waits_for_others
 from oakum_worker.trainer import TrainingLoop
 
 _PULSE_S = 0.5
@@ -66,7 +67,8 @@ class Commands:
 
 def give_signs_of_life(news: NewsWriter, loop: TrainingLoop, step_timeout_s: float) -> None:
     """Until the task's code takes longer for one step than any step may."""
-    while loop.computing_s <= step_timeout_s:
+    clock = StepClock(lambda: loop.computing_since_s, waits_for_others)
+    while not clock.exceeds(step_timeout_s):
         news.send()
         time.sleep(_PULSE_S)
     news.send(hangs=True, warning=f"a step had not ended after {step_timeout_s:g} s (step_timeout_s)")

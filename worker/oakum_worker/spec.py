@@ -148,7 +148,8 @@ class TrainerSpec(Strict):
     adaptive_batch: AdaptiveBatchSpec | None = None
     """Instead of a schedule: `global_batch` is the first and smallest batch."""
     step_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
-    """A rank that computes for longer without an end, in the task's code, is taken for hung and replaced."""
+    """A rank that is longer at one step, in the task's code, is taken for hung and replaced. Where it waits for
+    other ranks in there, as ranks of a sharded trainer do, that does not count."""
 
     @field_validator("name")
     @classmethod

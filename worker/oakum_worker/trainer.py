@@ -91,7 +91,8 @@ class TrainingLoop:
         """Whether the group has been broken from outside, which a collective on GPUs does not tell."""
         self.is_evaluating = False
         """Whether the task's `evaluate` runs, which may put other weights into the model for the time."""
-        self._computing_since_s: float | None = None
+        self.computing_since_s: float | None = None
+        """When the task's code began with the present step or evaluation, in monotonic time; else None."""
         try:
             dismantle(self.state_dict())
         except TypeError as error:
@@ -155,7 +156,7 @@ class TrainingLoop:
             with self._forward.loss(cursor, positions, indices) as loss:
                 scale = self._updater.loss_scale
                 self.engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
-        self._computing_since_s = None  # from here on it may be others that this rank waits for
+        self.computing_since_s = None  # from here on it may be others that this rank waits for
         reduced = self.engine.finish()
         if self._device.type != "cpu" and self.is_over():
             raise GroupError("the generation was declared over during a step: what its collectives gave is void")
@@ -167,17 +168,11 @@ class TrainingLoop:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
-        self._computing_since_s = time.monotonic()
+        self.computing_since_s = time.monotonic()
         try:
             yield
         finally:
-            self._computing_since_s = None
-
-    @property
-    def computing_s(self) -> float:
-        """For how long the task's code has been running in the present step or evaluation. Any thread may ask."""
-        since_s = self._computing_since_s
-        return 0.0 if since_s is None else time.monotonic() - since_s
+            self.computing_since_s = None
 
     def _chunks(self, num_samples: int) -> list[Chunk]:
         """The micro-batches that this rank computes of a global batch; none where it has no share."""

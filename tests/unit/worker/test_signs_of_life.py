@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import threading
+from queue import SimpleQueue
+from typing import Any
 
-from oakum_worker import rank_handle
+import pytest
+import torch.distributed as dist
+
+from oakum_worker import rank_handle, step_clock
+from oakum_worker.step_clock import StepClock, waits_for_others
 
 
 class Clock:
@@ -19,6 +25,7 @@ class Clock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     fake = Clock()
     monkeypatch.setattr(rank_handle, "time", fake)
+    monkeypatch.setattr(step_clock, "time", fake)
     return fake
 
 
@@ -46,3 +53,77 @@ def test_a_sign_of_life_begins_the_count_anew(clock: Clock) -> None:
         clock.now_s += 4.9
         assert not pulse.stopped(5.0, cpu_s=0.0)
         pulse.beat()
+
+
+def time_until_hung(clock: Clock, waits: str, limit_s: float) -> float | None:
+    """After which time of a step it is too long; `waits` has a `w` for each second that others hold it up."""
+    began_s = clock.now_s
+    seconds = iter(waits)
+    step = StepClock(lambda: began_s, lambda: next(seconds) == "w")
+    for _ in waits:
+        clock.now_s += 1.0
+        if step.exceeds(limit_s):
+            return clock.now_s - began_s
+    return None
+
+
+def test_a_step_hangs_by_the_time_that_it_does_not_wait_for_others(clock: Clock) -> None:
+    assert time_until_hung(clock, "ooooooo", 5.0) == 6.0
+    assert time_until_hung(clock, "wwwwwwwwwwwww", 5.0) is None
+    assert time_until_hung(clock, "oowwwwwwwoooooo", 5.0) == 13.0
+    assert time_until_hung(clock, "owowowowowow", 5.0) == 11.0
+
+
+def test_a_wait_that_nothing_ends_hangs_as_well(clock: Clock) -> None:
+    assert time_until_hung(clock, "w" * 60, 5.0) == 51.0
+
+
+def test_each_step_is_counted_anew_and_none_between_steps(clock: Clock) -> None:
+    looks = [  # at which time, the step that runs, whether others hold it up
+        (103.0, 100.0, True),
+        (104.0, None, False),
+        (107.0, 105.0, False),
+        (110.0, 105.0, False),
+        (110.5, 105.0, False),
+    ]
+    steps, waits = (
+        iter(column) for column in ([look[1] for look in looks], [look[2] for look in looks if look[1]])
+    )
+    step = StepClock(lambda: next(steps), lambda: next(waits))
+    answers = []
+    for clock.now_s, _, _ in looks:
+        answers.append(step.exceeds(5.0))
+    assert answers == [False] * 4 + [True]
+
+
+def as_if_of_torch(source: str) -> dict[str, Any]:
+    """What the source defines, as part of torch's code for collectives."""
+    names: dict[str, Any] = {}
+    exec(compile(source, f"{dist.__path__[0]}/made_up.py", "exec"), names)
+    return names
+
+
+def seen_while(run: Any) -> bool:
+    """Whether the main thread is seen to wait while it is in `run(entered, left)`."""
+    entered, left, seen = SimpleQueue[None](), SimpleQueue[None](), SimpleQueue[bool]()
+
+    def look() -> None:
+        entered.get()
+        seen.put(waits_for_others())
+        left.put(None)
+
+    threading.Thread(target=look).start()
+    run(entered, left)
+    return seen.get()
+
+
+def test_a_thread_waits_where_the_innermost_code_is_that_of_collectives() -> None:
+    def meet(entered: SimpleQueue[None], left: SimpleQueue[None]) -> None:
+        entered.put(None)
+        left.get()
+
+    collective = as_if_of_torch("def run(entered, left):\n    entered.put(None)\n    left.get()")["run"]
+    around_the_task = as_if_of_torch("def call(inner, entered, left):\n    inner(entered, left)")["call"]
+    assert seen_while(collective)
+    assert not seen_while(meet)
+    assert not seen_while(lambda entered, left: around_the_task(meet, entered, left))
