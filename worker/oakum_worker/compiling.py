@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from oakum_worker.buffers import BufferSnapshot
+from oakum_worker.boundary import BoundarySnapshot
 from oakum_worker.task import Task
 
 
@@ -29,14 +29,14 @@ def compile_forward(
     """Compile the model's forward and backward for batches of two samples and more.
 
     Tries them on batches of `num_samples` and one less, within `context(size)`, which has to be that of the steps
-    to come; takes as long as compiling takes, and leaves parameters, buffers and gradients as they were. Returns
-    None, or why it could not be done (no C++ compiler, say): the model then stays as it was.
+    to come; takes as long as compiling takes, and leaves the task's state as it was. Returns None, or why it could
+    not be done (no C++ compiler, say): the model then stays as it was.
     """
     model = task.model
     own = vars(model).get("forward")
     compiled = _CompiledForward(model)
-    buffers = BufferSnapshot(model)
-    buffers.take()
+    noted = BoundarySnapshot(task)
+    noted.take()
     model.forward = compiled
     try:
         for size in (max(num_samples, 3), max(num_samples, 3) - 1):
@@ -51,7 +51,7 @@ def compile_forward(
         cause = getattr(error, "inner_exception", error)  # What the compiler said, where dynamo wraps it.
         return f"the model runs uncompiled: {type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
     finally:
-        buffers.restore()
+        noted.restore()
         for parameter in model.parameters():
             parameter.grad = None
     compiled.freeze()

@@ -69,7 +69,8 @@ class Task:
     """Makes a batch from a list of samples. Where it draws random numbers, from torch and with the samples along
     the first dimension, each sample has its own, as in the model."""
     extra_state: Mapping[str, Stateful] = field(default_factory=dict)
-    """By name, what else belongs to the trainer's state: it moves, shrinks, grows and is saved with it."""
+    """By name, what else belongs to the trainer's state: it moves, shrinks, grows and is saved with it. Its
+    `state_dict` is called and copied before each step."""
 
     def read(self, indices: Sequence[int]) -> Any:
         """The batch of the samples at `indices`, in their order; of a stream, of as many as it begins with."""

@@ -19,7 +19,7 @@ from torch import nn
 
 from oakum_worker import state
 from oakum_worker.batch_size import batch_sizes
-from oakum_worker.buffers import BufferSnapshot
+from oakum_worker.boundary import BoundarySnapshot
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.forward_pass import ForwardPass
 from oakum_worker.group import lost_peers
@@ -73,8 +73,8 @@ class TrainingLoop:
         self._cursor = Cursor()
         self._updater = Updater(task, spec)
         self._forward = ForwardPass(task, spec, self._updater.forward)
-        own: dict[str, Stateful] = {"updater": self._updater, "batches": self._batches}
-        self._parts = own | {f"task.{name}": part for name, part in task.extra_state.items()}
+        self._own_parts: dict[str, Stateful] = {"updater": self._updater, "batches": self._batches}
+        self._parts = self._own_parts | {f"task.{name}": part for name, part in task.extra_state.items()}
         self.shards: Shards | None = None
         """Where the trainer is sharded: the task's model and optimizer, laid out anew for each generation."""
         self.engine: GradientReducer | ShardedEngine
@@ -82,7 +82,7 @@ class TrainingLoop:
             self.shards, self.engine = _shard(task)
         else:
             self.engine = GradientReducer(task.model, measure_noise=self._batches.measures_noise)
-        self._buffers = BufferSnapshot(task.model)
+        self._noted = BoundarySnapshot(task)
         self._device = next(task.model.parameters()).device
         self._boundary = threading.Lock()
         """Held while the state is between two steps' values."""
@@ -117,17 +117,18 @@ class TrainingLoop:
         cursor = self._cursor
         num_samples = self._sampler.batch_size(cursor)
         with self._boundary:
-            self._buffers.take()
+            self._noted.take()
             self._in_step = True
         try:
             with self._computing(), self._peers("during a step"):
                 reduced = self._compute_gradients(cursor, num_samples, signal, checkpoint)
         except BaseException:
             with self._boundary:
-                self._buffers.restore()
+                self._noted.restore()
                 self._in_step = False
             raise
         with self._boundary, self._peers("in the optimizer"):
+            self._noted.learn()
             self._update(cursor, num_samples, reduced)
             self._in_step = False
         return StepResult(
@@ -258,12 +259,16 @@ class TrainingLoop:
         """The state of the last finished step, for another thread than the one that trains.
 
         It may come at any moment of a step, also in the middle of a forward pass: weights change only at the
-        step's end, which is held off meanwhile, and buffers are those noted at its beginning.
+        step's end, which is held off meanwhile, and what the task's code changes before that is as noted at its
+        beginning. Raises `TaskError` where it was not, which only the boundary can help.
         """
         with self._boundary:
-            held = self.state_dict()
-            if self._in_step:
-                held["model"] |= {n: copy for n, copy in self._buffers.copies.items() if n in held["model"]}
+            if not self._in_step:
+                yield self.state_dict()
+                return
+            held = state.capture(self.task, self._cursor, self._own_parts)
+            held["model"] |= {n: copy for n, copy in self._noted.model().items() if n in held["model"]}
+            held["parts"] |= {f"task.{name}": part for name, part in self._noted.parts().items()}
             yield held
 
     def load_state_dict(self, loaded: state.State) -> None:
@@ -278,7 +283,7 @@ class TrainingLoop:
     def go_on_from(self, rest: Mapping[str, Any]) -> None:
         """Take up such a state. The task has another model; it and the optimizer have their state already."""
         with self._boundary:
-            self._buffers = BufferSnapshot(self.task.model)
+            self._noted = BoundarySnapshot(self.task)
             self._cursor = state.restore_rest(self.task, rest, self._parts)
 
     def share_state(self, source: int) -> None:

@@ -57,6 +57,24 @@ def test_one_graph_serves_every_share_and_nothing_is_compiled_later(backend: Bac
     assert (backend.graphs, backend.runs) == (1, tried + 4)
 
 
+def test_the_tries_leave_nothing_behind_in_the_tasks_state(backend: Backend) -> None:
+    task = build_task()
+    average = torch.optim.swa_utils.AveragedModel(nn.Linear(1, 1))
+    plain_loss, task.extra_state = task.loss, {"average": average}
+    task.model[0].bias.requires_grad_(False)
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        model[0].bias.data.add_(1.0)
+        average.n_averaged += 1
+        return plain_loss(model, batch)
+
+    task.loss = loss
+    before = task.model[0].bias.clone()
+    assert compile_forward(task, 8, contextlib.nullcontext) is None
+    assert torch.equal(task.model[0].bias, before)
+    assert average.n_averaged == 0
+
+
 def test_what_was_not_tried_runs_uncompiled(backend: Backend) -> None:
     task = build_task()
     compile_forward(task, 8, contextlib.nullcontext)

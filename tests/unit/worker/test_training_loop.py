@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -271,6 +272,121 @@ def test_the_last_finished_step_can_be_taken_in_the_middle_of_the_next() -> None
     assert held == [expected]
     with loop.held_at_boundary() as state:
         assert digest_of(state) == digest(loop) != expected
+
+
+def _decay(p: nn.Parameter) -> None:
+    with torch.no_grad():
+        p.mul_(0.9)
+
+
+def _decay_data(p: nn.Parameter) -> None:
+    p.data.mul_(0.9)
+
+
+def _replace_data(p: nn.Parameter) -> None:
+    p.data = p.data * 0.9
+
+
+DECAYS = pytest.mark.parametrize("decay", [_decay, _decay_data, _replace_data])
+
+
+class Seen:
+    """Counts and collects what the loss was given."""
+
+    def __init__(self) -> None:
+        self.batches, self.sums = 0, torch.zeros(5, dtype=torch.float64)
+
+    def see(self, inputs: torch.Tensor) -> None:
+        self.batches += 1
+        self.sums += inputs.sum(0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return vars(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+
+
+def changing_loop(
+    decay: Callable[[nn.Parameter], None], inside: Callable[[], None], width: int = 8
+) -> TrainingLoop:
+    """Its loss changes parameters that are not trained, and the task's own state, and then calls `inside`."""
+    task = build_task()
+    task.model.add_module("other", nn.Linear(8, width).double().requires_grad_(False))
+    task.model.forward = task.model[:3].forward
+    seen = Seen()
+    task.extra_state = {"seen": seen}
+    plain_loss = task.loss
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        seen.see(batch[0])
+        decay(task.model.other.weight)
+        inside()
+        return plain_loss(model, batch)
+
+    task.loss = loss
+    return TrainingLoop(task, build_spec(micro_batch=4))
+
+
+@DECAYS
+def test_what_the_loss_changes_is_as_it_was_when_a_step_is_looked_at(
+    decay: Callable[[nn.Parameter], None],
+) -> None:
+    held = []
+
+    def look() -> None:
+        with loop.held_at_boundary() as state:
+            held.append(digest_of(state))
+
+    loop = changing_loop(decay, look, width=4)
+    for _ in range(3):
+        expected = digest(loop)
+        train(loop, 1)
+        assert held == [expected] * 2  # once in each micro-batch
+        held.clear()
+
+
+@DECAYS
+def test_what_the_loss_changes_is_as_it_was_when_a_step_is_broken_off(
+    decay: Callable[[nn.Parameter], None],
+) -> None:
+    failing: list[bool] = []
+
+    def fail() -> None:
+        if failing and failing.pop():
+            raise GroupError("a rank was lost")
+
+    loop, untouched = changing_loop(decay, fail, width=4), changing_loop(decay, lambda: None, width=4)
+    train(loop, 2), train(untouched, 2)
+    for _ in range(2):
+        failing[:] = [True, False]  # in the step's second micro-batch
+        with pytest.raises(GroupError):
+            loop.step()
+        assert digest(loop) == digest(untouched)
+    assert train(loop, 2) == train(untouched, 2)
+    assert digest(loop) == digest(untouched)
+
+
+@pytest.mark.parametrize("decay", [_decay, _replace_data])
+def test_a_frozen_backbone_is_copied_only_once_it_is_seen_to_change(decay: Callable[[nn.Parameter], None]) -> None:
+    """It is larger than what is trained; only the first step that changes it cannot be left in its middle."""
+    held, decays = [], [lambda p: None, decay, decay]
+
+    def look() -> None:
+        try:
+            with loop.held_at_boundary() as state:
+                held.append(digest_of(state))
+        except TaskError as error:
+            held.append(str(error))
+
+    loop = changing_loop(lambda p: decays[loop.step_count](p), look, width=99)
+    expected = []
+    for _ in decays:
+        expected += [digest(loop)] * 2
+        train(loop, 1)
+        assert set(loop._noted.model()) == ({"other.weight"} if loop.step_count > 1 else set())
+    expected[2:4] = ["other.weight, which is not trained, changes in this step for the first time"] * 2
+    assert held == expected
 
 
 def test_when_a_step_began_is_seen_while_it_lasts() -> None:
