@@ -215,7 +215,7 @@ class FragmentConfig(_Message):
     """Valid for this fragment's two calls alone."""
     spec: TrainerSpec
     checkpoint_dir: str
-    leave_deadline_s: float = 1.5
+    leave_deadline_s: float = 1.0
     """Seconds from SIGTERM to the agent's exit while other replicas train on."""
     grace_s: float = 10.0
     """Seconds from SIGTERM after which the scheduler kills: the time for a last replica's checkpoint."""

@@ -1,0 +1,212 @@
+"""The service on a real Slurm: holes filled, nodes given back, whatever happens to either of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oakum_service.states import NodeState, TrainerState
+from oakum_worker.spec import TrainerSpec
+from running_service import small_spec, state_of, wait_for_size, wait_until
+from slurm.slurm_service import SlurmService, step_of
+from slurm_site import SlurmSite
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def service(slurm: SlurmSite, tmp_path: Path) -> Iterator[SlurmService]:
+    """A service that watches the cluster; nothing of it is left behind."""
+    running = SlurmService(tmp_path, slurm)
+    yield running
+    slurm.cancel_all()
+    running.end()
+
+
+def endless(name: str, **fields: object) -> TrainerSpec:
+    return small_spec(name, **({"epochs": 100_000, "arguments": {"step_s": 0.02}} | fields))
+
+
+def loss_alone(spec: TrainerSpec, folder: Path) -> float:
+    file = folder / f"{spec.name}.json"
+    file.write_text(spec.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "oakum_worker", "run", spec.entrypoint, "--spec", str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=100, text=True)
+    return float(json.loads(done.stdout)["loss"])
+
+
+def test_two_trainers_fill_the_cluster_give_way_to_every_job_and_end_as_if_alone(
+    slurm: SlurmSite, service: SlurmService, tmp_path: Path
+) -> None:
+    began_at = time.time()
+    client = service.start()
+    specs = [
+        small_spec(name, epochs=20, seed=seed, arguments={"step_s": 0.03})
+        for name, seed in (("first", 3), ("second", 4))
+    ]
+    for spec in specs:
+        client.submit(spec)
+    service.wait_for_jobs(8)
+    wait_until("both train", lambda: all(client.trainer(spec.name).step > 5 for spec in specs))
+    jobs = [slurm.submit_foreground(nodes=nodes, run_s=1.0) for nodes in (6, 1, 3)]
+    for job in jobs:
+        assert slurm.wait_for_end(job) == "COMPLETED"
+    wait_until("both end", lambda: all(state_of(client, spec.name).ended for spec in specs), timeout_s=120.0)
+    for spec in specs:
+        view = client.trainer(spec.name)
+        assert view.state is TrainerState.FINISHED, view.message
+        assert view.loss == pytest.approx(loss_alone(spec, tmp_path), rel=1e-9)
+        assert view.nodes_lost
+    wait_until("no job of ours is left", lambda: not service.running())
+    wait_until("sacct knows", lambda: all(row.end for row in service.jobs()))
+    service.assert_one_at_a_time(began_at)
+    cluster = client.cluster()
+    assert cluster.foreground_jobs_started == len(jobs)
+
+
+def test_a_killed_service_is_missed_by_nobody_and_finds_its_fragments_again(
+    slurm: SlurmSite, service: SlurmService
+) -> None:
+    began_at = time.time()
+    client = service.start()
+    client.submit(endless("elastic"))
+    wait_for_size(client, "elastic", 4)
+    service.kill()
+    job = slurm.submit_foreground(nodes=6, run_s=1.0)
+    slurm.wait_for_end(job)
+    survivors = service.running()
+    client = service.start()
+    [begun] = [e for e in client.recent_events(500).events if e.kind == "service.started"][-1:]
+    assert f"{survivors} fragments adopted, 0 orphans" in begun.message
+    before = step_of(client, "elastic")
+    wait_for_size(client, "elastic", 4)
+    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
+    service.assert_one_at_a_time(began_at)
+
+
+def test_a_hung_service_keeps_no_job_waiting(slurm: SlurmSite, service: SlurmService) -> None:
+    client = service.start()
+    client.submit(endless("elastic", max_nodes=8))
+    wait_for_size(client, "elastic", 8)
+    assert service.process is not None
+    os.kill(service.process.pid, signal.SIGSTOP)
+    job = slurm.submit_foreground(nodes=5, run_s=1.0)
+    assert slurm.wait_for_end(job, timeout_s=20.0) == "COMPLETED"
+    os.kill(service.process.pid, signal.SIGCONT)
+    before = step_of(client, "elastic")
+    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
+    wait_for_size(client, "elastic", 8)
+
+
+def test_training_outlives_a_restart_of_slurmctld_and_a_node_that_goes_down(
+    slurm: SlurmSite, service: SlurmService
+) -> None:
+    began_at = time.time()
+    client = service.start()
+    client.submit(endless("elastic"))
+    wait_for_size(client, "elastic", 4)
+    before = step_of(client, "elastic")
+    slurm.restart_slurmctld()
+    # A node that registers with the new one is put back, whatever it was set to before.
+    slurm.wait_until(
+        "all nodes have registered: {}",
+        lambda: set(slurm.node_states().values()) <= {"idle", "allocated"},
+        now=slurm.node_states,
+    )
+    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
+    lost = client.trainer("elastic").nodes[0]
+    slurm.set_node(lost, "DOWN")
+    # Down alone would only last until it registers again: `ReturnToService=2`.
+    slurm.set_node(lost, "DRAIN")
+    wait_until(
+        "the node is not used",
+        lambda: {n.name: n.state for n in client.nodes().nodes}[lost] is NodeState.UNAVAILABLE,
+    )
+    wait_until("others are", lambda: len((v := client.trainer("elastic")).nodes) == 4 and lost not in v.nodes)
+    slurm.set_node(lost, "RESUME")
+    wait_until(
+        "it is a hole again", lambda: {n.name: n.state for n in client.nodes().nodes}[lost] is NodeState.HOLE
+    )
+    after = step_of(client, "elastic")
+    wait_until("it trains on", lambda: step_of(client, "elastic") > after + 10)
+    service.assert_one_at_a_time(began_at)
+
+
+def test_a_locked_database_keeps_no_job_waiting(slurm: SlurmSite, service: SlurmService) -> None:
+    client = service.start()
+    client.submit(endless("elastic", max_nodes=8))
+    wait_for_size(client, "elastic", 8)
+    database = sqlite3.connect(service.data_dir / "oakum.db", isolation_level=None)
+    database.execute("BEGIN EXCLUSIVE")
+    try:
+        job = slurm.submit_foreground(nodes=5, run_s=1.0)
+        assert slurm.wait_for_end(job, timeout_s=20.0) == "COMPLETED"
+    finally:
+        database.close()
+    before = step_of(client, "elastic")
+    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
+
+
+def test_a_job_that_gets_no_node_is_withdrawn(slurm: SlurmSite, service: SlurmService) -> None:
+    client = service.start()
+    slurm.run("scontrol", "update", "PartitionName=fill", "State=DOWN")
+    try:
+        client.submit(endless("elastic"))
+        waiting = wait_until(
+            "jobs of ours wait", lambda: [j.id for j in slurm.jobs() if j.name.startswith("oakum-")]
+        )
+        for job in waiting:
+            assert slurm.wait_for_end(job) == "CANCELLED"
+    finally:
+        slurm.run("scontrol", "update", "PartitionName=fill", "State=UP")
+    wait_for_size(client, "elastic", 4)
+
+
+def test_a_job_in_our_name_that_nobody_knows_of_is_cancelled(slurm: SlurmSite, service: SlurmService) -> None:
+    """As a submission leaves behind whose answer was lost."""
+    client = service.start()
+    client.submit(endless("elastic", max_nodes=1))
+    wait_for_size(client, "elastic", 1)
+    [known] = [job for job in slurm.jobs() if job.name.startswith("oakum-")]
+    instance = known.name.split("-")[1]
+    orphan = slurm.submit("fill", "sleep 60", name=f"oakum-{instance}-lost")
+    stranger = slurm.submit("fill", "sleep 60", name="oakum-00000000-lost")
+    assert slurm.wait_for_end(orphan) == "CANCELLED"
+    for job in (known.id, stranger):
+        slurm.wait_for_state(job, "RUNNING")
+
+
+def test_a_hold_gives_every_node_back_until_it_ends(slurm: SlurmSite, service: SlurmService) -> None:
+    client = service.start()
+    client.submit(endless("elastic"))
+    wait_for_size(client, "elastic", 4)
+    client.hold("maintenance")
+    wait_until("no job is left", lambda: not service.running())
+    held = client.trainer("elastic")
+    assert (held.state, held.checkpoint_step) == (TrainerState.WAITING, held.step)
+    client.resume()
+    wait_for_size(client, "elastic", 4)
+    assert step_of(client, "elastic") >= held.step
+
+
+def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, tmp_path: Path) -> None:
+    service = SlurmService(tmp_path, slurm, OAKUM_DRY_RUN="true")
+    try:
+        client = service.start()
+        client.submit(endless("elastic"))
+        wait_until("it is planned", lambda: any(e.kind == "plan.made" for e in client.recent_events(50).events))
+        assert len(client.plan().allocations[0].nodes) == 4
+        assert client.cluster().dry_run
+        service.assert_one_at_a_time(time.time())
+        assert not [job for job in slurm.jobs() if job.name.startswith("oakum-")]
+    finally:
+        service.end()
