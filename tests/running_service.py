@@ -61,6 +61,12 @@ class RunningService:
             )
         return wait_until("the service answers", self._client, timeout_s=30.0)
 
+    def client(self) -> OakumClient:
+        """A client of the service that runs."""
+        client = self._client()
+        assert client is not None
+        return client
+
     def _client(self) -> OakumClient | None:
         assert self.process is not None
         assert self.process.poll() is None, self.log_file.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ import pytest
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.spec import TrainerSpec
 from running_service import small_spec, state_of, wait_for_size, wait_until
-from slurm.slurm_service import SlurmService, step_of
+from slurm_service import SlurmService, step_of
 from slurm_site import SlurmSite
 
 pytestmark = pytest.mark.timeout(240)

@@ -21,6 +21,8 @@ from oakum_worker.spec import TrainerSpec
 
 _SIGN_OF_LIFE = News()
 _KILL_S = 2.0
+# Whoever else is on the node comes first: the scheduler's own daemon that wants it back, and our agent that leaves.
+_BEHIND_OTHERS = ("nice", "-n", "5")
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class RankHandle:
         arguments = (self._config_file, self._local_rank, writing, self._memory, after)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "oakum_worker.rank", *map(str, arguments)],
+                [*_BEHIND_OTHERS, sys.executable, "-u", "-m", "oakum_worker.rank", *map(str, arguments)],
                 stdin=subprocess.PIPE,
                 pass_fds=(writing, self._memory),
                 start_new_session=True,
