@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
 from oakum_service.control import journal
@@ -63,20 +63,30 @@ def _write_intervals(session: Session, snapshot: Snapshot) -> None:
         node = present.get(name)
         if node is None or (node.state, node.job) != (row.state, row.job):
             row.end_at = snapshot.taken_at
-    for node in snapshot.nodes:
-        row_now = open_intervals.get(node.name)
-        if row_now is None or row_now.end_at is not None:
-            _begin_interval(session, node, snapshot.taken_at)
+    ended = {name for name, row in open_intervals.items() if row.end_at is not None}
+    begun = [node for node in snapshot.nodes if node.name not in open_intervals or node.name in ended]
+    _begin_intervals(session, begun, snapshot.taken_at)
 
 
-def _begin_interval(session: Session, node: Node, at: float) -> None:
-    session.add(NodeInterval(node=node.name, state=node.state, job=node.job, job_name=node.job_name, start_at=at))
+def _begin_intervals(session: Session, nodes: Sequence[Node], at: float) -> None:
+    """All in two statements: the first snapshot of a large cluster begins as many as it has nodes."""
+    if not nodes:
+        return
+    rows = [
+        {"node": node.name, "state": node.state, "job": node.job, "job_name": node.job_name, "start_at": at}
+        for node in nodes
+    ]
+    session.execute(insert(NodeInterval), rows)
+    journal.record_all(session, [(f"node.{node.state}", node.name, _told(node)) for node in nodes])
+
+
+def _told(node: Node) -> str:
     words = {
         NodeState.HOLE: "is idle",
         NodeState.FOREGROUND: f"goes to foreground job {node.job_name}",
         NodeState.UNAVAILABLE: "is not available",
     }
-    journal.record(session, f"node.{node.state}", node.name, f"{node.name} {words[node.state]}")
+    return f"{node.name} {words[node.state]}"
 
 
 def end_fragments(
