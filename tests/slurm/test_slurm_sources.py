@@ -194,7 +194,7 @@ def test_a_controller_that_is_down_is_an_error_and_its_return_is_not(
     source = make_source(slurm, format, monkeypatch)
     source.read()
     slurm.kill("slurmctld")
-    with pytest.raises(SchedulerError, match=r"scontrol.*--all"):
+    with pytest.raises(SchedulerError, match=r"(scontrol|sinfo).* --all"):
         source.read()
     assert source.cycle_s() is None
     slurm.restart_slurmctld()
