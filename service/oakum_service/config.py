@@ -110,10 +110,18 @@ class SlurmSettings(_FromEnvironment):
     """From SIGTERM to SIGKILL; default: the partition's GraceTime."""
     time_limit_s: Annotated[float, Field(ge=60)] = 4 * 3600.0
     """Longest time limit of a fragment's job; shorter where a foreground job is announced."""
+    unpreempted_limit_s: Annotated[float, Field(ge=60)] = 600.0
+    """The same where Slurm preempts nothing (`preemption: none`): a job that comes unannounced waits at most so
+    long for a node."""
     shortest_s: Annotated[float, Field(ge=60)] = 120.0
     """No fragment is submitted for less."""
     pending_limit_s: Annotated[float, Field(gt=0)] = 30.0
     """A fragment's job that is still pending after so long has lost its node, and is withdrawn."""
+
+    @property
+    def longest_s(self) -> float:
+        """The time limit that holds."""
+        return min(self.time_limit_s, self.unpreempted_limit_s) if self.preemption == "none" else self.time_limit_s
 
 
 class Settings(_FromEnvironment):
