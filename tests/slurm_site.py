@@ -37,7 +37,9 @@ from slurm_cluster.options import ClusterOptions
 
 T = TypeVar("T")
 ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
-_DAEMONS = {"slurmctld": ("slurmctld",), "slurmdbd": ("slurmdbd",), "mariadbd": ("mariadbd",)}
+_PREFIX = "oakum-slurm-"
+_DAEMONS = {"munged", "mariadbd", "slurmdbd", "slurmctld", "slurmscriptd", "slurmd", "slurmrestd"}
+_STRAYS_END_WITHIN_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,9 @@ class SlurmSite:
     @classmethod
     def make(cls, **options: Any) -> SlurmSite:
         """A new cluster in a new folder; `options` are those of `ClusterOptions`."""
+        _remove_abandoned()
         # Not tmp_path: that is closed to other users, and too long a path for unix sockets.
-        folder = Path(tempfile.mkdtemp(prefix="oakum-slurm-"))
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
         folder.chmod(0o755)
         site = cls(folder)
         site.up(**options)
@@ -262,6 +265,15 @@ class SlurmSite:
             self.attempt("scontrol", "delete", f"ReservationName={name}")
         self.set_grace(self.cluster.record().options.grace_s)
         self.wait_until("every node is idle: {}", self._make_idle, 60.0, self.node_states)
+        self._end_strays()
+
+    def _end_strays(self) -> None:
+        """End what runs on though no job is left: a slurmctld that was killed may have forgotten its job."""
+        deadline_s = time.monotonic() + _STRAYS_END_WITHIN_S
+        while strays := [pid for pid, comm in self.processes().items() if comm not in _DAEMONS]:
+            if time.monotonic() > deadline_s:
+                processes.kill(strays)
+            time.sleep(0.05)
 
     def _reservations(self) -> list[str]:
         lines = self.run("scontrol", "show", "reservation", "--oneliner").splitlines()
@@ -277,15 +289,14 @@ class SlurmSite:
 
     def daemon_runs(self, name: str) -> bool:
         """Whether slurmctld, slurmdbd or mariadbd does."""
-        return name in processes.of_mark(self.cluster.record().mark).values()
+        return name in self.processes().values()
 
     def kill(self, name: str, by: signal.Signals = signal.SIGKILL) -> None:
         """End slurmctld, slurmdbd or mariadbd, and return when it is gone.
 
         By SIGKILL slurmctld loses what it was told in its last five seconds or so, the ids of new jobs included.
         """
-        found = processes.of_mark(self.cluster.record().mark)
-        processes.kill((pid for pid, comm in found.items() if comm in _DAEMONS[name]), by)
+        processes.kill((pid for pid, comm in self.processes().items() if comm == name), by)
 
     def restart_slurmctld(self) -> None:
         """End it in order if it runs, start it on its state, and wait until it answers."""
@@ -320,6 +331,14 @@ class SlurmSite:
                 return found
             time.sleep(0.05)
         raise AssertionError(f"not within {timeout_s:g} s: {what.format(now())}")
+
+
+def _remove_abandoned() -> None:
+    """End the clusters of test runs that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
+        maker = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if maker.isdigit() and not Path("/proc", maker).exists():
+            SlurmSite(folder).down()
 
 
 def _accounted(fields: list[str]) -> Accounted:

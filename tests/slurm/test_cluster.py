@@ -71,6 +71,15 @@ def test_jobs_survive_a_restart_of_the_controller(slurm: SlurmSite) -> None:
     assert [(found.id, found.state) for found in slurm.jobs()] == [(job, "RUNNING")]
 
 
+def test_the_next_test_finds_nothing_of_a_job_that_a_killed_controller_forgot(slurm: SlurmSite) -> None:
+    slurm.submit("main", "exec sleep 300", nodes=2)
+    slurm.wait_until("its steps run", lambda: "sleep" in slurm.processes().values())
+    slurm.kill("slurmctld")
+    slurm.clean()
+    assert "slurmstepd" not in slurm.processes().values()
+    assert "sleep" not in slurm.processes().values()
+
+
 def test_a_second_up_changes_nothing(small: SlurmSite) -> None:
     before = small.cluster.record()
     assert small.cluster.up(ClusterOptions(nodes=5)) is False
@@ -97,6 +106,18 @@ def test_what_a_killed_cluster_left_is_no_hindrance(small: SlurmSite) -> None:
     small.up(nodes=1)
     assert small.node_states() == {"n001": "idle"}
     assert small.cluster.record().mark != killed
+
+
+def test_a_half_started_cluster_is_replaced() -> None:
+    site = SlurmSite.make(nodes=1)
+    try:
+        site.kill("slurmctld")
+        before = site.processes()
+        site.up(nodes=1)
+        assert not before.keys() & site.processes().keys()
+        assert site.cluster.is_up()
+    finally:
+        site.down()
 
 
 def test_a_cluster_may_preempt_by_qos() -> None:

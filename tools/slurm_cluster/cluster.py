@@ -55,7 +55,7 @@ class Cluster:
         return existed
 
     def is_up(self) -> bool:
-        """Whether every daemon runs. A node that is down or drained is no matter."""
+        """Whether every daemon runs, those of the nodes included."""
         record = self.folder.record()
         if record is None:
             return False
@@ -135,14 +135,9 @@ class Cluster:
         self.folder.write_record(record)
         configuration.write(self.folder, record)
         daemons = self.daemons
-        database = daemons.make_database()
-        try:
-            daemons.start_munged()
-            if database.wait() != 0:
-                raise ClusterError(f"mariadb-install-db failed: see {self.folder.logs}/mariadb-install.log")
-        finally:
-            database.kill()
-            database.wait()
+        daemons.start_database_installation()
+        daemons.start_munged()
+        daemons.finish_database_installation()
         daemons.start_mariadb()
         daemons.start_slurmdbd()
         # Before slurmctld: until that has announced itself it is told of no change, and would preempt by none.

@@ -19,6 +19,7 @@ REST_USER = "daemon"
 """Whom slurmrestd runs as: it refuses root, and whoever slurmctld runs as."""
 _ENTER = 'mount --bind "$1" /etc/hosts || exit 1; [ -z "$2" ] || hostname "$2" || exit 1; shift 2; exec "$@"'
 """Run in new namespaces: the cluster's hosts file, the node's name or nothing, the daemon's command line."""
+_INSTALLATION = "mariadb-install-db"
 _ADMIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKAGES = {
     "munged": "munge",
@@ -29,7 +30,7 @@ _PACKAGES = {
     "sbatch": "slurm-client",
     "sacctmgr": "slurm-client",
     "mariadbd": "mariadb-server",
-    "mariadb-install-db": "mariadb-server",
+    _INSTALLATION: "mariadb-server",
     "unshare": "util-linux",
     "mount": "mount",
 }
@@ -44,6 +45,11 @@ def check_machine() -> None:
         packages = " ".join(sorted({_PACKAGES[program] for program in missing}))
         raise ClusterError(
             f"not installed: {', '.join(missing)}; `apt-get install {packages}` or `make system-deps`"
+        )
+    allowed = subprocess.run([program("unshare"), "--mount", "--uts", "true"], capture_output=True, text=True)
+    if allowed.returncode != 0:
+        raise ClusterError(
+            f"no namespaces may be made here: {allowed.stderr.strip()}; in a container, give it CAP_SYS_ADMIN"
         )
 
 
@@ -82,26 +88,31 @@ class Daemons:
         )
         self.wait_for("munged", lambda: answers(str(folder.munge_socket)))
 
-    def make_database(self) -> subprocess.Popen[bytes]:
-        """Begin to make the database's files."""
-        with (self._folder.logs / "mariadb-install.log").open("wb") as log:
-            return subprocess.Popen(
-                [
-                    program("mariadb-install-db"),
-                    "--no-defaults",
-                    f"--datadir={self._folder.database}",
-                    "--user=root",
-                    "--auth-root-authentication-method=socket",
-                    "--skip-test-db",
-                    "--innodb-flush-log-at-trx-commit=0",
-                    "--innodb-log-file-size=8M",
-                    "--innodb-flush-method=nosync",
-                ],
-                env=self.environment(),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+    def start_database_installation(self) -> None:
+        """Begin to make the database's files; `finish_database_installation` waits for them."""
+        self._start(
+            _INSTALLATION,
+            [
+                program(_INSTALLATION),
+                "--no-defaults",
+                f"--datadir={self._folder.database}",
+                "--user=root",
+                "--auth-root-authentication-method=socket",
+                "--skip-test-db",
+                "--innodb-flush-log-at-trx-commit=0",
+                "--innodb-log-file-size=8M",
+                "--innodb-flush-method=nosync",
+            ],
+        )
+
+    def finish_database_installation(self) -> None:
+        """Raises `ClusterError` where it failed."""
+        try:
+            code = self._children[_INSTALLATION].wait(START_WITHIN_S)
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"{_INSTALLATION} takes longer than {START_WITHIN_S:g} s") from error
+        if code != 0:
+            raise ClusterError(f"{_INSTALLATION} ended with code {code}:\n{self.log_of(_INSTALLATION)}")
 
     def start_mariadb(self) -> None:
         """The accounting database, on a unix socket alone."""
