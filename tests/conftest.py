@@ -1,6 +1,6 @@
 """What a test needs beyond Python is named on it; where it is not installed the test is skipped by that name.
 
-`OAKUM_TEST_REQUIRE=postgres,browser` turns such a skip into a failure.
+`OAKUM_TEST_REQUIRE=postgres,browser,slurm` turns such a skip into a failure.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from slurm_cluster.daemons import check_machine
+from slurm_cluster.errors import ClusterError
+
 
 def _find_postgres() -> str | None:
     return shutil.which("initdb") or next(
@@ -18,10 +21,18 @@ def _find_postgres() -> str | None:
     )
 
 
+def _find_slurm() -> bool:
+    try:
+        check_machine()
+    except ClusterError:
+        return False
+    return True
+
+
 _FINDERS = {
     "postgres": _find_postgres,
     "browser": lambda: shutil.which("chromium") and shutil.which("chromedriver"),
-    "slurm": lambda: shutil.which("slurmctld"),
+    "slurm": _find_slurm,
 }
 
 
@@ -30,7 +41,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         name = marker.args[0]
         if _FINDERS[name]():
             continue
-        message = f"needs {name}, which is not installed: `make system-deps` installs it"
+        message = f"needs {name}, which is not installed, or not for this user: `make system-deps` as root"
         if name in os.environ.get("OAKUM_TEST_REQUIRE", "").split(","):
             pytest.fail(message)
         pytest.skip(message)
