@@ -23,11 +23,11 @@ class SlurmService(RunningService):
             "PYTHONPATH": str(TASKS),
         }
         super().__init__(folder, **(settings | site.environment | environment))
-        self._site = site
+        self.site = site
 
     def jobs(self) -> list[Accounted]:
         """All jobs of Oakum's that Slurm has ever had, of this service or any other."""
-        return [row for row in self._site.sacct() if row.name.startswith("oakum-")]
+        return [row for row in self.site.sacct() if row.name.startswith("oakum-")]
 
     def wait_for_jobs(self, count: int) -> None:
         """Wait until so many of our jobs run."""
@@ -35,7 +35,7 @@ class SlurmService(RunningService):
 
     def running(self) -> int:
         """Our jobs that run now."""
-        return sum(job.name.startswith("oakum-") and job.state == "RUNNING" for job in self._site.jobs())
+        return sum(job.name.startswith("oakum-") and job.state == "RUNNING" for job in self.site.jobs())
 
     def assert_one_at_a_time(self, since: float) -> None:
         """No node had two jobs of ours at once, and none of them was anywhere but in `fill`."""

@@ -210,3 +210,26 @@ def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, tmp_path: Path) -
         assert not [job for job in slurm.jobs() if job.name.startswith("oakum-")]
     finally:
         service.end()
+
+
+@pytest.fixture
+def by_qos(tmp_path: Path) -> Iterator[SlurmService]:
+    """A service on a small cluster of its own where a QOS, not a partition, is what may be preempted."""
+    site = SlurmSite.make(nodes=3, preemption="qos", grace_s=10)
+    running = SlurmService(tmp_path, site, OAKUM_SLURM_PREEMPTION="qos", OAKUM_SLURM_QOS="fill")
+    yield running
+    site.cancel_all()
+    running.end()
+    site.down()
+
+
+def test_nodes_are_given_back_where_a_qos_may_be_preempted(by_qos: SlurmService) -> None:
+    client, site = by_qos.start(), by_qos.site
+    client.submit(endless("elastic"))
+    wait_for_size(client, "elastic", 3)
+    assert {row.qos for row in by_qos.jobs()} == {"fill"}
+    job = site.submit_foreground(nodes=2, run_s=1.0)
+    assert site.wait_for_end(job, timeout_s=20.0) == "COMPLETED"
+    before = step_of(client, "elastic")
+    wait_for_size(client, "elastic", 3)
+    assert step_of(client, "elastic") >= before > 0
