@@ -12,8 +12,9 @@ _NODES = 8
 _GRACE_S = 10
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs all of them, as they share the cluster."""
+    """One worker runs all of them, as they share the cluster; said before xdist looks."""
     for item in items:
         if "tests/slurm/" in item.path.as_posix():
             item.add_marker(pytest.mark.xdist_group("slurm"))
