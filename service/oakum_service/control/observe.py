@@ -26,6 +26,8 @@ from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentReport, Phase
 
 _KEPT_SNAPSHOTS = 500
+_KEPT_NODES = 200_000
+"""In all snapshots that are kept: some tens of megabytes, however large the cluster is."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ def write_snapshot(session: Session, snapshot: Snapshot, last: Observed | None) 
     _write_intervals(session, snapshot)
     write_starts(session, snapshot.starts)
     session.flush()
-    session.execute(delete(SnapshotRecord).where(SnapshotRecord.number <= row.number - _KEPT_SNAPSHOTS))
+    kept = min(_KEPT_SNAPSHOTS, 1 + _KEPT_NODES // max(1, len(snapshot.nodes)))
+    session.execute(delete(SnapshotRecord).where(SnapshotRecord.number <= row.number - kept))
     return Observed(row.number, snapshot)
 
 
