@@ -211,7 +211,9 @@ def test_a_clock_that_is_ahead_says_now(api: ApiUnderTest, scheduler: ListeningS
 def test_an_error_of_the_adapter_has_no_hook_send_again(api: ApiUnderTest, scheduler: ListeningScheduler) -> None:
     scheduler.fails = True
     send(api, told_by("prolog_slurmctld"))
-    assert [row.count for row in rows(api)] == [1]
+    send(api, told_by("epilog_slurmctld"))
+    assert [row.count for row in rows(api)] == [1, 1]
+    assert len(scheduler.told) == 2
 
 
 def test_another_schedulers_service_counts_and_looks(data_dir: Path) -> None:

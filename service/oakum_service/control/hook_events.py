@@ -53,6 +53,8 @@ class HookJournal:
         """Have the reports written down, together with those of whoever comes before that is done; then tell of
         what is new. The future has the database's error where it cannot be written: nobody is told then."""
         results: Future[list[Result]] = Future()
+        # Nobody can take the reports back by no longer waiting.
+        results.set_running_or_notify_cancel()
         with self._lock:
             self._waiting.append(_Waiting(reports, results))
             begins = not self._is_writing
@@ -69,24 +71,24 @@ class HookJournal:
             if not waiting:
                 return
             try:
-                self._write([report for one in waiting for report in one.reports], waiting)
+                results = iter(self._write([report for one in waiting for report in one.reports]))
             except Exception as error:
                 for one in waiting:
                     one.results.set_exception(error)
+                continue
+            for one in waiting:
+                one.results.set_result([next(results) for _ in one.reports])
 
-    def _write(self, reports: list[HookReport], waiting: list[_Waiting]) -> None:
+    def _write(self, reports: list[HookReport]) -> list[Result]:
         with self._sessions.begin() as session:
             written = write_reports(session, reports, time.time())
-        results = iter(written.results)
-        for one in waiting:
-            # Nobody may cancel it: who has given up waiting has been written down all the same.
-            one.results.set_result([next(results) for _ in one.reports])
         for (hook, result), count in Counter(zip((r.hook for r in reports), written.results, strict=True)).items():
             _EVENTS.labels(hook, result).inc(count)
         for event in written.events:
             self._tell(event)
         for event in written.grown:
             self._growth.tell(event)
+        return written.results
 
     def _tell(self, event: HookEvent) -> None:
         try:

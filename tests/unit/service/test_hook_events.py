@@ -82,6 +82,16 @@ def test_a_write_that_fails_is_an_error_for_those_in_it_and_for_nobody_else(sess
     assert (heard(sessions), len(told)) == ([(9, "n[1-9]")], 1)
 
 
+def test_who_no_longer_waits_takes_nothing_back(sessions: Sessions) -> None:
+    gated = GatedSessions(sessions, fails=False)
+    journal, told = journal_over(gated)
+    results = journal.submit([prolog("n1")])
+    assert not results.cancel()
+    gated.gate.set()
+    assert journal.submit([prolog("n2")]).result(10.0) == [Result.TAKEN]
+    assert (heard(sessions), len(told)) == ([(2, "n[1-2]")], 1)
+
+
 @pytest.mark.parametrize(
     ("folded", "num_nodes"),
     [("", 0), ("n1", 1), ("n[001-003,007],gpu[1-2]", 6), ("r[1-2]n[1-4]", 8), ("n[1-200000]", 200_000)],
