@@ -166,3 +166,29 @@ def test_jobs_start_as_soon_with_a_dead_service_as_with_a_good_one(site: HookedS
             recover()
             site.slurm.wait_until("every node is idle: {}", site.is_idle, 30.0, site.slurm.node_states)
     assert min(seconds["dead"]) < min(seconds["good"]) + 2.0
+
+
+def test_a_service_that_hardly_looks_at_slurm_hears_of_a_job_by_its_hooks(site: HookedSite) -> None:
+    """It reads the state every ten minutes, and when it is told."""
+    folder = Path(tempfile.mkdtemp(prefix="oakum-hooked-"))
+    settings = {"SCHEDULER": "slurm", "SLURM_PARTITION": "fill", "SLURM_POLL_FLOOR_S": "600"}
+    settings |= {"SLURM_HOOK_FLOOR_S": "0.2"}
+    variables = {f"OAKUM_{name}": value for name, value in settings.items()}
+    service = RunningService(folder, **variables, **site.slurm.environment)
+    try:
+        client = service.start()
+
+        def jobs() -> set[str | None]:
+            return {node.foreground_job for node in client.nodes().nodes}
+
+        site.slurm.wait_until("the nodes are seen", lambda: jobs() == {None}, 30.0, jobs)
+        token = json.loads((service.data_dir / "client.json").read_text("utf-8"))["token"]
+        assert site.made.install(client.address.url, token, owner="slurm") == []
+        job = site.slurm.submit_foreground(nodes=_NODES, run_s=5.0)
+        site.slurm.wait_until(f"job {job} is seen, not {{}}", lambda: jobs() == {job}, 20.0, jobs)
+        assert site.slurm.state_of(job) == "RUNNING"
+        site.slurm.wait_until("its end is seen, not {}", lambda: jobs() == {None}, 20.0, jobs)
+    finally:
+        assert site.made.install(site.url, site.token, owner="slurm") == []
+        service.end()
+        shutil.rmtree(folder)
