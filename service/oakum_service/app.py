@@ -6,7 +6,18 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from oakum_service.api import cluster, events, fragments, hold, hooks, metrics, plans, problems, trainers
+from oakum_service.api import (
+    cluster,
+    events,
+    fragments,
+    hold,
+    hooks,
+    metrics,
+    plans,
+    problems,
+    snapshots,
+    trainers,
+)
 from oakum_service.api.body_limit import BodyLimit
 from oakum_service.api.context import Context
 from oakum_service.dashboard.routes import router as dashboard
@@ -26,7 +37,7 @@ def create_app(context: Context) -> FastAPI:
     app.state.hooks, app.state.posters = hooks.open_journal(context), {}
     problems.install(app)
     app.add_middleware(BodyLimit)
-    for module in (trainers, cluster, plans, events, fragments, hold, hooks, metrics):
+    for module in (trainers, cluster, plans, events, fragments, hold, hooks, snapshots, metrics):
         app.include_router(module.router)
 
     @app.get("/healthz", tags=["service"])

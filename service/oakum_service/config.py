@@ -98,6 +98,8 @@ class SlurmSettings(_FromEnvironment):
     """Least seconds between two reads of the state. Hooks tell in between."""
     hook_floor_s: Annotated[float, Field(gt=0)] = 2.0
     """Least seconds between two reads when a hook has told of a change."""
+    push_max_age_s: Annotated[float, Field(gt=0)] = 120.0
+    """A pushed state that is older is none: nothing is planned or submitted on it."""
     slow_cycle_s: Annotated[float, Field(gt=0)] = 5.0
     """A scheduler cycle of Slurm's longer than this makes the reads rarer."""
     type_features: list[str] = Field(default_factory=list)

@@ -37,6 +37,7 @@ ROLES = {
     ("GET", "/v1/events"): Role.VIEWER,
     ("GET", "/v1/events/recent"): Role.VIEWER,
     ("POST", "/v1/hooks/slurm"): "hook",
+    ("POST", "/v1/cluster/snapshots"): "hook",
     ("POST", "/v1/fragments/{fragment_id}/report"): "fragment",
     ("GET", "/v1/fragments/{fragment_id}/directive"): "fragment",
 }

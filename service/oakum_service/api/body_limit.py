@@ -11,7 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from oakum_service.api.problems import problem_response
 
 LARGEST_BODY_BYTES = 1_000_000
-_REFUSAL = f"the body is larger than {LARGEST_BODY_BYTES:,} bytes: pass the name of a file instead of its content"
+LARGEST_STATE_BYTES = 100_000_000
+"""Of a cluster's whole state, whose sender is known before it is read; 20,000 jobs are 7 MB."""
+STATE_PATH = "/v1/cluster/snapshots"
+_REFUSAL = "the body is larger than {:,} bytes: pass the name of a file instead of its content"
 
 
 class BodyLimit:
@@ -29,9 +32,11 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         told = Headers(scope=scope).get("Content-Length", "")
+        largest = LARGEST_STATE_BYTES if scope["path"] == STATE_PATH else LARGEST_BODY_BYTES
         # A number too long for int() is refused by length alone.
-        if told.isdecimal() and (len(told) > 18 or int(told) > LARGEST_BODY_BYTES):
-            await problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _REFUSAL)(scope, receive, send)
+        if told.isdecimal() and (len(told) > 18 or int(told) > largest):
+            refusal = problem_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _REFUSAL.format(largest))
+            await refusal(scope, receive, send)
             return
         num_bytes = 0
 
@@ -39,8 +44,8 @@ class BodyLimit:
             nonlocal num_bytes
             message = await receive()
             num_bytes += len(message.get("body", b""))
-            if num_bytes > LARGEST_BODY_BYTES:
-                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _REFUSAL)
+            if num_bytes > largest:
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, _REFUSAL.format(largest))
             return message
 
         await self._app(scope, count, send)

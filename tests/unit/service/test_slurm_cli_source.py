@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from oakum_service.config import SlurmSettings
-from oakum_service.errors import CommandFailed, ConfigurationError, SchedulerError
+from oakum_service.errors import CommandFailed, SchedulerError
 from oakum_service.schedulers.slurm.cli_source import CliSource
+from oakum_service.schedulers.slurm.pushed_source import PushedSource
 from oakum_service.schedulers.slurm.rest_source import RestSource
 from oakum_service.schedulers.slurm.sources import open_source
 from oakum_service.schedulers.slurm.text import job_format
@@ -213,5 +214,4 @@ def test_the_cycle_comes_from_sdiag_and_is_unknown_without_it() -> None:
 def test_settings_choose_the_source(tmp_path: Path) -> None:
     assert isinstance(open_source(SlurmSettings(state="cli")), CliSource)
     assert isinstance(open_source(SlurmSettings(state="rest", rest_url="http://head:6820")), RestSource)
-    with pytest.raises(ConfigurationError, match="OAKUM_SLURM_STATE is 'push'"):
-        open_source(SlurmSettings(state="push"))
+    assert isinstance(open_source(SlurmSettings(state="push")), PushedSource)

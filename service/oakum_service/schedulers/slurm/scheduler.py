@@ -20,6 +20,7 @@ from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.pace import MOST_STRETCH, Pace
+from oakum_service.schedulers.slurm.pushed_source import PushedSource
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, is_live, to_snapshot, unfold
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmState, StateSource
 from oakum_service.states import NodeState
@@ -142,6 +143,14 @@ class SlurmScheduler:
                 self._told |= dict.fromkeys(nodes, (event.at, event.job))
             self._hint()
         self._on_change()
+
+    def on_state(self, state: SlurmState) -> None:
+        """Take a state that a collector has read."""
+        if not isinstance(self._source, PushedSource):
+            raise SchedulerError("Slurm's state is read from here: set OAKUM_SLURM_STATE=push to have it posted")
+        self._source.take(state)
+        with self._changed:
+            self._hint()
 
     def stop(self, *, leave_fragments: bool = False) -> None:
         """Stop reading. Fragments stay in any case: they belong to Slurm."""

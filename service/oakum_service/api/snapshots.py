@@ -1,0 +1,45 @@
+"""POST /v1/cluster/snapshots: the main scheduler's state, from a collector that may see it where we may not."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Request
+
+from oakum_service.api.auth import Poster
+from oakum_service.api.body_limit import STATE_PATH
+from oakum_service.api.context import InContext
+from oakum_service.errors import Conflict, PayloadError, RequestError, SchedulerError
+from oakum_service.schedulers.slurm.pushed_source import AGE_HEADER, Arrival, StateListener, decode_state
+
+router = APIRouter(tags=["cluster"])
+
+_Age = Annotated[float | None, Header(alias=AGE_HEADER, ge=0, description="Seconds since the reading began.")]
+
+
+@router.post(
+    STATE_PATH,
+    status_code=HTTPStatus.NO_CONTENT,
+    openapi_extra={
+        "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
+    },
+)
+async def take_state(_: Poster, context: InContext, request: Request, age_s: _Age = None) -> None:
+    """Take in what `oakum collect` has read. The sender is known before the body is read, which may be large."""
+    arrival = Arrival(time.time(), age_s if age_s is None or math.isfinite(age_s) else None)
+    scheduler = context.scheduler
+    if not isinstance(scheduler, StateListener):
+        raise Conflict("this service is not told the state of a cluster: start it with OAKUM_SLURM_STATE=push")
+    body = await request.body()
+    try:
+        state = await asyncio.to_thread(decode_state, body, arrival)
+    except PayloadError as error:
+        raise RequestError(str(error)) from error
+    try:
+        scheduler.on_state(state)
+    except SchedulerError as error:
+        raise Conflict(str(error)) from error

@@ -1,0 +1,78 @@
+"""`oakum collect`: Slurm's state, read here and posted to a service that may not read it itself."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from oakum_service.cli.admin import SERVICE
+from oakum_service.cli.app import CommandError, app, example
+from oakum_service.cli.units import parse_duration
+
+_DOCUMENT_LINES = (
+    "oakum token create collector --role hook > /etc/oakum/collector.token   # at the service",
+    "oakum collect --to http://head:8470 --token-file /etc/oakum/collector.token",
+)
+
+
+@app.command(rich_help_panel=SERVICE, epilog=example(*_DOCUMENT_LINES))
+def collect(
+    url: Annotated[str, typer.Option("--to", metavar="URL", help="The service's address.")],
+    token_file: Annotated[
+        Path, typer.Option(metavar="FILE", help="Holds a token of the role 'hook'; read anew each time.")
+    ],
+    every: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Least time between two readings: 10s, 1m. [OAKUM_SLURM_POLL_FLOOR_S]"),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Post one state and end.")] = False,
+) -> None:
+    """Read Slurm's state and post it to the service, until interrupted.
+
+    For sites where the service's account may not see every job: this runs under one that may, and does no more.
+    How the state is read is set by the same OAKUM_SLURM_* variables as the service's own; the service itself runs
+    with OAKUM_SLURM_STATE=push.
+    """
+    import logging
+
+    from oakum_service.config import SlurmSettings
+    from oakum_service.errors import SchedulerError, ServiceError
+    from oakum_service.schedulers.slurm.collector import Collector, Poster, PostError
+    from oakum_service.schedulers.slurm.sources import open_source
+
+    if not url.startswith(("http://", "https://")):
+        raise CommandError(f"--to is {url!r}, expected an address such as http://head:8470")
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
+    signal.signal(signal.SIGTERM, _end)
+    try:
+        settings = SlurmSettings()
+        changes: dict[str, object] = {"state": "cli"} if settings.state == "push" else {}
+        if every is not None:
+            changes["poll_floor_s"] = _seconds(every)
+        settings = settings.model_copy(update=changes)
+        poster = Poster(url, token_file)
+        collector = Collector(open_source(settings), poster.post, settings)
+        if once:
+            state = collector.once()
+            typer.echo(f"Posted {len(state.nodes)} nodes and {len(state.jobs)} jobs of Slurm {state.version}.")
+            return
+        typer.echo(f"Posting Slurm's state to {url}, every {settings.poll_floor_s:g} s at most. Ctrl-C ends it.")
+        collector.run()
+    except (SchedulerError, ServiceError, PostError) as error:
+        raise CommandError(str(error)) from error
+
+
+def _seconds(given: str) -> float:
+    seconds = parse_duration(given)
+    if seconds < 1:
+        raise CommandError(f"--every is {given!r}, expected 1s or more")
+    return seconds
+
+
+def _end(_signal: int, _frame: FrameType | None) -> None:
+    """End as for Ctrl-C: whatever Slurm command runs is ended too."""
+    raise SystemExit(0)

@@ -1,0 +1,135 @@
+"""Reads Slurm's state and posts it to the service, for sites where the service itself may not read it.
+
+PostError
+└── PostRefused     the service does not want it: trying again changes nothing
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.slurm.pace import Pace
+from oakum_service.schedulers.slurm.pushed_source import AGE_HEADER, encode_state
+from oakum_service.schedulers.slurm.state import SlurmState, StateSource
+
+_PATH = "/v1/cluster/snapshots"
+_POST_TIMEOUT_S = 30.0
+_FIRST_BACKOFF_S = 1.0
+_LONGEST_BACKOFF_S = 60.0
+_log = logging.getLogger("oakum.collect")
+
+
+class PostError(Exception):
+    """The service has not taken a state."""
+
+
+class PostRefused(PostError):  # noqa: N818
+    """The service refuses states, or this token."""
+
+
+class Poster:
+    """Posts states to one service."""
+
+    def __init__(self, url: str, token_file: Path, transport: httpx.BaseTransport | None = None) -> None:
+        self._url = url.rstrip("/") + _PATH
+        self._token_file = token_file
+        self._client = httpx.Client(timeout=_POST_TIMEOUT_S, transport=transport)
+
+    def post(self, state: SlurmState, age_s: Callable[[], float]) -> None:
+        """Post a state. Raises `PostError`."""
+        headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
+        body = encode_state(state)
+        headers[AGE_HEADER] = f"{age_s():.6f}"
+        try:
+            response = self._client.post(self._url, content=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise PostError(f"{self._url} cannot be reached: {error or type(error).__name__}") from error
+        if response.is_success:
+            return
+        message = f"{self._url} answered with status {response.status_code}: {_detail(response)}"
+        raise PostRefused(message) if response.is_client_error else PostError(message)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def _token(self) -> str:
+        try:
+            token = self._token_file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PostRefused(f"the token cannot be read: {error}") from error
+        if not token or not token.isascii() or not token.isprintable():
+            raise PostRefused(f"{self._token_file} holds no token: write one there, `oakum token create` makes it")
+        return token
+
+
+class Collector:
+    """Reads and posts, again and again: never faster than the pace, rarer while something fails."""
+
+    def __init__(
+        self,
+        source: StateSource,
+        post: Callable[[SlurmState, Callable[[], float]], None],
+        settings: SlurmSettings,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._post = post
+        self._pace = Pace(settings)
+        self._sleep = sleep
+        self._clock = clock
+        self._backoff_s = 0.0
+        self._failing = False
+
+    def run(self) -> None:
+        """Go on until interrupted. Raises `PostRefused`."""
+        while True:
+            self._attempt()
+            now = self._clock()
+            self._sleep(max(self._pace.next_at(now, hinted=False) - now, self._backoff_s))
+
+    def once(self) -> SlurmState:
+        """Read and post one state. Raises `SchedulerError` or `PostError`."""
+        began = self._clock()
+        try:
+            state = self._source.read()
+        except SchedulerError:
+            self._pace.failed(self._clock())
+            raise
+        self._pace.took(began, self._clock(), self._source.cycle_s())
+        self._post(state, lambda: self._clock() - began)
+        return state
+
+    def _attempt(self) -> None:
+        try:
+            state = self.once()
+        except PostRefused:
+            raise
+        except (SchedulerError, PostError) as error:
+            _log.warning("%s", error)
+            self._failing = True
+            if isinstance(error, PostError):
+                self._backoff_s = min(max(_FIRST_BACKOFF_S, 2 * self._backoff_s), _LONGEST_BACKOFF_S)
+            return
+        self._backoff_s = 0.0
+        if self._failing:
+            self._failing = False
+            _log.warning("posting again: %d nodes, %d jobs", len(state.nodes), len(state.jobs))
+
+
+def _detail(response: httpx.Response) -> str:
+    """What a problem document says, or the beginning of whatever it is."""
+    try:
+        document = response.json()
+    except ValueError:
+        document = None
+    detail = document.get("detail") if isinstance(document, dict) else None
+    return str(detail or response.text[:200].strip() or "nothing")
