@@ -14,7 +14,7 @@ _GRACE_S = 10
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs all of them, as they share the cluster; said before xdist looks."""
+    """One worker runs all of them, as they share the cluster: none may name a group of its own."""
     for item in items:
         if "tests/slurm/" in item.path.as_posix():
             item.add_marker(pytest.mark.xdist_group("slurm"))
