@@ -43,7 +43,11 @@ ROLES = {
 }
 GUARDED = [route for route, role in ROLES.items() if role is not None]
 BY_ROLE = [route for route, role in ROLES.items() if isinstance(role, Role)]
-BODIES = {"/v1/hold": {"reason": "a test"}, "/v1/trainers": SPEC, "/v1/cluster/foreground-jobs": {"nodes": 1, "run_s": 1.0}}
+BODIES = {
+    "/v1/hold": {"reason": "a test"},
+    "/v1/trainers": SPEC,
+    "/v1/cluster/foreground-jobs": {"nodes": 1, "run_s": 1.0},
+}
 
 
 def address(path: str) -> str:

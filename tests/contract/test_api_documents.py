@@ -436,6 +436,10 @@ def test_the_cluster_at_a_glance(scene: Scene) -> None:
         "foreground_delay_p99_s": 0.25,
         "foreground_delay_max_s": 0.25,
         "foreground_delay_last_s": 0.25,
+        "num_fragments": 2,
+        "held": False,
+        "dry_run": False,
+        "snapshot_age_s": about(0.0),
     }
 
 

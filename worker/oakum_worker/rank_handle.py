@@ -21,7 +21,7 @@ from oakum_worker.spec import TrainerSpec
 
 _SIGN_OF_LIFE = News()
 _KILL_S = 2.0
-# Whoever else is on the node comes first: the scheduler's own daemon that wants it back, and our agent that leaves.
+# Whoever else is on the node comes first: the scheduler's daemon that wants it back, and our agent that leaves.
 _BEHIND_OTHERS = ("nice", "-n", "5")
 
 

@@ -10,7 +10,19 @@ from __future__ import annotations
 import importlib
 import sys
 
-_COMMAND_MODULES = ("trainers", "logs", "cluster", "hold", "events", "replay", "serve", "admin", "hooks", "collect", "check")
+_COMMAND_MODULES = (
+    "trainers",
+    "logs",
+    "cluster",
+    "hold",
+    "events",
+    "replay",
+    "serve",
+    "admin",
+    "hooks",
+    "collect",
+    "check",
+)
 
 
 def main() -> None:
