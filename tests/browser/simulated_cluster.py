@@ -75,6 +75,8 @@ class SimulatedCluster:
     future_s: float = 1800
     clock: Callable[[], float] = time.time
     extra_trainers: list[TrainerView] = field(default_factory=list)
+    mode: dict[str, object] = field(default_factory=dict)
+    """Fields of the cluster's document that say why plans are not carried out."""
     published: list[Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -179,6 +181,7 @@ class SimulatedCluster:
             foreground_delay_p50_s=0.18,
             foreground_delay_p99_s=0.74,
             foreground_delay_max_s=1.12,
+            **self.mode,
         )
 
     def trainers(self) -> list[TrainerView]:

@@ -76,6 +76,24 @@ def test_an_outage_is_told_and_the_page_recovers_by_itself(
     page.wait(lambda: page.texts("#liveness") == ["Live"], "the event stream again")
 
 
+def test_what_keeps_plans_from_being_carried_out_is_told(page: Page, cluster: SimulatedCluster) -> None:
+    page.open()
+    page.wait(lambda: page.texts("#liveness") == ["Live"], "the event stream")
+    assert not page.shows("#mode")
+    for mode, said in (
+        ({"held": True, "num_fragments": 2}, "2 fragments are leaving"),
+        ({"held": True}, "every node has been given back"),
+        ({"dry_run": True}, "Dry run"),
+        ({"snapshot_age_s": 150.0}, "has not answered for 2"),
+    ):
+        cluster.mode = mode
+        cluster.publish("service.held", "service", "changes")
+        page.wait(lambda said=said: said in "".join(page.texts("#mode")), said)
+    cluster.mode = {}
+    cluster.publish("service.resumed", "service", "changes")
+    page.wait(lambda: not page.shows("#mode"), "the end of it")
+
+
 def test_the_token_leaves_the_address_bar_and_outlives_a_reload(page: Page) -> None:
     page.open()
     page.wait(lambda: page.texts(".trainer h3"), "cards")

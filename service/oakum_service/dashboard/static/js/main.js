@@ -7,6 +7,7 @@ import { clock, duration, percent } from "./format.js";
 import { showLegend } from "./legend.js";
 import { follow, Refresher } from "./live.js";
 import { showNodes } from "./nodes.js";
+import { showMode } from "./mode.js";
 import { forgetToken, keepToken, takeToken } from "./session.js";
 import { showSummary } from "./summary.js";
 import { Timeline } from "./timeline.js";
@@ -33,6 +34,7 @@ async function refresh(api) {
   byId("main").hidden = false;
   setText(byId("scheduler"), `${cluster.scheduler} cluster`);
   document.title = `Oakum: ${cluster.num_training} of ${cluster.num_holes} idle nodes train`;
+  showMode(byId("mode"), cluster);
   showSummary(byId("summary"), cluster, listing.trainers);
   showLegend(byId("legend"), picture, nodes.nodes);
   timeline.show(picture, nodes.nodes, seconds);
@@ -122,6 +124,7 @@ function signOut(message) {
   session = null;
   forgetToken();
   byId("main").hidden = true;
+  byId("mode").hidden = true;
   byId("banner").hidden = true;
   askForToken(message);
 }
