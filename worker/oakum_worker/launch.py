@@ -133,4 +133,5 @@ def _exported() -> list[str]:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if line.startswith("sbatch:")), lines[-1] if lines else "no answer")
+    said = [line for line in lines if line.startswith("sbatch:")]
+    return (said or lines or ["no answer"])[-1]
