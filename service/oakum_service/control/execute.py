@@ -35,7 +35,8 @@ class Launch:
 class Executor:
     """Launches and releases fragments."""
 
-    def __init__(self, lease: LeaseHolder, scheduler: Scheduler, configs: FragmentConfigs, *, dry_run: bool = False
+    def __init__(
+        self, lease: LeaseHolder, scheduler: Scheduler, configs: FragmentConfigs, *, dry_run: bool = False
     ) -> None:
         """With `dry_run` nothing is launched, released or cancelled."""
         self._lease = lease
