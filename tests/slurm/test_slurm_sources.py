@@ -11,6 +11,7 @@ import pytest
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.slurm.pushed_source import Arrival, decode_state, encode_state
 from oakum_service.schedulers.slurm.sources import open_source
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState, StateSource
 from slurm_site import SlurmSite
@@ -185,6 +186,13 @@ def test_all_ways_tell_the_same(slurm: SlurmSite, monkeypatch: pytest.MonkeyPatc
             states.append(make_source(slurm, way, patch).read())
     first, *others = [(s.version, s.nodes, sorted(s.jobs, key=lambda j: j.id), s.reservations) for s in states]
     assert others == [first] * len(others)
+
+
+def test_what_a_collector_posts_is_what_was_read(slurm: SlurmSite, source: StateSource) -> None:
+    id = slurm.submit_foreground(nodes=1, run_s=60, options=("--time=UNLIMITED",))
+    slurm.wait_for_state(id, "RUNNING")
+    state = source.read()
+    assert decode_state(encode_state(state), Arrival(state.taken_at + 5.0, 5.0)) == state
 
 
 @pytest.mark.parametrize("format", ["json", "text"])

@@ -101,6 +101,21 @@ def test_a_pinned_parser_is_not_looked_for() -> None:
     assert slurm.paths[0] == "/slurm/v0.0.40/ping"
 
 
+@pytest.mark.parametrize(("parser", "warns"), [("v0.0.37", True), ("v0.0.38", True), ("v0.0.39", False)])
+def test_a_parser_that_leaves_out_what_matters_is_warned_of_once(
+    parser: str, warns: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    slurm = FakeSlurmrestd((parser,))
+    source = make(slurm)
+    source.read()
+    slurm.answers["jobs"] = httpx.Response(503, text="busy")
+    with pytest.raises(SchedulerError):
+        source.read()
+    slurm.answers.clear()
+    source.read()
+    assert [message.startswith(f"slurmrestd's parser {parser}") for message in caplog.messages] == [True] * warns
+
+
 def test_no_parser_in_common_says_what_to_set() -> None:
     with pytest.raises(SchedulerError, match=r"none of the parsers v0\.0\.44, .*OAKUM_SLURM_PARSER"):
         make(FakeSlurmrestd(("v0.0.99",))).read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -19,11 +20,12 @@ from oakum_service.schedulers.slurm.cli_source import RESERVATIONS_KEPT_S
 from oakum_service.schedulers.slurm.fields import Number, number
 from oakum_service.schedulers.slurm.payloads import Origin, Reading
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
-from oakum_service.schedulers.slurm.versions import PARSERS
+from oakum_service.schedulers.slurm.versions import PARSERS, POOR_PARSERS
 
 MOST_BYTES = 2**30
 """Of one answer; 20,000 jobs on large nodes are a third of that."""
 _SHOWN = 300
+_log = logging.getLogger(__name__)
 
 Value = TypeVar("Value")
 
@@ -50,6 +52,7 @@ class RestSource:
             headers={"Accept": "application/json", "Accept-Encoding": "identity"},
         )
         self._version = "unknown"
+        self._warned = False
         self._forget()
 
     def _forget(self) -> None:
@@ -113,6 +116,13 @@ class RestSource:
                 continue
             self._version = payloads.read_version(body or b"{}", origin)
             self._parser = parser
+            if parser in POOR_PARSERS and not self._warned:
+                self._warned = True
+                _log.warning(
+                    "slurmrestd's parser %s does not tell where pending jobs are planned to start, nor before "
+                    "22.05 that a node is PLANNED or POWERED_DOWN: OAKUM_SLURM_STATE=cli reads more",
+                    parser,
+                )
             return parser
         raise SchedulerError(
             f"slurmrestd at {self._settings.rest_url} has none of the parsers {', '.join(asked)}: set "

@@ -11,6 +11,9 @@ from oakum_service.errors import PayloadError
 PARSERS = tuple(f"v0.0.{number}" for number in range(44, 34, -1))
 """Data parsers that we read, newest first."""
 
+POOR_PARSERS = frozenset(PARSERS[-4:])
+"""Those of 22.05 and before, which leave out what commands tell as text; see `choose_dialect`."""
+
 _NATIVE_PARSERS = {
     (23, 2): 39,
     (23, 11): 40,
