@@ -119,6 +119,8 @@ class SlurmSettings(_FromEnvironment):
     """No fragment is submitted for less."""
     pending_limit_s: Annotated[float, Field(gt=0)] = 30.0
     """A fragment's job that is still pending after so long has lost its node, and is withdrawn."""
+    array_from: Annotated[int, Field(ge=2)] = 8
+    """So many fragments of one trainer are submitted as one job array, whose nodes Slurm chooses among theirs."""
 
     @property
     def longest_s(self) -> float:

@@ -9,18 +9,24 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import submitit
-from submitit.core.utils import FailedJobError, FailedSubmissionError
+from pydantic import BaseModel, ConfigDict
+from submitit.core.core import Job
+from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
 
 from oakum_worker.errors import LaunchError
 from oakum_worker.payload import run_fragment
 from oakum_worker.protocol import FragmentConfig
 
 CONFIG_NAME = "fragment.json"
+ARRAY_NAME = "array.json"
 # submitit's local executor ends a job after its timeout; a fragment's end is the service's decision.
 _NO_TIMEOUT_MIN = 60 * 24 * 365
 _NOT_EXPORTED = ("OAKUM_", "SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
@@ -33,6 +39,17 @@ def write_config(folder: Path, config: FragmentConfig) -> Path:
     path.touch(mode=0o600, exist_ok=True)
     path.write_text(config.model_dump_json(), encoding="utf-8")
     return path
+
+
+class FragmentArray(BaseModel):
+    """What the tasks of a job array stand for: a file beside submitit's, written before the array is submitted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    fragments: tuple[str, ...]
+    """By the task's index."""
+    addresses: dict[str, str]
+    """Node -> its address, of those that Slurm may choose from."""
 
 
 def submit_local(folder: Path, config: FragmentConfig) -> int:
@@ -61,11 +78,14 @@ class SlurmJobOptions:
     """What `sbatch` is told of a fragment's job, beside what all of them have in common."""
 
     name: str
-    node: str
     partition: str
     time_limit_min: int
     signal_before_end_s: int
     """SIGUSR2 so long before the time limit: the grace of a last replica."""
+    node: str | None = None
+    """The one to run on; None: whichever Slurm chooses."""
+    exclude: str | None = None
+    """Nodes that Slurm may not choose, folded."""
     qos: str | None = None
     account: str | None = None
     extra: dict[str, str] = field(default_factory=dict)
@@ -89,6 +109,22 @@ class _SlurmExecutor(submitit.SlurmExecutor):
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         return [*self._sbatch, str(submission_file_path)]
 
+    def submit_tasks(self, submissions: Sequence[DelayedSubmission]) -> str:
+        """Submit them as the tasks of one array; returns its job id.
+
+        submitit's own way to do so makes a plain executor of its own, which runs `sbatch` as it likes.
+        """
+        pickles = [self.folder / f"{uuid.uuid4().hex}.pkl" for _ in submissions]
+        for submission, pickle in zip(submissions, pickles, strict=True):
+            submission.set_timeout(self.parameters["time"], self.max_num_timeout)
+            submission.dump(pickle)
+        self.parameters["map_count"] = len(submissions)
+        array: Job[None] = self._submit_command(self._submitit_command_str)
+        for index, pickle in enumerate(pickles):
+            # A task that begins sooner waits for it.
+            pickle.rename(self.folder / f"{array.job_id}_{index}_submitted.pkl")
+        return str(array.job_id)
+
 
 def submit_slurm(folder: Path, config: FragmentConfig, options: SlurmJobOptions) -> str:
     """Submit the fragment as a whole-node job of one node; returns Slurm's job id.
@@ -96,6 +132,44 @@ def submit_slurm(folder: Path, config: FragmentConfig, options: SlurmJobOptions)
     Raises `LaunchError` with what `sbatch` said.
     """
     write_config(folder, config)
+    with _launch_errors(options):
+        return str(_executor(folder, options).submit(run_fragment, str(folder)).job_id)
+
+
+def submit_slurm_array(folder: Path, configs: Sequence[FragmentConfig], options: SlurmJobOptions) -> list[str]:
+    """Submit two or more fragments as one array, each task a whole-node job of one node; returns the tasks' ids.
+
+    The fragments' own folders are made beside `folder`, each with a link to its task's log. Raises `LaunchError`
+    with what `sbatch` said.
+    """
+    folders = [folder.parent / config.fragment for config in configs]
+    for own, config in zip(folders, configs, strict=True):
+        write_config(own, config)
+    array_file = _write_array(folder, configs)
+    tasks = [DelayedSubmission(run_fragment, str(own), str(array_file)) for own in folders]
+    with _launch_errors(options):
+        array = _executor(folder, options, num_tasks=len(tasks)).submit_tasks(tasks)
+    job_ids = [f"{array}_{index}" for index in range(len(tasks))]
+    for own, job_id in zip(folders, job_ids, strict=True):
+        log = f"{job_id}_0_log.out"
+        (own / log).symlink_to(Path("..", folder.name, log))
+    return job_ids
+
+
+def _write_array(folder: Path, configs: Sequence[FragmentConfig]) -> Path:
+    """All of it or nothing: whoever finds the file may take it for whole."""
+    array = FragmentArray(
+        fragments=tuple(config.fragment for config in configs),
+        addresses={config.node: config.node_address for config in configs},
+    )
+    folder.mkdir(mode=0o700)
+    path = folder / ARRAY_NAME
+    unfinished = path.with_suffix(".new")
+    unfinished.write_text(array.model_dump_json(), encoding="utf-8")
+    return unfinished.rename(path)
+
+
+def _executor(folder: Path, options: SlurmJobOptions, num_tasks: int = 1) -> _SlurmExecutor:
     executor = _SlurmExecutor(folder, options.sbatch)
     executor.update_parameters(
         job_name=options.name,
@@ -105,16 +179,23 @@ def submit_slurm(folder: Path, config: FragmentConfig, options: SlurmJobOptions)
         ntasks_per_node=1,
         exclusive=True,
         nodelist=options.node,
+        exclude=options.exclude,
         qos=options.qos,
         account=options.account,
         signal_delay_s=options.signal_before_end_s,
+        array_parallelism=num_tasks,
         stderr_to_stdout=True,
         # One task that sees all of the node: without these Slurm may bind it to one core.
         srun_args=["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL"],
         additional_parameters=_additional(options),
     )
+    return executor
+
+
+@contextmanager
+def _launch_errors(options: SlurmJobOptions) -> Iterator[None]:
     try:
-        return str(executor.submit(run_fragment, str(folder)).job_id)
+        yield
     except (FailedJobError, FailedSubmissionError) as error:
         raise LaunchError(_last_line(str(error))) from error
     except OSError as error:
@@ -133,5 +214,6 @@ def _exported() -> list[str]:
 
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    said = [line for line in lines if line.startswith("sbatch:")]
-    return (said or lines or ["no answer"])[-1]
+    return next(
+        (line for line in reversed(lines) if line.startswith("sbatch:")), lines[-1] if lines else "no answer"
+    )

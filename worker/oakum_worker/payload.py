@@ -10,8 +10,11 @@ import os
 import signal
 
 
-def run_fragment(folder: str) -> None:
-    """The payload: be the agent of the fragment whose config lies in `folder`."""
+def run_fragment(folder: str, array_file: str | None = None) -> None:
+    """The payload: be the agent of the fragment whose config lies in `folder`.
+
+    With an `array_file` the scheduler chose the node, and the config is made to say which.
+    """
     # Until the agent stands there is nothing to take leave of.
     for number in (signal.SIGTERM, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: os._exit(0))
@@ -19,11 +22,16 @@ def run_fragment(folder: str) -> None:
     from pathlib import Path
 
     from oakum_worker.agent import Agent
-    from oakum_worker.launch import CONFIG_NAME
+    from oakum_worker.launch import CONFIG_NAME, FragmentArray, write_config
     from oakum_worker.protocol import FragmentConfig
 
     config_file = Path(folder) / CONFIG_NAME
     config = FragmentConfig.model_validate_json(config_file.read_text(encoding="utf-8"))
+    if array_file is not None:
+        addresses = FragmentArray.model_validate_json(Path(array_file).read_text(encoding="utf-8")).addresses
+        node = os.environ["SLURMD_NODENAME"]
+        config = config.model_copy(update={"node": node, "node_address": addresses.get(node, node)})
+        write_config(Path(folder), config)  # the ranks read it, too
     Agent(config, config_file).run()
     # The node is wanted back: submitit's pickling of a result that nobody reads would only keep it longer.
     logging.shutdown()

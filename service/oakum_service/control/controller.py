@@ -24,7 +24,7 @@ from oakum_service.control.execute import Executor
 from oakum_service.control.hub import Hub
 from oakum_service.control.lease import TERM_S, LeaseHolder
 from oakum_service.control.membership import MembershipKeeper
-from oakum_service.control.observe import Observed, end_fragments, write_snapshot
+from oakum_service.control.observe import Observed, end_fragments, place_fragments, write_snapshot
 from oakum_service.control.planner import Planner
 from oakum_service.control.retention import EVERY_S, forget, remove_folders
 from oakum_service.control.waits import WaitKeeper
@@ -170,6 +170,7 @@ class Controller:
         """What a crash may have left behind: intents whose job is unknown, jobs whose fragment is."""
         snapshot = self._scheduler.snapshot()
         with self._lease.writing() as session:
+            place_fragments(session, snapshot)
             end_fragments(
                 session, snapshot, self._settings.heartbeat_timeout_s, listening_since=self._listening_since
             )
@@ -197,6 +198,7 @@ class Controller:
         with self._lease.writing() as session:
             before = self._fingerprint(session)
             observed = write_snapshot(session, snapshot, self._observed)
+            place_fragments(session, snapshot)
             silent = end_fragments(
                 session,
                 snapshot,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -16,8 +17,9 @@ from oakum_service.control.observe import Observed
 from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.schedulers.port import Scheduler, Snapshot
+from oakum_service.schedulers.port import ArrayScheduler, Scheduler, Snapshot
 from oakum_service.states import NodeState
+from oakum_worker.protocol import FragmentConfig
 
 _log = logging.getLogger("oakum")
 
@@ -58,42 +60,61 @@ class Executor:
             # Before the commit: from then on a snapshot without the job must not be taken for its end.
             self.submitting.update(launch.fragment for launch in launches)
         try:
-            for launch in launches:
-                self._submit(launch)
-                self.submitting.discard(launch.fragment)
+            for group in self._groups(launches):
+                self._submit(group)
+                self.submitting.difference_update(launch.fragment for launch in group)
         finally:
             self.submitting.difference_update(launch.fragment for launch in launches)
         return len(launches)
 
-    def _submit(self, launch: Launch) -> None:
-        with self._lease.writing() as session:
-            trainer = session.get_one(Trainer, launch.trainer)
-            config = self._configs.make(launch.fragment, trainer, launch.node, launch.address)
-        try:
-            job_id = self._scheduler.submit(config)
-        except SchedulerError as error:
-            _log.info("fragment on %s was not started: %s", launch.node, error)
-            self._settle(launch.fragment, None)
-            return
-        self._settle(launch.fragment, job_id)
+    def _groups(self, launches: Sequence[Launch]) -> Iterator[Sequence[Launch]]:
+        """What is submitted at once: many of one trainer where the scheduler takes them so, else one by one."""
+        by_trainer: dict[str, list[Launch]] = {}
+        for launch in launches:
+            by_trainer.setdefault(launch.trainer, []).append(launch)
+        for group in by_trainer.values():
+            most = 1
+            if isinstance(self._scheduler, ArrayScheduler) and len(group) >= self._scheduler.array_from:
+                most = self._scheduler.array_most
+            for begin in range(0, len(group), most):
+                yield group[begin : begin + most]
 
-    def _settle(self, fragment_id: str, job_id: str | None) -> None:
-        """Write down how the submission went. Without a job the node was taken meanwhile: plan anew."""
+    def _submit(self, group: Sequence[Launch]) -> None:
+        """Submit the group of one trainer's fragments."""
         with self._lease.writing() as session:
-            fragment = session.get_one(Fragment, fragment_id)
-            if fragment.state == FragmentState.ENDED:
-                if job_id is not None:
-                    self._scheduler.cancel(fragment_id)
-                return
-            fragment.job_id = job_id
-            fragment.state = FragmentState.LIVE if job_id is not None else FragmentState.ENDED
-            if job_id is None:
-                fragment.ended_at, fragment.cause = time.time(), "never started"
-                return
-            trainer = session.get_one(Trainer, fragment.trainer_id)
-            journal.record(
-                session, "fragment.launched", trainer.name, f"{fragment.node}: launched", node=fragment.node
-            )
+            trainer = session.get_one(Trainer, group[0].trainer)
+            configs = [self._configs.make(each.fragment, trainer, each.node, each.address) for each in group]
+        job_ids: Mapping[str, str] = {}
+        try:
+            job_ids = self._start(configs)
+        except SchedulerError as error:
+            _log.info("fragments on %s were not started: %s", ", ".join(each.node for each in group), error)
+        with self._lease.writing() as session:
+            for launch in group:
+                self._settle(session, launch.fragment, job_ids.get(launch.fragment))
+
+    def _start(self, configs: Sequence[FragmentConfig]) -> Mapping[str, str]:
+        if len(configs) > 1:
+            assert isinstance(self._scheduler, ArrayScheduler)
+            return self._scheduler.submit_any(configs)
+        return {config.fragment: self._scheduler.submit(config) for config in configs}
+
+    def _settle(self, session: Session, fragment_id: str, job_id: str | None) -> None:
+        """Write down how the submission went. Without a job the node was taken meanwhile: plan anew."""
+        fragment = session.get_one(Fragment, fragment_id)
+        if fragment.state == FragmentState.ENDED:
+            if job_id is not None:
+                self._scheduler.cancel(fragment_id)
+            return
+        fragment.job_id = job_id
+        fragment.state = FragmentState.LIVE if job_id is not None else FragmentState.ENDED
+        if job_id is None:
+            fragment.ended_at, fragment.cause = time.time(), "never started"
+            return
+        trainer = session.get_one(Trainer, fragment.trainer_id)
+        journal.record(
+            session, "fragment.launched", trainer.name, f"{fragment.node}: launched", node=fragment.node
+        )
 
     def cancel(self, fragments: list[str]) -> None:
         """Have the scheduler end the jobs of these fragments."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +90,27 @@ def _told(node: Node) -> str:
         NodeState.UNAVAILABLE: "is not available",
     }
     return f"{node.name} {words[node.state]}"
+
+
+def place_fragments(session: Session, snapshot: Snapshot) -> None:
+    """Write down on which nodes fragments run that were launched for any of several."""
+    placed = {job.fragment: job.node for job in snapshot.own_jobs if job.node is not None}
+    rows = session.execute(select(Fragment).where(Fragment.state != FragmentState.ENDED)).scalars().all()
+    moved = [fragment for fragment in rows if placed.get(fragment.id, fragment.node) != fragment.node]
+    for trainer in {fragment.trainer_id for fragment in moved}:
+        _place([fragment for fragment in rows if fragment.trainer_id == trainer], placed)
+
+
+def _place(fragments: Sequence[Fragment], placed: Mapping[str, str]) -> None:
+    """One that waits takes over a node that another of its trainer's did not get, so that each node stands for
+    one of them."""
+    before = {fragment.node for fragment in fragments}
+    for fragment in fragments:
+        fragment.node = placed.get(fragment.id, fragment.node)
+    taken = {fragment.node for fragment in fragments if fragment.id in placed}
+    waiting = [fragment for fragment in fragments if fragment.id not in placed and fragment.node in taken]
+    for fragment, node in zip(waiting, sorted(before - taken - {f.node for f in fragments}), strict=False):
+        fragment.node = node
 
 
 def end_fragments(

@@ -6,6 +6,7 @@ import shutil
 import time
 from pathlib import Path
 
+from pydantic import ValidationError
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
@@ -22,6 +23,7 @@ from oakum_service.db.models import (
     SnapshotRecord,
     Trainer,
 )
+from oakum_worker.launch import ARRAY_NAME, FragmentArray
 
 EVERY_S = 300.0
 _KEPT_ROWS = {EventRecord.id: 20_000, PlanRecord.id: 5_000, SnapshotRecord.number: 500}
@@ -45,8 +47,10 @@ def forget(session: Session) -> list[str]:
     session.execute(delete(ForegroundStart).where(ForegroundStart.started_at < begin))
     session.execute(delete(HookEventRecord).where(HookEventRecord.received_at < time.time() - _HOOK_EVENTS_S))
     old = (Fragment.state == FragmentState.ENDED) & (Fragment.ended_at < time.time() - _FRAGMENTS_S)
-    # A fragment whose report is gone has been forgotten already; its row stays as the trainer's history.
-    ended = list(session.execute(select(Fragment.id).join(Report).where(old)).scalars())
+    # A fragment whose report is gone has been forgotten already; its row stays as the trainer's history. One that
+    # never reported is forgotten anew for another while.
+    reported = Report.fragment_id.is_not(None) | (Fragment.ended_at > time.time() - 2 * _FRAGMENTS_S)
+    ended = list(session.execute(select(Fragment.id).outerjoin(Report).where(old & reported)).scalars())
     session.execute(delete(Report).where(Report.fragment_id.in_(ended)))
     return ended
 
@@ -66,6 +70,19 @@ def _forget_samples(session: Session, trainer: str) -> None:
 
 
 def remove_folders(fragments_dir: Path, fragments: list[str]) -> None:
-    """Remove ended fragments' configs and logs; what is gone already is not an error."""
+    """Remove ended fragments' configs and logs, and those of job arrays of which none is left.
+
+    What is gone already is not an error.
+    """
     for fragment in fragments:
         shutil.rmtree(fragments_dir / fragment, ignore_errors=True)
+    for array in fragments_dir.glob(f"*/{ARRAY_NAME}"):
+        if not any((fragments_dir / fragment).exists() for fragment in _members(array)):
+            shutil.rmtree(array.parent, ignore_errors=True)
+
+
+def _members(array: Path) -> tuple[str, ...]:
+    try:
+        return FragmentArray.model_validate_json(array.read_bytes()).fragments
+    except (OSError, ValidationError):
+        return (array.parent.name,)  # keep what nobody knows

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentConfig
@@ -94,3 +94,19 @@ class Scheduler(Protocol):
     def stop(self, *, leave_fragments: bool = False) -> None:
         """Stop watching. A cluster that ends with the service kills everything it still runs; `leave_fragments`
         spares our own jobs, for the next start to find."""
+
+
+@runtime_checkable
+class ArrayScheduler(Protocol):
+    """A scheduler that starts many fragments at less than the cost of each, where it may choose their nodes."""
+
+    array_from: int
+    """It is asked to for so many fragments of one trainer, and more."""
+    array_most: int
+    """Most at once."""
+
+    def submit_any(self, configs: Sequence[FragmentConfig]) -> dict[str, str]:
+        """Start each fragment on any one of the nodes that the configs name; returns the job ids of those started.
+
+        Raises `SchedulerError` if none was.
+        """

@@ -1,119 +1,30 @@
-"""The Slurm adapter over a state that the test sets, with commands that write down how they were called."""
+"""The Slurm adapter: what it shows, submits and cancels."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.port import JobStart, Snapshot
-from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.port import JobStart
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
-from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
-from oakum_service.schedulers.slurm.snapshot import Instance
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
+from oakum_service.schedulers.slurm.state import SlurmJob
 from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig
-from oakum_worker.spec import TrainerSpec
 from running_service import wait_until
-
-INSTANCE = Instance("oakum", "ab12")
-FAKE = """#!/bin/sh
-printf '%s\\n' "$*" >> {folder}/$(basename "$0").calls
-for last; do :; done
-[ -f "$last" ] && cp "$last" {folder}/script
-{answer}
-"""
-
-
-@dataclass
-class FakeSource:
-    """Gives the state that the test has set; counts how often it was asked."""
-
-    nodes: tuple[SlurmNode, ...] = ()
-    jobs: tuple[SlurmJob, ...] = ()
-    error: SchedulerError | None = None
-    reads: int = 0
-    on_read: Callable[[], None] = field(default=lambda: None)
-
-    def read(self) -> SlurmState:
-        taken_at = time.time()
-        self.reads += 1
-        self.on_read()
-        if self.error is not None:
-            raise self.error
-        return SlurmState(taken_at, "22.05.8", self.nodes, self.jobs)
-
-    def cycle_s(self) -> float | None:
-        return None
-
-
-@dataclass
-class Site:
-    """The adapter and what it works with."""
-
-    folder: Path
-    source: FakeSource
-    scheduler: SlurmScheduler
-
-    def calls(self, command: str) -> list[str]:
-        file = self.folder / f"{command}.calls"
-        return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-
-    def picture(self, wanted: Callable[[Snapshot], bool]) -> Snapshot:
-        """The first snapshot that is as wanted."""
-        return wait_until("the picture is as wanted", lambda: (s := self.scheduler.snapshot()) and wanted(s) and s)
-
-    def config(self, node: str = "n1", fragment: str = "f1") -> FragmentConfig:
-        spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
-        return FragmentConfig(
-            fragment=fragment,
-            trainer="digits",
-            node=node,
-            node_address="10.0.0.1",
-            service_url="http://service.test",
-            token="a secret",
-            spec=spec,
-            checkpoint_dir=str(self.folder / "checkpoints"),
-        )
-
-
-def node(name: str, *states: str) -> SlurmNode:
-    return SlurmNode(name, name, states or ("IDLE",), ("fill",))
-
-
-def own(number: int, fragment: str, *states: str, nodes: str = "", submitted_at: float | None = None) -> SlurmJob:
-    return SlurmJob(
-        id=number,
-        name=INSTANCE.job_name(fragment),
-        user="oakum",
-        partition="fill",
-        states=states or ("RUNNING",),
-        nodes=nodes,
-        submitted_at=submitted_at,
-    )
+from slurm_adapter import FAKE, Site, announced, blocked_readings, make_site, own, readable
 
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
-    for name, answer in (("sbatch", "echo Submitted batch job 71"), ("scancel", "exit 0")):
-        command = tmp_path / name
-        command.write_text(FAKE.format(folder=tmp_path, answer=answer), encoding="utf-8")
-        command.chmod(0o755)
-    settings = SlurmSettings(
-        partition="fill", poll_floor_s=0.1, hook_floor_s=0.02, pending_limit_s=5.0, bin_dir=tmp_path
-    )
-    source = FakeSource((node("n1"), node("n2")))
-    scheduler = SlurmScheduler(settings, tmp_path, INSTANCE, source, SlurmCommands(settings), 12.0)
-    yield Site(tmp_path, source, scheduler)
-    scheduler.stop()
+    """Two idle nodes, and an adapter that has not begun to read."""
+    site = make_site(tmp_path)
+    yield site
+    site.scheduler.stop()
 
 
 def test_the_first_picture_is_waited_for_and_no_picture_is_an_error(site: Site) -> None:
@@ -123,13 +34,6 @@ def test_the_first_picture_is_waited_for_and_no_picture_is_an_error(site: Site) 
         site.scheduler.snapshot()
     site.source.error = None
     assert len(wait_until("it answers", lambda: readable(site.scheduler)).nodes) == 2
-
-
-def readable(scheduler: SlurmScheduler) -> Snapshot | None:
-    try:
-        return scheduler.snapshot()
-    except SchedulerError:
-        return None
 
 
 def test_a_slurm_that_stops_answering_leaves_the_last_picture_and_takes_no_jobs(site: Site) -> None:
@@ -152,13 +56,7 @@ def test_a_fragment_is_a_job_of_one_whole_node_that_slurm_may_end(
     site.scheduler.start(lambda: None)
     site.picture(lambda s: bool(s.nodes))
     assert site.scheduler.submit(site.config()) == "71"
-    script = (site.folder / "script").read_text(encoding="utf-8")
-    options = {
-        name: value
-        for line in script.splitlines()
-        if line.startswith("#SBATCH --")
-        for name, _, value in [line.removeprefix("#SBATCH --").partition("=")]
-    }
+    options = site.script_options()
     wanted = {
         "job-name": "oakum-ab12-f1",
         "nodelist": "n1",
@@ -174,7 +72,7 @@ def test_a_fragment_is_a_job_of_one_whole_node_that_slurm_may_end(
     exported = options["export"].split(",")
     assert "PATH" in exported
     assert not {"OAKUM_DATABASE_URL", "SLURM_JWT", "ALL"}.intersection(exported)
-    assert "secret" not in script
+    assert "secret" not in (site.folder / "script").read_text(encoding="utf-8")
     stored = json.loads((site.folder / "fragments" / "f1" / "fragment.json").read_text(encoding="utf-8"))
     assert stored["fragment"] == "f1"
 
@@ -196,18 +94,6 @@ def test_the_time_limit_ends_before_the_announced_job_begins(site: Site) -> None
     assert "#SBATCH --time=10\n" in (site.folder / "script").read_text(encoding="utf-8")
     with pytest.raises(SchedulerError, match="n2 is wanted in"):
         site.scheduler.submit(site.config("n2", "f2"))
-
-
-def announced(node: str, in_s: float) -> SlurmJob:
-    return SlurmJob(
-        id=9,
-        name="big",
-        user="a",
-        partition="main",
-        states=("PENDING",),
-        planned_nodes=node,
-        start_at=time.time() + in_s,
-    )
 
 
 def test_a_submission_that_no_reading_shows_yet_is_among_our_jobs(site: Site) -> None:
@@ -271,18 +157,6 @@ def test_a_hook_takes_its_nodes_at_once_and_a_later_reading_knows_better(site: S
     assert nodes == {"n1": (NodeState.HOLE, None), "n2": (NodeState.FOREGROUND, "500")}
     readings.clear()
     site.picture(lambda s: all(found.state is NodeState.HOLE for found in s.nodes))
-
-
-def blocked_readings(site: Site) -> list[str]:
-    """Readings fail while the list has anything in it: the picture stays as it is."""
-    blocking = ["blocked"]
-
-    def refuse() -> None:
-        if blocking:
-            raise SchedulerError("no answer for now")
-
-    site.source.on_read = refuse
-    return blocking
 
 
 def test_a_hook_of_our_own_job_takes_no_node(site: Site) -> None:

@@ -7,31 +7,45 @@ newest picture at once. While Slurm does not answer that picture grows old, and 
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
+from oakum_service.schedulers.slurm.arrays import ArrayBook
+from oakum_service.schedulers.slurm.cancellation import cancel_jobs, cancel_named
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.pace import MOST_STRETCH, Pace
 from oakum_service.schedulers.slurm.pushed_source import PushedSource
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, is_live, to_snapshot, unfold
+from oakum_service.schedulers.slurm.snapshot import (
+    HolePolicy,
+    Instance,
+    OwnTask,
+    is_live,
+    own_tasks,
+    to_snapshot,
+    unfold,
+)
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmState, StateSource
+from oakum_service.schedulers.slurm.submission import Submitter
 from oakum_service.states import NodeState
-from oakum_worker.errors import LaunchError
-from oakum_worker.launch import SlurmJobOptions, submit_slurm
 from oakum_worker.protocol import FragmentConfig
 
 _log = logging.getLogger("oakum.slurm")
 _CANCEL_AGAIN_S = 60.0
 _FIRST_READ_S = 60.0
 _RUNNING = "RUNNING"
+_MOST_TASKS = 1000
+"""Of an array where nobody has set MaxArraySize."""
+_ARRAY_REFUSED = "Invalid job array specification"
 
 
 class SlurmScheduler:
@@ -52,8 +66,12 @@ class SlurmScheduler:
         self.grace_s = grace_s
         # Slurm refuses, or keeps waiting, what an old picture was wrong about: age costs time, not nodes.
         self.max_age_s = (MOST_STRETCH + 1) * settings.poll_floor_s + settings.command_timeout_s
+        self.array_from = settings.array_from
+        self.array_most = _MOST_TASKS
         self._settings = settings
-        self._fragments_dir = data_dir.resolve() / "fragments"
+        fragments_dir = data_dir.resolve() / "fragments"
+        self._submitter = Submitter(settings, instance, commands, fragments_dir, grace_s)
+        self._arrays = ArrayBook(fragments_dir)
         self._instance = instance
         self._policy = HolePolicy(settings.partition, settings.planned_are_holes, tuple(settings.type_features))
         self._source = source
@@ -66,6 +84,8 @@ class SlurmScheduler:
         """Jobs that no reading has shown yet, with the time of their submission."""
         self._job_ids: dict[str, str] = {}
         """Fragment -> job, of those in the newest reading."""
+        self._own_numbers: set[str] = set()
+        """What hooks call those jobs: a task of an array has a number of its own, too."""
         self._to_cancel: set[str] = set()
         self._cancelled: dict[str, float] = {}
         self._told: dict[str, tuple[float, str]] = {}
@@ -105,21 +125,37 @@ class SlurmScheduler:
 
     def submit(self, config: FragmentConfig) -> str:
         """Submit the fragment's job to its node. Raises `SchedulerError` with Slurm's reason."""
-        with self._changed:
-            if self._error is not None:
-                raise SchedulerError("nothing is submitted while Slurm does not answer") from self._error
-            node = self._snapshot.node(config.node) if self._snapshot is not None else None
-        if node is None:
-            raise SchedulerError(f"{config.node} is not a node of partition {self._settings.partition}")
-        options = self._options(config, self._time_limit_min(node))
-        try:
-            job_id = submit_slurm(self._fragments_dir / config.fragment, config, options)
-        except LaunchError as error:
-            raise SchedulerError(f"sbatch for {config.node}: {error}") from error
-        with self._changed:
-            self._submitted[config.fragment] = (time.time(), OwnJob(job_id, config.fragment, config.node))
-            self._hint()
+        job_id = self._submitter.submit(config, self._picture())
+        self._note_submitted([OwnJob(job_id, config.fragment, config.node)])
         return job_id
+
+    def submit_any(self, configs: Sequence[FragmentConfig]) -> dict[str, str]:
+        """Submit the fragments to their nodes, any to any; returns the job id of each that was submitted.
+
+        Raises `SchedulerError` with Slurm's reason if none was. Where Slurm takes no arrays, or none of this size,
+        no other is tried.
+        """
+        try:
+            job_ids = self._submitter.submit_any(configs, self._picture())
+        except SchedulerError as error:
+            if _ARRAY_REFUSED in str(error):
+                _log.warning("fragments are submitted one by one from now on: %s", error)
+                self.array_from = sys.maxsize
+            raise
+        self._note_submitted([OwnJob(job_id, fragment, None) for fragment, job_id in job_ids.items()])
+        return job_ids
+
+    def _picture(self) -> Snapshot:
+        """What is submitted on."""
+        with self._changed:
+            if self._error is not None or self._snapshot is None:
+                raise SchedulerError("nothing is submitted while Slurm does not answer") from self._error
+            return self._snapshot
+
+    def _note_submitted(self, jobs: Sequence[OwnJob]) -> None:
+        with self._changed:
+            self._submitted |= {job.fragment: (time.time(), job) for job in jobs}
+            self._hint()
 
     def cancel(self, fragment: str) -> None:
         """Have the job end: soon, by this adapter's thread, and again if it is still there much later."""
@@ -136,10 +172,7 @@ class SlurmScheduler:
             _log.warning("a hook of job %s: %s", event.job, error)
             nodes = ()
         with self._changed:
-            own = event.job in self._job_ids.values() or any(
-                job.job_id == event.job for _, job in self._submitted.values()
-            )
-            if event.kind is HookKind.ALLOCATED and not own and self._is_news(event.at):
+            if event.kind is HookKind.ALLOCATED and not self._is_own(event) and self._is_news(event.at):
                 self._told |= dict.fromkeys(nodes, (event.at, event.job))
             self._hint()
         self._on_change()
@@ -160,6 +193,12 @@ class SlurmScheduler:
         if self._thread is not None:
             self._thread.join(timeout=2.0)
 
+    def _is_own(self, event: HookEvent) -> bool:
+        """Whether it tells of a job of ours. The number of an array's task is known only once it was read."""
+        if event.job in self._own_numbers or any(job.job_id == event.job for _, job in self._submitted.values()):
+            return True
+        return event.uid == os.getuid() and event.partition == self._settings.partition
+
     def _is_news(self, told_at: float) -> bool:
         """Whether a hook's word may be newer than the picture; hooks tell the time in whole seconds."""
         return self._snapshot is None or told_at + 1.0 >= self._snapshot.taken_at
@@ -173,31 +212,6 @@ class SlurmScheduler:
             return node
         job = self._told[node.name][1]
         return replace(node, state=NodeState.FOREGROUND, job=job, job_name=job, announced_at=None)
-
-    def _options(self, config: FragmentConfig, time_limit_min: int) -> SlurmJobOptions:
-        return SlurmJobOptions(
-            name=self._instance.job_name(config.fragment),
-            node=config.node,
-            partition=self._settings.partition,
-            time_limit_min=time_limit_min,
-            signal_before_end_s=max(1, round(self.grace_s)),
-            qos=self._settings.qos,
-            account=self._settings.account,
-            extra=self._settings.options,
-            sbatch=self._commands.guarded("sbatch"),
-        )
-
-    def _time_limit_min(self, node: Node) -> int:
-        """Whole minutes until the next foreground job is announced there, at most the limit."""
-        limit_s = self._settings.longest_s
-        if node.announced_at is not None:
-            limit_s = min(limit_s, node.announced_at - time.time())
-        if limit_s < self._settings.shortest_s:
-            raise SchedulerError(
-                f"{node.name} is wanted in {max(0.0, limit_s):.0f} s, and no fragment is submitted for less than "
-                f"{self._settings.shortest_s:.0f} s"
-            )
-        return int(limit_s // 60)
 
     def _run(self) -> None:
         while True:
@@ -236,10 +250,13 @@ class SlurmScheduler:
 
     def _take(self, state: SlurmState) -> None:
         """Make a reading the newest picture."""
-        snapshot = to_snapshot(state, self._instance, self._policy)
+        arrays = self._arrays.look_up(self._array_tasks(state))
+        snapshot = to_snapshot(state, self._instance, self._policy, arrays)
+        own = own_tasks(state.jobs, self._instance, arrays)
         with self._changed:
             self._snapshot, self._error = snapshot, None
-            self._job_ids = {job.fragment: job.job_id for job in snapshot.own_jobs}
+            self._job_ids = {fragment: task.id for fragment, task in own.items()}
+            self._own_numbers = {str(task.job.id) for task in own.values()}
             self._submitted = {
                 fragment: (at, job)
                 for fragment, (at, job) in self._submitted.items()
@@ -247,19 +264,23 @@ class SlurmScheduler:
             }
             self._told = {node: told for node, told in self._told.items() if self._is_news(told[0])}
             self._cancelled = {f: at for f, at in self._cancelled.items() if f in self._job_ids}
-            self._to_cancel |= self._overdue(state)
+            self._to_cancel |= self._overdue(own, state.taken_at)
             self._note_starts(state)
             self._changed.notify_all()
 
-    def _overdue(self, state: SlurmState) -> set[str]:
+    def _array_tasks(self, state: SlurmState) -> Iterator[tuple[str, int | None]]:
+        for job in state.jobs:
+            if job.array_job_id is not None and (intent := self._instance.intent_of(job)) is not None:
+                yield intent, job.array_task_id
+
+    def _overdue(self, own: Mapping[str, OwnTask], now: float) -> set[str]:
         """Our jobs that wait for a node which somebody else got."""
-        own = {fragment: job for job in state.jobs if (fragment := self._instance.fragment_of(job)) is not None}
         return {
             fragment
-            for fragment, job in own.items()
-            if job.states[0] == "PENDING"
-            and job.submitted_at is not None
-            and state.taken_at - job.submitted_at > self._settings.pending_limit_s
+            for fragment, task in own.items()
+            if task.waits
+            and task.job.submitted_at is not None
+            and now - task.job.submitted_at > self._settings.pending_limit_s
             and time.time() - self._cancelled.get(fragment, 0.0) > _CANCEL_AGAIN_S
         }
 
@@ -274,25 +295,16 @@ class SlurmScheduler:
         self._running = set(running)
 
     def _is_foreground(self, job: SlurmJob) -> bool:
-        return job.states[0] == _RUNNING and is_live(job) and self._instance.fragment_of(job) is None
+        return job.states[0] == _RUNNING and is_live(job) and self._instance.intent_of(job) is None
 
     def _cancel(self, fragments: set[str]) -> None:
         """One call for all of them; by name where the job's id was never heard of."""
         with self._changed:
             ids = self._job_ids | {fragment: job.job_id for fragment, (_, job) in self._submitted.items()}
         known = [ids[fragment] for fragment in fragments if fragment in ids]
-        try:
-            if known:
-                self._commands.run("scancel", "--quiet", *known)
-            for fragment in fragments - set(ids):
-                self._commands.run(
-                    "scancel",
-                    "--quiet",
-                    f"--user={self._instance.user}",
-                    f"--name={self._instance.job_name(fragment)}",
-                )
-        except SchedulerError as error:
-            _log.warning("fragments could not be cancelled: %s", error)
+        cancel_jobs(self._commands, known)
+        for fragment in fragments - set(ids):
+            cancel_named(self._commands, self._instance.user, self._instance.job_name(fragment))
         with self._changed:
             self._cancelled |= dict.fromkeys(fragments, time.time())
             self._hint()

@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import Node, OwnJob, Snapshot
+from oakum_service.schedulers.slurm.arrays import Array
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
 
@@ -34,14 +36,29 @@ class Instance:
     user: str
     name: str
 
-    def job_name(self, fragment: str) -> str:
-        """Name of the fragment's job."""
-        return f"oakum-{self.name}-{fragment}"
+    def job_name(self, intent: str) -> str:
+        """Name of the job of a fragment, or of an array of them."""
+        return f"oakum-{self.name}-{intent}"
 
-    def fragment_of(self, job: SlurmJob) -> str | None:
-        """The fragment that a job stands for, or None if it is none of ours."""
+    def intent_of(self, job: SlurmJob) -> str | None:
+        """The fragment or array in the job's name, or None if it is none of ours."""
         prefix = f"oakum-{self.name}-"
         return job.name.removeprefix(prefix) if job.user == self.user and job.name.startswith(prefix) else None
+
+
+@dataclass(frozen=True)
+class OwnTask:
+    """The live job of one fragment."""
+
+    job: SlurmJob
+    """Tasks of an array that wait share one."""
+    id: str
+    """As `scancel` takes it: `71`, or `71_3`, since an array's bare number means all of its tasks."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has no node yet."""
+        return self.job.states[0] == "PENDING"
 
 
 @dataclass(frozen=True)
@@ -70,11 +87,56 @@ def is_live(job: SlurmJob) -> bool:
     return job.states[0] in _LIVE and "COMPLETING" not in job.states
 
 
-def to_snapshot(state: SlurmState, instance: Instance, policy: HolePolicy) -> Snapshot:
-    """The port's view of the nodes of our partition. Raises `SchedulerError` for unreadable node lists."""
-    own, foreign = _divide(state.jobs, instance)
+def own_tasks(
+    jobs: Iterable[SlurmJob], instance: Instance, arrays: Mapping[str, Array] = MappingProxyType({})
+) -> dict[str, OwnTask]:
+    """Our live jobs by fragment. Those of an array that is not known go by names that no fragment has."""
+    own: dict[str, OwnTask] = {}
+    waiting: dict[str, OwnTask] = {}
+    for job in jobs:
+        intent = instance.intent_of(job)
+        if intent is None or not is_live(job):
+            continue
+        if job.array_job_id is None:
+            own[intent] = OwnTask(job, str(job.id))
+        elif job.array_task_id is None:
+            waiting |= _waiting_tasks(job, intent, arrays.get(intent))
+        else:
+            fragment = _fragment_of_task(intent, job.array_task_id, arrays.get(intent))
+            own[fragment] = OwnTask(job, f"{job.array_job_id}_{job.array_task_id}")
+    return waiting | own
+
+
+def _fragment_of_task(name: str, index: int, array: Array | None) -> str:
+    known = array is not None and index < len(array.fragments)
+    return array.fragments[index] if array is not None and known else f"{name}_{index}"
+
+
+def _waiting_tasks(job: SlurmJob, name: str, array: Array | None) -> dict[str, OwnTask]:
+    """One record stands for all tasks of an array that have none of their own; which, it does not say reliably."""
+    if array is None:
+        return {name: OwnTask(job, str(job.array_job_id))}
+    return {
+        fragment: OwnTask(job, f"{job.array_job_id}_{index}")
+        for index, fragment in enumerate(array.fragments)
+        if index not in array.begun
+    }
+
+
+def to_snapshot(
+    state: SlurmState,
+    instance: Instance,
+    policy: HolePolicy,
+    arrays: Mapping[str, Array] = MappingProxyType({}),
+) -> Snapshot:
+    """The port's view of the nodes of our partition; `arrays`: ours, by the name in their jobs' names.
+
+    Raises `SchedulerError` for unreadable node lists.
+    """
+    own = own_tasks(state.jobs, instance, arrays)
+    foreign = [job for job in state.jobs if instance.intent_of(job) is None]
     holders = _holders(foreign)
-    ours = {node for job in own.values() for node in unfold(job.nodes)}
+    ours = {node for task in own.values() for node in unfold(task.job.nodes)}
     announced = _announced(state, foreign)
     nodes = tuple(
         _node(node, holders.get(node.name), node.name in ours, announced.get(node.name), state.taken_at, policy)
@@ -84,23 +146,10 @@ def to_snapshot(state: SlurmState, instance: Instance, policy: HolePolicy) -> Sn
     return Snapshot(state.taken_at, nodes, tuple(_own_jobs(own)))
 
 
-def _divide(jobs: Iterable[SlurmJob], instance: Instance) -> tuple[dict[str, SlurmJob], list[SlurmJob]]:
-    """Our live jobs by fragment, and everybody else's."""
-    own: dict[str, SlurmJob] = {}
-    foreign: list[SlurmJob] = []
-    for job in jobs:
-        fragment = instance.fragment_of(job)
-        if fragment is None:
-            foreign.append(job)
-        elif is_live(job):
-            own[fragment] = job
-    return own, foreign
-
-
-def _own_jobs(own: Mapping[str, SlurmJob]) -> Iterator[OwnJob]:
-    for fragment, job in own.items():
-        nodes = unfold(job.nodes) if job.states[0] != "PENDING" else ()
-        yield OwnJob(str(job.id), fragment, nodes[0] if nodes else None)
+def _own_jobs(own: Mapping[str, OwnTask]) -> Iterator[OwnJob]:
+    for fragment, task in own.items():
+        nodes = () if task.waits else unfold(task.job.nodes)
+        yield OwnJob(task.id, fragment, nodes[0] if nodes else None)
 
 
 def _holders(jobs: Iterable[SlurmJob]) -> dict[str, SlurmJob]:

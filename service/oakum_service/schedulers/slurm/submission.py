@@ -1,0 +1,112 @@
+"""How fragments become Slurm jobs: one on its node each, or many as one array on any of their nodes.
+
+An array costs Slurm one call, whatever its size, but all its tasks share one list of nodes: it is kept off all
+others, and Slurm chooses which of its own each task gets.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from ClusterShell.NodeSet import NodeSet
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.port import Node, Snapshot
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.snapshot import Instance
+from oakum_worker.errors import LaunchError
+from oakum_worker.launch import SlurmJobOptions, submit_slurm, submit_slurm_array
+from oakum_worker.protocol import FragmentConfig
+
+_log = logging.getLogger("oakum.slurm")
+
+
+class Submitter:
+    """Submits fragments' jobs."""
+
+    def __init__(
+        self, settings: SlurmSettings, instance: Instance, commands: SlurmCommands, folder: Path, grace_s: float
+    ) -> None:
+        """`folder` gets one of its own for each fragment, and for each array."""
+        self._settings = settings
+        self._instance = instance
+        self._commands = commands
+        self._folder = folder
+        self._grace_s = grace_s
+
+    def submit(self, config: FragmentConfig, snapshot: Snapshot) -> str:
+        """Submit the fragment's job to its node; returns Slurm's job id. Raises `SchedulerError`."""
+        limit_min = self._time_limit_min(self._node(config, snapshot))
+        options = self._options(config.fragment, limit_min, node=config.node)
+        try:
+            return submit_slurm(self._folder / config.fragment, config, options)
+        except LaunchError as error:
+            raise SchedulerError(f"sbatch for {config.node}: {error}") from error
+
+    def submit_any(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, str]:
+        """Submit the fragments as one array to their nodes; returns the job id of each that was submitted.
+
+        One whose node is wanted too soon is left out. Raises `SchedulerError` if none was submitted.
+        """
+        limits_min = self._limits_min(configs, snapshot)
+        configs = [config for config in configs if config.fragment in limits_min]
+        if len(configs) <= 1:
+            return {config.fragment: self.submit(config, snapshot) for config in configs}
+        array = str(uuid.uuid4())
+        nodes = {config.node for config in configs}
+        others = NodeSet.fromlist([node.name for node in snapshot.nodes if node.name not in nodes])
+        options = self._options(array, min(limits_min.values()), exclude=str(others) or None)
+        try:
+            job_ids = submit_slurm_array(self._folder / array, configs, options)
+        except LaunchError as error:
+            raise SchedulerError(f"sbatch for {NodeSet.fromlist(sorted(nodes))}: {error}") from error
+        return {config.fragment: job_id for config, job_id in zip(configs, job_ids, strict=True)}
+
+    def _limits_min(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, int]:
+        """Fragment -> its time limit, of those whose nodes may be used."""
+        limits_min = {}
+        for config in configs:
+            try:
+                limits_min[config.fragment] = self._time_limit_min(self._node(config, snapshot))
+            except SchedulerError as error:
+                _log.info("fragment on %s is left out: %s", config.node, error)
+        return limits_min
+
+    def _node(self, config: FragmentConfig, snapshot: Snapshot) -> Node:
+        node = snapshot.node(config.node)
+        if node is None:
+            raise SchedulerError(f"{config.node} is not a node of partition {self._settings.partition}")
+        return node
+
+    def _time_limit_min(self, node: Node) -> int:
+        """Whole minutes until the next foreground job is announced there, at most the limit."""
+        limit_s = self._settings.time_limit_s
+        if node.announced_at is not None:
+            limit_s = min(limit_s, node.announced_at - time.time())
+        if limit_s < self._settings.shortest_s:
+            raise SchedulerError(
+                f"{node.name} is wanted in {max(0.0, limit_s):.0f} s, and no fragment is submitted for less than "
+                f"{self._settings.shortest_s:.0f} s"
+            )
+        return int(limit_s // 60)
+
+    def _options(
+        self, intent: str, time_limit_min: int, *, node: str | None = None, exclude: str | None = None
+    ) -> SlurmJobOptions:
+        return SlurmJobOptions(
+            name=self._instance.job_name(intent),
+            partition=self._settings.partition,
+            time_limit_min=time_limit_min,
+            signal_before_end_s=max(1, round(self._grace_s)),
+            node=node,
+            exclude=exclude,
+            qos=self._settings.qos,
+            account=self._settings.account,
+            extra=self._settings.options,
+            sbatch=self._commands.guarded("sbatch"),
+        )

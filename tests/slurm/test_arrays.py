@@ -1,0 +1,137 @@
+"""Many fragments as one job array on a real Slurm, which chooses the node of each."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oakum_service.api.schemas import TrainerChange
+from oakum_service.client import OakumClient
+from oakum_worker.spec import TrainerSpec
+from running_service import small_spec, wait_for_size, wait_until
+from slurm_service import SlurmService, step_of
+from slurm_site import Job, SlurmSite
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def service(slurm: SlurmSite, tmp_path: Path) -> Iterator[SlurmService]:
+    """A service that submits two fragments and more as an array; nothing of it is left behind."""
+    running = SlurmService(tmp_path, slurm, OAKUM_SLURM_ARRAY_FROM="2")
+    yield running
+    slurm.cancel_all()
+    running.end()
+
+
+def endless(max_nodes: int) -> TrainerSpec:
+    return small_spec("elastic", epochs=100_000, arguments={"step_s": 0.02}, max_nodes=max_nodes)
+
+
+def own_jobs(site: SlurmSite) -> list[Job]:
+    return [job for job in site.jobs() if job.name.startswith("oakum-")]
+
+
+def arrays_of(jobs: list[Job]) -> set[str]:
+    """Numbers of the arrays that the jobs are tasks of."""
+    assert all("_" in job.id for job in jobs), jobs
+    return {job.id.partition("_")[0] for job in jobs}
+
+
+def believed_nodes(client: OakumClient) -> dict[str, str]:
+    """Fragment -> the node that the service has it on."""
+    intervals = client.timeline().fragments
+    return {interval.fragment: interval.node for interval in intervals if interval.end_at is None}
+
+
+def fragments_of(job: Job, service: SlurmService) -> list[str]:
+    """The fragments of the job's array, by index."""
+    name = job.name.split("-", 2)[2]
+    return list(json.loads((service.data_dir / "fragments" / name / "array.json").read_text())["fragments"])
+
+
+def true_nodes(site: SlurmSite, service: SlurmService) -> dict[str, str]:
+    """Fragment -> the node that Slurm has its task on."""
+    return {
+        fragments_of(job, service)[int(job.id.partition("_")[2])]: job.nodes
+        for job in own_jobs(site)
+        if job.state == "RUNNING"
+    }
+
+
+def test_a_trainer_begins_as_one_array_whose_tasks_are_known_by_the_nodes_they_got(
+    slurm: SlurmSite, service: SlurmService
+) -> None:
+    began_at = time.time()
+    blocker = slurm.submit_foreground(nodes=2, run_s=60.0)
+    slurm.wait_for_state(blocker, "RUNNING")
+    client = service.start()
+    client.submit(endless(max_nodes=4))
+    wait_for_size(client, "elastic", 4)
+    jobs = own_jobs(slurm)
+    assert len(jobs) == 4
+    assert len(arrays_of(jobs)) == 1
+    nodes = true_nodes(slurm, service)
+    assert believed_nodes(client) == nodes
+    assert set(client.trainer("elastic").nodes) == set(nodes.values())
+    before = step_of(client, "elastic")
+    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
+    assert {line.partition(" | ")[0] for line in client.logs("elastic").lines} == set(nodes.values())
+    service.assert_one_at_a_time(began_at)
+
+
+def test_a_foreground_job_that_takes_one_tasks_node_leaves_the_others_alone(
+    slurm: SlurmSite, service: SlurmService
+) -> None:
+    client = service.start()
+    client.submit(endless(max_nodes=5))
+    wait_for_size(client, "elastic", 5)
+    before = {job.id: job.nodes for job in own_jobs(slurm)}
+    node = before[min(before)]
+    job = slurm.submit_foreground(nodes=1, run_s=60.0, options=(f"--nodelist={node}",))
+    slurm.wait_for_state(job, "RUNNING", timeout_s=20.0)
+    wait_until(
+        "the node is the job's", lambda: {n.name: n.foreground_job for n in client.nodes().nodes}[node] == job
+    )
+    after = {job.id: job.nodes for job in own_jobs(slurm) if job.state == "RUNNING"}
+    assert {task: node for task, node in after.items() if task in before} == {
+        task: at for task, at in before.items() if at != node
+    }
+    assert client.trainer("elastic").nodes_lost == 1
+
+
+def test_a_service_killed_as_its_array_is_handed_in_finds_every_task_again(
+    slurm: SlurmSite, service: SlurmService
+) -> None:
+    began_at = time.time()
+    client = service.start()
+    client.submit(endless(max_nodes=5))
+    folder = service.data_dir / "fragments"
+    slurm.wait_until("the array is handed in", lambda: len(list(folder.glob("*/*_submitted.pkl"))) == 5)
+    service.kill()
+    client = service.start()
+    [begun] = [e for e in client.recent_events(500).events if e.kind == "service.started"][-1:]
+    assert "5 fragments adopted, 0 orphans" in begun.message
+    wait_for_size(client, "elastic", 5)
+    assert len(arrays_of(own_jobs(slurm))) == 1
+    assert believed_nodes(client) == true_nodes(slurm, service)
+    service.assert_one_at_a_time(began_at)
+
+
+def test_a_trainer_that_shrinks_has_only_the_tasks_end_that_it_gives_up(
+    slurm: SlurmSite, service: SlurmService
+) -> None:
+    client = service.start()
+    client.submit(endless(max_nodes=4))
+    wait_for_size(client, "elastic", 4)
+    before = {job.id: job.nodes for job in own_jobs(slurm)}
+    client.change("elastic", TrainerChange(max_nodes=2))
+    wait_for_size(client, "elastic", 2)
+    wait_until("two jobs are left", lambda: service.running() == 2)
+    after = {job.id: job.nodes for job in own_jobs(slurm)}
+    assert after.items() <= before.items()
+    assert set(client.trainer("elastic").nodes) == set(after.values())

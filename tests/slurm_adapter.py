@@ -1,0 +1,156 @@
+"""The Slurm adapter over a state that the test sets, with commands that write down how they were called."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.port import Snapshot
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
+from oakum_service.schedulers.slurm.snapshot import Instance
+from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
+from oakum_worker.protocol import FragmentConfig
+from oakum_worker.spec import TrainerSpec
+from running_service import wait_until
+
+INSTANCE = Instance("oakum", "ab12")
+FAKE = """#!/bin/sh
+printf '%s\\n' "$*" >> {folder}/$(basename "$0").calls
+for last; do :; done
+[ -f "$last" ] && cp "$last" {folder}/script
+{answer}
+"""
+
+
+@dataclass
+class FakeSource:
+    """Gives the state that the test has set; counts how often it was asked."""
+
+    nodes: tuple[SlurmNode, ...] = ()
+    jobs: tuple[SlurmJob, ...] = ()
+    error: SchedulerError | None = None
+    reads: int = 0
+    on_read: Callable[[], None] = field(default=lambda: None)
+
+    def read(self) -> SlurmState:
+        taken_at = time.time()
+        self.reads += 1
+        self.on_read()
+        if self.error is not None:
+            raise self.error
+        return SlurmState(taken_at, "22.05.8", self.nodes, self.jobs)
+
+    def cycle_s(self) -> float | None:
+        return None
+
+
+@dataclass
+class Site:
+    """The adapter and what it works with."""
+
+    folder: Path
+    source: FakeSource
+    scheduler: SlurmScheduler
+
+    def calls(self, command: str) -> list[str]:
+        file = self.folder / f"{command}.calls"
+        return file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+
+    def script_options(self) -> dict[str, str]:
+        """Those of the newest job script."""
+        lines = (self.folder / "script").read_text(encoding="utf-8").splitlines()
+        pairs = [line.removeprefix("#SBATCH --").partition("=") for line in lines if line.startswith("#SBATCH --")]
+        return {name: value for name, _, value in pairs}
+
+    def restarted(self) -> SlurmScheduler:
+        """A new adapter over what the old one has left, which is stopped."""
+        self.scheduler.stop()
+        self.scheduler = adapter(self.folder, self.source)
+        self.scheduler.start(lambda: None)
+        return self.scheduler
+
+    def picture(self, wanted: Callable[[Snapshot], bool]) -> Snapshot:
+        """The first snapshot that is as wanted."""
+        return wait_until("the picture is as wanted", lambda: (s := self.scheduler.snapshot()) and wanted(s) and s)
+
+    def config(self, node: str = "n1", fragment: str = "f1") -> FragmentConfig:
+        spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
+        return FragmentConfig(
+            fragment=fragment,
+            trainer="digits",
+            node=node,
+            node_address="10.0.0.1",
+            service_url="http://service.test",
+            token="a secret",
+            spec=spec,
+            checkpoint_dir=str(self.folder / "checkpoints"),
+        )
+
+
+def node(name: str, *states: str) -> SlurmNode:
+    return SlurmNode(name, name, states or ("IDLE",), ("fill",))
+
+
+def own(number: int, fragment: str, *states: str, nodes: str = "", submitted_at: float | None = None) -> SlurmJob:
+    return SlurmJob(
+        id=number,
+        name=INSTANCE.job_name(fragment),
+        user="oakum",
+        partition="fill",
+        states=states or ("RUNNING",),
+        nodes=nodes,
+        submitted_at=submitted_at,
+    )
+
+
+def adapter(folder: Path, source: FakeSource) -> SlurmScheduler:
+    settings = SlurmSettings(
+        partition="fill", poll_floor_s=0.1, hook_floor_s=0.02, pending_limit_s=5.0, bin_dir=folder
+    )
+    return SlurmScheduler(settings, folder, INSTANCE, source, SlurmCommands(settings), 12.0)
+
+
+def readable(scheduler: SlurmScheduler) -> Snapshot | None:
+    try:
+        return scheduler.snapshot()
+    except SchedulerError:
+        return None
+
+
+def announced(node: str, in_s: float) -> SlurmJob:
+    return SlurmJob(
+        id=9,
+        name="big",
+        user="a",
+        partition="main",
+        states=("PENDING",),
+        planned_nodes=node,
+        start_at=time.time() + in_s,
+    )
+
+
+def blocked_readings(site: Site) -> list[str]:
+    """Readings fail while the list has anything in it: the picture stays as it is."""
+    blocking = ["blocked"]
+
+    def refuse() -> None:
+        if blocking:
+            raise SchedulerError("no answer for now")
+
+    site.source.on_read = refuse
+    return blocking
+
+
+def make_site(folder: Path) -> Site:
+    """Two idle nodes, and an adapter that has not begun to read."""
+    for name, answer in (("sbatch", "echo Submitted batch job 71"), ("scancel", "exit 0")):
+        command = folder / name
+        command.write_text(FAKE.format(folder=folder, answer=answer), encoding="utf-8")
+        command.chmod(0o755)
+    source = FakeSource((node("n1"), node("n2")))
+    return Site(folder, source, adapter(folder, source))
