@@ -1,11 +1,17 @@
-"""The moment between submitit's signal handlers and the agent's own."""
+"""The moment between submitit's signal handlers and the agent's own, and what the agent is told."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from oakum_worker.launch import CONFIG_NAME, FragmentArray, write_config
+from oakum_worker.protocol import FragmentConfig
+from oakum_worker.spec import TrainerSpec
 
 # Stands in for an agent module that takes long to import, during which the scheduler wants the node back.
 _SCRIPT = """
@@ -35,3 +41,64 @@ def test_a_fragment_that_is_told_to_go_while_it_imports_goes_at_once(name: str) 
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["oakum_worker", "oakum_worker.payload"]
+
+
+# Stands in for the agent: shows what it was given, and what its ranks would read.
+_AGENT = """
+import sys, types
+
+class Agent:
+    def __init__(self, config, file):
+        print(config.node, config.node_address)
+        print(type(config).model_validate_json(file.read_text()) == config)
+    def run(self):
+        sys.stdout.flush()
+
+module = types.ModuleType("oakum_worker.agent")
+module.Agent = Agent
+sys.modules["oakum_worker.agent"] = module
+from oakum_worker.payload import run_fragment
+run_fragment(*sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    ("array", "node", "told"),
+    [
+        (False, "n2", "n1 10.0.0.1"),
+        (True, "n2", "n2 10.0.0.2"),
+        (True, "n1", "n1 10.0.0.1"),
+        (True, "n3", "n3 n3"),  # one that joined the partition a moment ago
+    ],
+)
+def test_the_agent_of_an_arrays_task_is_told_the_node_that_the_scheduler_chose(
+    tmp_path: Path, array: bool, node: str, told: str
+) -> None:
+    config = FragmentConfig(
+        fragment="f1",
+        trainer="digits",
+        node="n1",
+        node_address="10.0.0.1",
+        service_url="http://service.test",
+        token="a secret",
+        spec=TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1),
+        checkpoint_dir=str(tmp_path / "checkpoints"),
+    )
+    write_config(tmp_path / "f1", config)
+    array_file = tmp_path / "array.json"
+    addresses = {"n1": "10.0.0.1", "n2": "10.0.0.2"}
+    array_file.write_text(
+        FragmentArray(fragments=("f1", "f2"), addresses=addresses).model_dump_json(), encoding="utf-8"
+    )
+    arguments = [str(tmp_path / "f1"), *([str(array_file)] if array else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", _AGENT, *arguments],
+        capture_output=True,
+        timeout=60,
+        check=False,
+        text=True,
+        env=os.environ | {"SLURMD_NODENAME": node},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == [told, "True"]
+    assert (tmp_path / "f1" / CONFIG_NAME).stat().st_mode & 0o777 == 0o600

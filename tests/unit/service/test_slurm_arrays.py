@@ -220,3 +220,19 @@ def test_a_hook_of_an_arrays_task_takes_no_node_though_its_number_is_not_known_y
     found = site.scheduler.snapshot().node("n1")
     assert found is not None
     assert found.state is state
+
+
+@pytest.mark.parametrize(
+    ("words", "warned"), [("Invalid job id specified", False), ("Access/permission denied", True)]
+)
+def test_that_a_task_has_ended_before_it_was_cancelled_is_no_news(
+    site: Site, caplog: pytest.LogCaptureFixture, words: str, warned: bool
+) -> None:
+    launch(site, 3)
+    answer = f"echo 'scancel: error: Kill job error on job id 71_1: {words}' >&2; exit 1"
+    (site.folder / "scancel").write_text(FAKE.format(folder=site.folder, answer=answer), encoding="utf-8")
+    site.scheduler.cancel("f1")
+    wait_until("it is cancelled", lambda: site.calls("scancel"))
+    reads = site.source.reads
+    wait_until("it goes on", lambda: site.source.reads >= reads + 2)
+    assert any("could not be cancelled" in record.message for record in caplog.records) is warned

@@ -6,6 +6,7 @@ import pytest
 
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob
+from oakum_service.schedulers.slurm.arrays import Array
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, to_snapshot
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.states import NodeState
@@ -109,6 +110,55 @@ def test_our_jobs_are_known_until_they_complete() -> None:
         OwnJob("2", "f2", None),
         OwnJob("5", "f5", "n5"),
     )
+
+
+def task(number: int, index: int | None, *states: str, nodes: str = "") -> SlurmJob:
+    fields = {"name": INSTANCE.job_name("batch"), "user": "oakum", "array_job_id": 70, "array_task_id": index}
+    return job(number, *states, nodes=nodes, **fields)
+
+
+def own_jobs_of(*jobs: SlurmJob, **arrays: Array) -> set[OwnJob]:
+    state = SlurmState(NOW, "22.05.8", (), jobs)
+    return set(to_snapshot(state, INSTANCE, POLICY, arrays).own_jobs)
+
+
+def test_a_task_of_an_array_stands_for_the_fragment_of_its_index() -> None:
+    jobs = [task(71, 0, nodes="n2"), task(70, 1, nodes="n1"), own(9, "f9", nodes="n3")]
+    assert own_jobs_of(*jobs, batch=Array(("f0", "f1"))) == {
+        OwnJob("70_0", "f0", "n2"),
+        OwnJob("70_1", "f1", "n1"),
+        OwnJob("9", "f9", "n3"),
+    }
+
+
+def test_an_array_that_waits_stands_for_the_fragments_that_no_other_record_has_shown() -> None:
+    array = Array(("f0", "f1", "f2", "f3"), begun=frozenset({0, 1}))  # of which the first has ended
+    assert own_jobs_of(task(71, 1, nodes="n2"), task(70, None, "PENDING"), batch=array) == {
+        OwnJob("70_1", "f1", "n2"),
+        OwnJob("70_2", "f2", None),
+        OwnJob("70_3", "f3", None),
+    }
+
+
+def test_the_last_task_that_waits_is_shown_by_its_index() -> None:
+    array = Array(("f0", "f1"), begun=frozenset({0, 1}))
+    assert own_jobs_of(task(70, 1, "PENDING"), batch=array) == {OwnJob("70_1", "f1", None)}
+
+
+def test_tasks_beyond_what_an_array_is_known_to_hold_are_nobodys() -> None:
+    assert own_jobs_of(task(72, 2, nodes="n2"), task(70, 0, nodes="n1"), batch=Array(("f0",))) == {
+        OwnJob("70_0", "f0", "n1"),
+        OwnJob("70_2", "batch_2", "n2"),
+    }
+    assert own_jobs_of(task(70, None, "PENDING")) == {OwnJob("70", "batch", None)}
+
+
+def test_the_nodes_of_an_arrays_tasks_are_holes() -> None:
+    nodes = [node("n1", "ALLOCATED"), node("n2", "ALLOCATED")]
+    assert states_of(nodes, [task(71, 0, nodes="n1"), job(2, nodes="n2")]) == {
+        "n1": NodeState.HOLE,
+        "n2": NodeState.FOREGROUND,
+    }
 
 
 def test_a_pending_foreground_job_announces_itself_on_its_nodes() -> None:

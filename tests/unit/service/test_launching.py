@@ -1,0 +1,177 @@
+"""How a plan's launches are handed to the scheduler, and on which nodes they turn out to be."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from oakum_service.config import Settings
+from oakum_service.control.execute import Executor
+from oakum_service.control.lease import LeaseHolder
+from oakum_service.control.observe import Observed, end_fragments, place_fragments
+from oakum_service.db.engine import Sessions
+from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
+from oakum_service.errors import SchedulerError
+from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.schedulers.port import ArrayScheduler, Node, OwnJob, Snapshot
+from oakum_service.states import NodeState
+from oakum_worker.protocol import FragmentConfig
+from oakum_worker.spec import TrainerSpec
+
+
+class OneByOne:
+    """A scheduler that knows no arrays."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[str]] = []
+        """The nodes of each submission."""
+
+    def submit(self, config: FragmentConfig) -> str:
+        self.groups.append([config.node])
+        return f"job on {config.node}"
+
+
+class InGroups(OneByOne):
+    """One that takes three and more at once, and at most four."""
+
+    array_from = 3
+    array_most = 4
+    refused = ""
+    """A node that is wanted soon."""
+    error: SchedulerError | None = None
+
+    def submit_any(self, configs: Sequence[FragmentConfig]) -> dict[str, str]:
+        if self.error is not None:
+            raise self.error
+        self.groups.append([config.node for config in configs])
+        return {
+            config.fragment: f"task {index}" for index, config in enumerate(configs) if config.node != self.refused
+        }
+
+
+def holes(*names: str) -> tuple[Node, ...]:
+    return tuple(Node(name, NodeState.HOLE, f"address of {name}") for name in names)
+
+
+def launch(sessions: Sessions, folder: Path, scheduler: OneByOne, grants: dict[str, list[str]]) -> dict[str, str]:
+    """Carry out a plan; returns node -> state of each fragment."""
+    lease = LeaseHolder(sessions, alone=True)
+    assert lease.acquire()
+    with sessions.begin() as session:
+        for name in grants:
+            spec = TrainerSpec(name=name, entrypoint="a:b", global_batch=8, epochs=1)
+            session.add(
+                Trainer(id=name, name=name, spec=spec.model_dump(mode="json"), state="waiting", submitted_at=0.0)
+            )
+        allocations = {name: {"nodes": nodes, "why": "", "reason": ""} for name, nodes in grants.items()}
+        plan = PlanRecord(
+            snapshot=1,
+            made_at=0.0,
+            objective="throughput",
+            look_ahead_s=30.0,
+            value=1.0,
+            bound=1.0,
+            solver="greedy",
+            solve_s=0.0,
+            optimal=True,
+            allocations=allocations,
+        )
+        session.add(plan)
+        session.flush()
+        plan_id = plan.id
+    configs = FragmentConfigs(Settings(data_dir=folder), b"secret", "http://service.test", 10.0)
+    executor = Executor(lease, scheduler, configs)  # type: ignore[arg-type]
+    nodes = holes(*(node for granted in grants.values() for node in granted))
+    executor.carry_out(plan_id, Observed(1, Snapshot(time.time(), nodes, ())))
+    assert not executor.submitting
+    with sessions.begin() as session:
+        return dict(session.execute(select(Fragment.node, Fragment.state)).all())
+
+
+def test_many_fragments_of_one_trainer_are_submitted_at_once_and_few_one_by_one(
+    sessions: Sessions, tmp_path: Path
+) -> None:
+    scheduler = InGroups()
+    assert isinstance(scheduler, ArrayScheduler)
+    states = launch(sessions, tmp_path, scheduler, {"many": ["n1", "n2", "n3"], "few": ["n4", "n5"]})
+    assert sorted(scheduler.groups) == [["n1", "n2", "n3"], ["n4"], ["n5"]]
+    assert states == dict.fromkeys(["n1", "n2", "n3", "n4", "n5"], FragmentState.LIVE)
+
+
+def test_more_than_one_array_can_hold_are_several(sessions: Sessions, tmp_path: Path) -> None:
+    scheduler = InGroups()
+    launch(sessions, tmp_path, scheduler, {"many": [f"n{number}" for number in range(1, 10)]})
+    assert sorted(scheduler.groups) == [["n1", "n2", "n3", "n4"], ["n5", "n6", "n7", "n8"], ["n9"]]
+
+
+def test_a_scheduler_without_arrays_gets_them_one_by_one(sessions: Sessions, tmp_path: Path) -> None:
+    scheduler = OneByOne()
+    launch(sessions, tmp_path, scheduler, {"many": ["n1", "n2", "n3"]})
+    assert sorted(scheduler.groups) == [["n1"], ["n2"], ["n3"]]
+
+
+def test_what_a_group_leaves_out_never_started(sessions: Sessions, tmp_path: Path) -> None:
+    scheduler = InGroups()
+    scheduler.refused = "n2"
+    states = launch(sessions, tmp_path, scheduler, {"many": ["n1", "n2", "n3"]})
+    assert states == {"n1": FragmentState.LIVE, "n2": FragmentState.ENDED, "n3": FragmentState.LIVE}
+
+
+def test_a_group_that_is_refused_never_started(sessions: Sessions, tmp_path: Path) -> None:
+    scheduler = InGroups()
+    scheduler.error = SchedulerError("sbatch: no")
+    states = launch(sessions, tmp_path, scheduler, {"many": ["n1", "n2", "n3"]})
+    assert states == dict.fromkeys(["n1", "n2", "n3"], FragmentState.ENDED)
+
+
+def place(sessions: Sessions, launched: dict[str, str], running: dict[str, str | None]) -> dict[str, str]:
+    """Fragment -> its node after a look at the jobs, of fragments of the trainer that begins their names."""
+    with sessions.begin() as session:
+        for trainer in {fragment[0] for fragment in launched}:
+            session.add(Trainer(id=trainer, name=trainer, spec={}, state="running", submitted_at=0.0))
+        session.flush()
+        for fragment, node in launched.items():
+            session.add(
+                Fragment(id=fragment, trainer_id=fragment[0], node=node, state=FragmentState.LIVE, launched_at=0.0)
+            )
+        session.flush()
+        jobs = tuple(OwnJob(f"job of {fragment}", fragment, node) for fragment, node in running.items())
+        place_fragments(session, Snapshot(1.0, (), jobs))
+        return dict(session.execute(select(Fragment.id, Fragment.node)).all())
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"),
+    [
+        ({"a1": "n1", "a2": "n2", "a3": "n3"}, {"a1": "n1", "a2": "n2", "a3": "n3"}),
+        ({"a1": "n3", "a2": "n1", "a3": "n2"}, {"a1": "n3", "a2": "n1", "a3": "n2"}),
+        # Each node goes on standing for one of them.
+        ({"a1": "n2", "a2": None, "a3": "n3"}, {"a1": "n2", "a2": "n1", "a3": "n3"}),
+        ({"a1": "n2", "a2": "n3", "a3": None}, {"a1": "n2", "a2": "n3", "a3": "n1"}),
+        ({"a1": "n3", "a2": None, "a3": None}, {"a1": "n3", "a2": "n2", "a3": "n1"}),
+        ({"a1": "n9"}, {"a1": "n9", "a2": "n2", "a3": "n3"}),
+    ],
+)
+def test_fragments_are_where_their_jobs_are(
+    sessions: Sessions, running: dict[str, str | None], expected: dict[str, str]
+) -> None:
+    assert place(sessions, {"a1": "n1", "a2": "n2", "a3": "n3"}, running) == expected
+
+
+def test_another_trainers_fragment_keeps_the_node_that_it_was_launched_for(sessions: Sessions) -> None:
+    found = place(sessions, {"a1": "n1", "a2": "n2", "b1": "n3"}, {"a1": "n3", "a2": "n2", "b1": None})
+    assert found == {"a1": "n3", "a2": "n2", "b1": "n3"}
+
+
+def test_a_task_that_got_no_node_is_no_crash_of_its_trainer(sessions: Sessions) -> None:
+    """The node that somebody else took is the one that none of the others got."""
+    place(sessions, {"a1": "n1", "a2": "n2"}, {"a1": "n2", "a2": None})
+    nodes = (Node("n1", NodeState.FOREGROUND, "", job="9"), *holes("n2"))
+    with sessions.begin() as session:
+        end_fragments(session, Snapshot(time.time(), nodes, (OwnJob("71_0", "a1", "n2"),)), 10.0)
+        assert session.get_one(Fragment, "a2").cause == "preempted"
+        assert session.get_one(Trainer, "a").crashes == 0
