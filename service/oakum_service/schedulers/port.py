@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from oakum_service.states import NodeState
@@ -59,7 +60,11 @@ class Snapshot:
 
     def node(self, name: str) -> Node | None:
         """The node of that name."""
-        return next((node for node in self.nodes if node.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
 
 
 class Scheduler(Protocol):
