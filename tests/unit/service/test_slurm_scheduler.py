@@ -16,7 +16,7 @@ from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.state import SlurmJob
 from oakum_service.states import NodeState
 from running_service import wait_until
-from slurm_adapter import FAKE, Site, announced, blocked_readings, make_site, own, readable
+from slurm_adapter import FAKE, Site, adapter, announced, blocked_readings, make_site, node, own, readable
 
 
 @pytest.fixture
@@ -157,6 +157,27 @@ def test_a_hook_takes_its_nodes_at_once_and_a_later_reading_knows_better(site: S
     assert nodes == {"n1": (NodeState.HOLE, None), "n2": (NodeState.FOREGROUND, "500")}
     readings.clear()
     site.picture(lambda s: all(found.state is NodeState.HOLE for found in s.nodes))
+
+
+def test_after_an_end_that_a_hook_told_of_readings_follow_until_the_nodes_are_clear(site: Site) -> None:
+    site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
+    site.source.nodes = (node("n1", "ALLOCATED", "COMPLETING"), node("n2"))
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    site.scheduler.on_hook(HookEvent(HookKind.ENDED, "500", "n1", "main", 1000, None, time.time()))
+    wait_until("readings follow", lambda: site.source.reads > 3)
+    site.source.nodes = (node("n1"), node("n2"))
+    site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
+
+
+def test_a_reading_that_breaks_the_adapter_is_followed_by_another(site: Site) -> None:
+    def break_once() -> None:
+        site.source.on_read = lambda: None
+        raise KeyError("a bug")
+
+    site.source.on_read = break_once
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: len(s.nodes) == 2)
 
 
 def test_a_hook_of_our_own_job_takes_no_node(site: Site) -> None:

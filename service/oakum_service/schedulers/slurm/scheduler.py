@@ -93,6 +93,8 @@ class SlurmScheduler:
         self._starts: deque[JobStart] = deque(maxlen=1000)
         self._running: set[int] | None = None
         self._hinted = False
+        self._clearing = False
+        """Whether a hook has told of an end, and no reading has shown the nodes clear of jobs since."""
         self._stopping = False
         self._on_change: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -174,6 +176,7 @@ class SlurmScheduler:
         with self._changed:
             if event.kind is HookKind.ALLOCATED and not self._is_own(event) and self._is_news(event.at):
                 self._told |= dict.fromkeys(nodes, (event.at, event.job))
+            self._clearing |= event.kind is HookKind.ENDED
             self._hint()
         self._on_change()
 
@@ -223,10 +226,15 @@ class SlurmScheduler:
                     return
                 cancels, self._to_cancel = self._to_cancel, set()
                 due = self._wait_s() <= 0
-            if cancels:
-                self._cancel(cancels)
-            if due:
-                self._read()
+            try:
+                if cancels:
+                    self._cancel(cancels)
+                if due:
+                    self._read()
+            except Exception:
+                # Without this thread nothing would be seen or cancelled any more.
+                _log.exception("a turn of the Slurm adapter failed; the next one tries again")
+                self._pace.failed(time.time())
 
     def _wait_s(self) -> float:
         return max(0.0, self._pace.next_at(time.time(), self._hinted) - time.time())
@@ -266,6 +274,9 @@ class SlurmScheduler:
             self._cancelled = {f: at for f, at in self._cancelled.items() if f in self._job_ids}
             self._to_cancel |= self._overdue(own, state.taken_at)
             self._note_starts(state)
+            # The head node's epilog runs beside those of the nodes, which complete a little later.
+            self._clearing &= any("COMPLETING" in node.states for node in state.nodes)
+            self._hinted |= self._clearing
             self._changed.notify_all()
 
     def _array_tasks(self, state: SlurmState) -> Iterator[tuple[str, int | None]]:
