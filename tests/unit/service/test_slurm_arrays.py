@@ -144,6 +144,28 @@ def test_tasks_are_known_by_their_index_on_whichever_node_they_run(site: Site) -
     assert set(shown) == {OwnJob("71_0", "f0", "n2"), OwnJob("71_1", "f1", None), OwnJob("71_2", "f2", None)}
 
 
+def test_a_task_that_has_ended_does_not_wait_with_the_others(site: Site) -> None:
+    launch(site, 3)
+    site.source.jobs = (task(site, 0, nodes="n2"), task(site, None, "PENDING"))
+    site.picture(lambda s: any(job.node for job in s.own_jobs))
+    site.source.jobs = (task(site, None, "PENDING"),)
+    shown = site.picture(lambda s: not any(job.node for job in s.own_jobs)).own_jobs
+    assert set(shown) == {OwnJob("71_1", "f1", None), OwnJob("71_2", "f2", None)}
+
+
+def test_what_the_tasks_stand_for_is_written_before_slurm_has_heard_of_them(site: Site) -> None:
+    look = f"cat {site.folder}/fragments/*/array.json > {site.folder}/seen; exit 1"
+    (site.folder / "sbatch").write_text(FAKE.format(folder=site.folder, answer=look), encoding="utf-8")
+    with pytest.raises(SchedulerError):
+        launch(site, 3)
+    assert json.loads((site.folder / "seen").read_text(encoding="utf-8"))["fragments"] == ["f0", "f1", "f2"]
+    assert sorted(path.parent.name for path in (site.folder / "fragments").glob("f*/fragment.json")) == [
+        "f0",
+        "f1",
+        "f2",
+    ]
+
+
 def test_one_task_is_cancelled_by_its_own_number_and_not_the_arrays(site: Site) -> None:
     """The last task's own number is the array's, which means all of them."""
     launch(site, 3)

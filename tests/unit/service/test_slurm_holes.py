@@ -140,6 +140,13 @@ def test_an_array_that_waits_stands_for_the_fragments_that_no_other_record_has_s
     }
 
 
+def test_a_task_that_runs_is_not_waiting_though_it_was_never_seen_before() -> None:
+    jobs = task(71, 1, nodes="n2"), task(70, None, "PENDING")
+    expected = {OwnJob("70_0", "f0", None), OwnJob("70_1", "f1", "n2")}
+    assert own_jobs_of(*jobs, batch=Array(("f0", "f1"))) == expected
+    assert own_jobs_of(*reversed(jobs), batch=Array(("f0", "f1"))) == expected
+
+
 def test_the_last_task_that_waits_is_shown_by_its_index() -> None:
     array = Array(("f0", "f1"), begun=frozenset({0, 1}))
     assert own_jobs_of(task(70, 1, "PENDING"), batch=array) == {OwnJob("70_1", "f1", None)}
