@@ -108,10 +108,15 @@ def own(number: int, fragment: str, *states: str, nodes: str = "", submitted_at:
     )
 
 
-def adapter(folder: Path, source: FakeSource, poll_floor_s: float = 0.1) -> SlurmScheduler:
-    settings = SlurmSettings(
-        partition="fill", poll_floor_s=poll_floor_s, hook_floor_s=0.02, pending_limit_s=5.0, bin_dir=folder
-    )
+def adapter(folder: Path, source: FakeSource, **changes: object) -> SlurmScheduler:
+    given = {
+        "partition": "fill",
+        "poll_floor_s": 0.1,
+        "hook_floor_s": 0.02,
+        "pending_limit_s": 5.0,
+        "bin_dir": folder,
+    }
+    settings = SlurmSettings(**(given | changes))
     return SlurmScheduler(settings, folder, INSTANCE, source, SlurmCommands(settings), 12.0)
 
 

@@ -96,6 +96,14 @@ def test_the_time_limit_ends_before_the_announced_job_begins(site: Site) -> None
         site.scheduler.submit(site.config("n2", "f2"))
 
 
+def test_a_fragment_that_slurm_cannot_preempt_is_short(site: Site) -> None:
+    site.scheduler = adapter(site.folder, site.source, preemption="none")
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    site.scheduler.submit(site.config("n1"))
+    assert site.script_options()["time"] == "10"
+
+
 def test_a_submission_that_no_reading_shows_yet_is_among_our_jobs(site: Site) -> None:
     """Or its fragment would be taken for ended, and the job, found later, for an orphan."""
     site.scheduler.start(lambda: None)

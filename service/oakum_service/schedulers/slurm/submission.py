@@ -85,7 +85,7 @@ class Submitter:
 
     def _time_limit_min(self, node: Node) -> int:
         """Whole minutes until the next foreground job is announced there, at most the limit."""
-        limit_s = self._settings.time_limit_s
+        limit_s = self._settings.longest_s
         if node.announced_at is not None:
             limit_s = min(limit_s, node.announced_at - time.time())
         if limit_s < self._settings.shortest_s:
