@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -121,6 +122,21 @@ def test_a_rendezvous_with_a_dead_rank_fails_at_once(ranks: list[Rank]) -> None:
     dead.process.kill()
     dead.process.join()
     kind, waited_s = other.ask("form", generation, 1)
+    assert kind == "GroupError"
+    assert waited_s < 10.0
+
+
+def test_a_rendezvous_whose_rank_0_goes_while_it_is_looked_for_fails_soon(ranks: list[Rank]) -> None:
+    """It still answers when it is first asked, and nobody listens a moment later."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    going = Endpoint(host="127.0.0.1", port=listening.getsockname()[1])
+
+    def answer_once() -> None:
+        listening.accept()[0].close()
+        listening.close()
+
+    threading.Thread(target=answer_once).start()
+    kind, waited_s = ranks[0].ask("form", _generation(1, going, ranks[0].endpoint), 1)
     assert kind == "GroupError"
     assert waited_s < 10.0
 

@@ -17,6 +17,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -31,6 +32,8 @@ from oakum_worker.protocol import Endpoint, Generation
 # and a user's step may take minutes on one rank while the others wait in the collective.
 _COLLECTIVE_TIMEOUT = timedelta(hours=6)
 _CONNECT_TIMEOUT_S = 10.0
+_TRY_S = 1.0
+"""For one try of torch's own to connect, during which nothing can break it off."""
 
 
 class GenerationGroup:
@@ -60,9 +63,7 @@ class GenerationGroup:
             self._number, self._before, self._sockets = generation.number, set(_sockets()), None
             self.is_cut = False
         try:
-            client = _connect(generation.members[0].ranks[0])
-            if generation.number <= self._refused:  # refused before there was a connection to cut
-                raise ConnectionAbortedError("it is over already")
+            client = self._connect(generation)
             dist.init_process_group(
                 _backend(),
                 store=dist.PrefixStore(f"generation-{generation.number}", client),
@@ -77,6 +78,21 @@ class GenerationGroup:
         with self._lock:
             self._sockets = set(_sockets()) - self._before
         return dist.group.WORLD
+
+    def _connect(self, generation: Generation) -> dist.TCPStore:
+        """A client of rank 0's store. Raises `OSError` when nobody listens there, or the generation is over."""
+        deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
+        while True:
+            try:
+                client = _try_to_connect(generation.members[0].ranks[0])
+            except dist.DistNetworkError:
+                client = None
+                if time.monotonic() >= deadline_s:
+                    raise
+            if generation.number <= self._refused:  # refused before there was a connection to cut
+                raise ConnectionAbortedError("it is over already")
+            if client is not None:
+                return client
 
     def leave(self) -> None:
         """Drop the generation's group, broken or not."""
@@ -130,10 +146,11 @@ def _forget_failed_attempt() -> None:
     dist.destroy_process_group()
 
 
-def _connect(rendezvous: Endpoint) -> dist.TCPStore:
+def _try_to_connect(rendezvous: Endpoint) -> dist.TCPStore:
     """A client of rank 0's store. Raises `OSError` at once when nobody listens there: rank 0 is gone.
 
-    torch's own client would go on trying until its timeout, with no connection yet that could be cut.
+    torch's own client would go on trying until its timeout, with no connection yet that could be cut: it gets a
+    short one, since rank 0 may also go between the two lines.
     """
     socket.create_connection((rendezvous.host, rendezvous.port), timeout=_CONNECT_TIMEOUT_S).close()
     client = dist.TCPStore(
@@ -141,7 +158,7 @@ def _connect(rendezvous: Endpoint) -> dist.TCPStore:
         rendezvous.port,
         is_master=False,
         wait_for_workers=False,
-        timeout=timedelta(seconds=_CONNECT_TIMEOUT_S),
+        timeout=timedelta(seconds=_TRY_S),
     )
     # From here on a peer may be late for as long as its step takes.
     client.set_timeout(_COLLECTIVE_TIMEOUT)
