@@ -31,7 +31,7 @@ def wait_until(what: str, probe: Callable[[], T], timeout_s: float = 60.0) -> T:
     while time.monotonic() < deadline_s:
         if found := probe():
             return found
-        time.sleep(0.05)
+        time.sleep(0.1)
     raise AssertionError(f"not within {timeout_s:g} s: {what}")
 
 

@@ -184,10 +184,10 @@ def test_a_service_that_hardly_looks_at_slurm_hears_of_a_job_by_its_hooks(site: 
         site.slurm.wait_until("the nodes are seen", lambda: jobs() == {None}, 30.0, jobs)
         token = json.loads((service.data_dir / "client.json").read_text("utf-8"))["token"]
         assert site.made.install(client.address.url, token, owner="slurm") == []
-        job = site.slurm.submit_foreground(nodes=_NODES, run_s=5.0)
-        site.slurm.wait_until(f"job {job} is seen, not {{}}", lambda: jobs() == {job}, 20.0, jobs)
-        assert site.slurm.state_of(job) == "RUNNING"
-        site.slurm.wait_until("its end is seen, not {}", lambda: jobs() == {None}, 20.0, jobs)
+        job = site.slurm.submit_foreground(nodes=_NODES, run_s=200.0)
+        site.slurm.wait_until(f"job {job} is seen, not {{}}", lambda: jobs() == {job}, 60.0, jobs)
+        site.slurm.run("scancel", job)
+        site.slurm.wait_until("its end is seen, not {}", lambda: jobs() == {None}, 60.0, jobs)
     finally:
         assert site.made.install(site.url, site.token, owner="slurm") == []
         service.end()

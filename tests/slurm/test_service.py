@@ -33,7 +33,8 @@ def service(slurm: SlurmSite, tmp_path: Path) -> Iterator[SlurmService]:
 
 
 def endless(name: str, **fields: object) -> TrainerSpec:
-    return small_spec(name, **({"epochs": 100_000, "arguments": {"step_s": 0.02}} | fields))
+    """On two nodes, so that little time goes into starting processes."""
+    return small_spec(name, **({"epochs": 100_000, "max_nodes": 2, "arguments": {"step_s": 0.02}} | fields))
 
 
 def loss_alone(spec: TrainerSpec, folder: Path) -> float:
@@ -50,14 +51,14 @@ def test_two_trainers_fill_the_cluster_give_way_to_every_job_and_end_as_if_alone
     began_at = time.time()
     client = service.start()
     specs = [
-        small_spec(name, epochs=20, seed=seed, arguments={"step_s": 0.03})
+        small_spec(name, epochs=15, seed=seed, arguments={"step_s": 0.03})
         for name, seed in (("first", 3), ("second", 4))
     ]
     for spec in specs:
         client.submit(spec)
     service.wait_for_jobs(8)
     wait_until("both train", lambda: all(client.trainer(spec.name).step > 5 for spec in specs))
-    jobs = [slurm.submit_foreground(nodes=nodes, run_s=1.0) for nodes in (4, 2)]
+    jobs = [slurm.submit_foreground(nodes=nodes, run_s=1.0) for nodes in (3, 1)]
     for job in jobs:
         assert slurm.wait_for_end(job) == "COMPLETED"
     wait_until("both end", lambda: all(state_of(client, spec.name).ended for spec in specs), timeout_s=120.0)
@@ -65,7 +66,7 @@ def test_two_trainers_fill_the_cluster_give_way_to_every_job_and_end_as_if_alone
         view = client.trainer(spec.name)
         assert view.state is TrainerState.FINISHED, view.message
         assert view.loss == pytest.approx(loss_alone(spec, tmp_path), rel=1e-9)
-        assert view.nodes_lost
+    assert sum(client.trainer(spec.name).nodes_lost for spec in specs) >= 3
     wait_until("no job of ours is left", lambda: not service.running())
     wait_until("sacct knows", lambda: all(row.end for row in service.jobs()))
     service.assert_one_at_a_time(began_at)
@@ -79,16 +80,20 @@ def test_a_killed_service_is_missed_by_nobody_and_finds_its_fragments_again(
     began_at = time.time()
     client = service.start()
     client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
     service.kill()
-    job = slurm.submit_foreground(nodes=6, run_s=1.0)
+    job = slurm.submit_foreground(nodes=7, run_s=1.0)
     slurm.wait_for_end(job)
     survivors = service.running()
     client = service.start()
-    [begun] = [e for e in client.recent_events(500).events if e.kind == "service.started"][-1:]
-    assert f"{survivors} fragments adopted, 0 orphans" in begun.message
+
+    def starts() -> list[str]:
+        return [event.message for event in client.recent_events(500).events if event.kind == "service.started"]
+
+    wait_until("it has looked around", lambda: len(starts()) == 2)
+    assert any(f"{survivors} fragments adopted, 0 orphans" in message for message in starts())
     before = step_of(client, "elastic")
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
     wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
     service.assert_one_at_a_time(began_at)
 
@@ -96,15 +101,15 @@ def test_a_killed_service_is_missed_by_nobody_and_finds_its_fragments_again(
 def test_a_hung_service_keeps_no_job_waiting(slurm: SlurmSite, service: SlurmService) -> None:
     client = service.start()
     client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
     assert service.process is not None
     os.kill(service.process.pid, signal.SIGSTOP)
-    job = slurm.submit_foreground(nodes=6, run_s=1.0)
+    job = slurm.submit_foreground(nodes=7, run_s=1.0)
     assert slurm.wait_for_end(job, timeout_s=20.0) == "COMPLETED"
     os.kill(service.process.pid, signal.SIGCONT)
     before = step_of(client, "elastic")
     wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
 
 
 def test_training_outlives_a_restart_of_slurmctld_and_a_node_that_goes_down(
@@ -113,7 +118,7 @@ def test_training_outlives_a_restart_of_slurmctld_and_a_node_that_goes_down(
     began_at = time.time()
     client = service.start()
     client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
     before = step_of(client, "elastic")
     slurm.restart_slurmctld()
     # A node that registers with the new one is put back, whatever it was set to before.
@@ -131,7 +136,7 @@ def test_training_outlives_a_restart_of_slurmctld_and_a_node_that_goes_down(
         "the node is not used",
         lambda: {n.name: n.state for n in client.nodes().nodes}[lost] is NodeState.UNAVAILABLE,
     )
-    wait_until("others are", lambda: len((v := client.trainer("elastic")).nodes) == 4 and lost not in v.nodes)
+    wait_until("others are", lambda: len((v := client.trainer("elastic")).nodes) == 2 and lost not in v.nodes)
     slurm.set_node(lost, "RESUME")
     wait_until(
         "it is a hole again", lambda: {n.name: n.state for n in client.nodes().nodes}[lost] is NodeState.HOLE
@@ -144,11 +149,11 @@ def test_training_outlives_a_restart_of_slurmctld_and_a_node_that_goes_down(
 def test_a_locked_database_keeps_no_job_waiting(slurm: SlurmSite, service: SlurmService) -> None:
     client = service.start()
     client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
     database = sqlite3.connect(service.data_dir / "oakum.db", isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
     try:
-        job = slurm.submit_foreground(nodes=6, run_s=1.0)
+        job = slurm.submit_foreground(nodes=7, run_s=1.0)
         assert slurm.wait_for_end(job, timeout_s=20.0) == "COMPLETED"
     finally:
         database.close()
@@ -168,7 +173,7 @@ def test_a_job_that_gets_no_node_is_withdrawn(slurm: SlurmSite, service: SlurmSe
             assert slurm.wait_for_end(job) == "CANCELLED"
     finally:
         slurm.run("scontrol", "update", "PartitionName=fill", "State=UP")
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
 
 
 def test_a_job_in_our_name_that_nobody_knows_of_is_cancelled(slurm: SlurmSite, service: SlurmService) -> None:
@@ -188,13 +193,13 @@ def test_a_job_in_our_name_that_nobody_knows_of_is_cancelled(slurm: SlurmSite, s
 def test_a_hold_gives_every_node_back_until_it_ends(slurm: SlurmSite, service: SlurmService) -> None:
     client = service.start()
     client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
     client.hold("maintenance")
     wait_until("no job is left", lambda: not service.running())
     held = client.trainer("elastic")
     assert (held.state, held.checkpoint_step) == (TrainerState.WAITING, held.step)
     client.resume()
-    wait_for_size(client, "elastic", 4)
+    wait_for_size(client, "elastic", 2)
     assert step_of(client, "elastic") >= held.step
 
 
@@ -203,9 +208,9 @@ def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, tmp_path: Path) -
     try:
         client = service.start()
         client.submit(endless("elastic"))
-        made = "elastic 4"
+        made = "elastic 2"
         wait_until("it is planned", lambda: any(e.message == made for e in client.recent_events(50).events))
-        assert len(client.plan().allocations[0].nodes) == 4
+        assert len(client.plan().allocations[0].nodes) == 2
         assert client.cluster().dry_run
         service.assert_one_at_a_time(time.time())
         assert not [job for job in slurm.jobs() if job.name.startswith("oakum-")]
@@ -216,7 +221,7 @@ def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, tmp_path: Path) -
 @pytest.fixture
 def by_qos(tmp_path: Path) -> Iterator[SlurmService]:
     """A service on a small cluster of its own where a QOS, not a partition, is what may be preempted."""
-    site = SlurmSite.make(nodes=3, preemption="qos", grace_s=10)
+    site = SlurmSite.make(nodes=2, preemption="qos", grace_s=10)
     running = SlurmService(tmp_path, site, OAKUM_SLURM_PREEMPTION="qos", OAKUM_SLURM_QOS="fill")
     yield running
     site.cancel_all()
@@ -227,10 +232,10 @@ def by_qos(tmp_path: Path) -> Iterator[SlurmService]:
 def test_nodes_are_given_back_where_a_qos_may_be_preempted(by_qos: SlurmService) -> None:
     client, site = by_qos.start(), by_qos.site
     client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 3)
+    wait_for_size(client, "elastic", 2)
     assert {row.qos for row in by_qos.jobs()} == {"fill"}
-    job = site.submit_foreground(nodes=2, run_s=1.0)
+    job = site.submit_foreground(nodes=1, run_s=1.0)
     assert site.wait_for_end(job, timeout_s=20.0) == "COMPLETED"
     before = step_of(client, "elastic")
-    wait_for_size(client, "elastic", 3)
+    wait_for_size(client, "elastic", 2)
     assert step_of(client, "elastic") >= before > 0

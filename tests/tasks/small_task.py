@@ -25,8 +25,8 @@ def _points() -> TensorDataset:
     return TensorDataset(points, labels)
 
 
-def task(spec: TrainerSpec, step_s: float = 0.0) -> Task:
-    """A two-layer network; `step_s` makes each rank's computation take at least so long."""
+def task(spec: TrainerSpec, step_s: float = 0.005) -> Task:
+    """A two-layer network; `step_s`, which each rank's computation takes at least, leaves the CPU to others."""
     model = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 10)).double()
 
     def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
