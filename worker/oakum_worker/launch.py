@@ -11,7 +11,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,8 @@ def submit_slurm(folder: Path, config: FragmentConfig, options: SlurmJobOptions)
 
     Raises `LaunchError` with what `sbatch` said.
     """
-    write_config(folder, config)
     with _launch_errors(options):
+        write_config(folder, config)
         return str(_executor(folder, options).submit(run_fragment, str(folder)).job_id)
 
 
@@ -143,16 +143,17 @@ def submit_slurm_array(folder: Path, configs: Sequence[FragmentConfig], options:
     with what `sbatch` said.
     """
     folders = [folder.parent / config.fragment for config in configs]
-    for own, config in zip(folders, configs, strict=True):
-        write_config(own, config)
-    array_file = _write_array(folder, configs)
-    tasks = [DelayedSubmission(run_fragment, str(own), str(array_file)) for own in folders]
     with _launch_errors(options):
+        for own, config in zip(folders, configs, strict=True):
+            write_config(own, config)
+        array_file = _write_array(folder, configs)
+        tasks = [DelayedSubmission(run_fragment, str(own), str(array_file)) for own in folders]
         array = _executor(folder, options, num_tasks=len(tasks)).submit_tasks(tasks)
     job_ids = [f"{array}_{index}" for index in range(len(tasks))]
     for own, job_id in zip(folders, job_ids, strict=True):
         log = f"{job_id}_0_log.out"
-        (own / log).symlink_to(Path("..", folder.name, log))
+        with suppress(OSError):  # the array has been accepted
+            (own / log).symlink_to(Path("..", folder.name, log))
     return job_ids
 
 
@@ -185,6 +186,8 @@ def _executor(folder: Path, options: SlurmJobOptions, num_tasks: int = 1) -> _Sl
         signal_delay_s=options.signal_before_end_s,
         array_parallelism=num_tasks,
         stderr_to_stdout=True,
+        # Slurm hands its own variables on whatever is exported, this service's token among them.
+        setup=["unset SLURM_JWT"],
         # One task that sees all of the node: without these Slurm may bind it to one core.
         srun_args=["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL"],
         additional_parameters=_additional(options),
@@ -199,7 +202,7 @@ def _launch_errors(options: SlurmJobOptions) -> Iterator[None]:
     except (FailedJobError, FailedSubmissionError) as error:
         raise LaunchError(_last_line(str(error))) from error
     except OSError as error:
-        raise LaunchError(f"{options.sbatch[0]} cannot be run: {error.strerror}") from error
+        raise LaunchError(f"{error.filename or options.sbatch[0]}: {error.strerror}") from error
 
 
 def _additional(options: SlurmJobOptions) -> dict[str, Any]:

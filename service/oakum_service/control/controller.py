@@ -117,7 +117,7 @@ class Controller:
 
     async def drain(self, timeout_s: float) -> None:
         """Send every fragment away with its last checkpoint, and launch none; returns when they have gone."""
-        self._draining = True
+        self._draining = self._executor.is_closed = True
         try:
             await self._in_thread(self._release_all)
         except LeaseLost:
@@ -194,6 +194,7 @@ class Controller:
             # This process was stopped for a while: whoever reported meanwhile was not heard.
             self._listening_since = now
         self._turned_at = now
+        submitting = frozenset(self._executor.submitting)
         snapshot = self._scheduler.snapshot()
         with self._lease.writing() as session:
             before = self._fingerprint(session)
@@ -203,8 +204,9 @@ class Controller:
                 session,
                 snapshot,
                 self._settings.heartbeat_timeout_s,
-                submitting=self._executor.submitting,
+                submitting=submitting,
                 listening_since=self._listening_since,
+                warm_up_timeout_s=self._settings.warm_up_timeout_s,
             )
             cancel_requested(session)
             self._held = hold.current(session) is not None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.control import journal
+from oakum_service.control import hold, journal
 from oakum_service.control.lease import LeaseHolder
 from oakum_service.control.observe import Observed
 from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
@@ -47,12 +47,16 @@ class Executor:
         self._dry_run = dry_run
         self.submitting: set[str] = set()
         """Fragments whose intent is committed and whose job may not exist yet."""
+        self.is_closed = False
+        """Whether nothing is launched any more."""
 
     def carry_out(self, plan_id: int, observed: Observed) -> int:
         """Release what the plan no longer grants and launch what it newly grants; returns the launches."""
         if self._dry_run:
             return 0
         with self._lease.writing() as session:
+            if self._holds(session):
+                return 0
             plan = session.get_one(PlanRecord, plan_id)
             grants = {node: trainer for trainer, given in plan.allocations.items() for node in given["nodes"]}
             _release(session, grants, observed.snapshot)
@@ -81,9 +85,11 @@ class Executor:
 
     def _submit(self, group: Sequence[Launch]) -> None:
         """Submit the group of one trainer's fragments."""
+        configs: list[FragmentConfig] = []
         with self._lease.writing() as session:
-            trainer = session.get_one(Trainer, group[0].trainer)
-            configs = [self._configs.make(each.fragment, trainer, each.node, each.address) for each in group]
+            if not self._holds(session):  # since the plan was made
+                trainer = session.get_one(Trainer, group[0].trainer)
+                configs = [self._configs.make(each.fragment, trainer, each.node, each.address) for each in group]
         job_ids: Mapping[str, str] = {}
         try:
             job_ids = self._start(configs)
@@ -92,6 +98,9 @@ class Executor:
         with self._lease.writing() as session:
             for launch in group:
                 self._settle(session, launch.fragment, job_ids.get(launch.fragment))
+
+    def _holds(self, session: Session) -> bool:
+        return self.is_closed or hold.current(session) is not None
 
     def _start(self, configs: Sequence[FragmentConfig]) -> Mapping[str, str]:
         if len(configs) > 1:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from oakum_service.db.models import (
     Trainer,
 )
 from oakum_service.schedulers.port import Node, Snapshot
-from oakum_service.states import NodeState
+from oakum_service.states import NodeState, TrainerState
 from oakum_worker.protocol import FragmentReport, Phase
 
 _KEPT_SNAPSHOTS = 500
@@ -120,12 +121,13 @@ def end_fragments(
     *,
     submitting: Collection[str] = (),
     listening_since: float = 0.0,
+    warm_up_timeout_s: float = math.inf,
 ) -> list[str]:
     """Mark fragments as ended whose job is gone; returns those that are silent and have to be cancelled.
 
-    Nobody is silent who could not be heard: before `listening_since` there was no service to report to. Those that
-    are being submitted at this moment are left alone. A fragment whose job was only intended, and is
-    not known to the scheduler, never started.
+    Nobody is silent who could not be heard: before `listening_since` there was no service to report to. Those in
+    `submitting`, which has to be older than the snapshot, are left alone. A fragment whose job was only intended,
+    or withdrawn before it began, never started.
     """
     jobs = {job.fragment for job in snapshot.own_jobs}
     silent: list[str] = []
@@ -135,13 +137,24 @@ def end_fragments(
         .outerjoin(Report, Report.fragment_id == Fragment.id)
         .where(Fragment.state != FragmentState.ENDED)
     )
-    for fragment, report, trainer in rows:
+    for fragment, row, trainer in rows:
+        report: Report | None = row  # of an outer join
         if fragment.id in submitting or fragment.launched_at > snapshot.taken_at:
             continue  # the snapshot may know nothing of it yet
         if fragment.id not in jobs:
             node = snapshot.node(fragment.node)
+            if report is None and (fragment.state == FragmentState.INTENDED or fragment.id in snapshot.withdrawn):
+                fragment.cause = "never started"
             _end(session, fragment, report, trainer, taken=node is None or node.state is not NodeState.HOLE)
-        elif report is not None and _silent_s(report, listening_since) > heartbeat_timeout_s:
+            continue
+        if report is not None:
+            given_s, silent_s = heartbeat_timeout_s, _silent_s(report, listening_since)
+        else:
+            # Nothing can be told to whoever has never been heard.
+            unwanted = fragment.released or TrainerState(trainer.state).ended
+            given_s = heartbeat_timeout_s if unwanted else warm_up_timeout_s
+            silent_s = snapshot.taken_at - max(fragment.launched_at, listening_since)
+        if silent_s > given_s:
             silent.append(fragment.id)
     return silent
 

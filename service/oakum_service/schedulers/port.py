@@ -57,6 +57,8 @@ class Snapshot:
     own_jobs: tuple[OwnJob, ...]
     starts: tuple[JobStart, ...] = ()
     """Foreground jobs started since the adapter began; the newest ones."""
+    withdrawn: frozenset[str] = frozenset()
+    """Fragments whose jobs the adapter has withdrawn, as they waited in vain for a node."""
 
     def node(self, name: str) -> Node | None:
         """The node of that name."""

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from oakum_service.config import Settings
+from oakum_service.control import hold
 from oakum_service.control.execute import Executor
 from oakum_service.control.lease import LeaseHolder
 from oakum_service.control.observe import Observed, end_fragments, place_fragments
@@ -175,3 +176,81 @@ def test_a_task_that_got_no_node_is_no_crash_of_its_trainer(sessions: Sessions) 
         end_fragments(session, Snapshot(time.time(), nodes, (OwnJob("71_0", "a1", "n2"),)), 10.0)
         assert session.get_one(Fragment, "a2").cause == "preempted"
         assert session.get_one(Trainer, "a").crashes == 0
+
+
+def test_what_is_held_meanwhile_is_not_submitted_and_counts_for_nothing(
+    sessions: Sessions, tmp_path: Path
+) -> None:
+    class HoldingFirst(OneByOne):
+        """An admin holds while the first of several is handed in."""
+
+        def submit(self, config: FragmentConfig) -> str:
+            if not self.groups:
+                with sessions.begin() as session:
+                    hold.begin(session, "maintenance", "anna")
+            return super().submit(config)
+
+    scheduler = HoldingFirst()
+    states = launch(sessions, tmp_path, scheduler, {"held": ["n1", "n2", "n3"]})
+    assert scheduler.groups == [["n1"]]
+    assert sorted(states.values()) == [FragmentState.ENDED, FragmentState.ENDED, FragmentState.LIVE]
+
+
+def test_nothing_is_launched_on_a_plan_that_a_hold_came_before(sessions: Sessions, tmp_path: Path) -> None:
+    with sessions.begin() as session:
+        hold.begin(session, "maintenance", "anna")
+    scheduler = OneByOne()
+    assert launch(sessions, tmp_path, scheduler, {"held": ["n1"]}) == {}
+    assert scheduler.groups == []
+
+
+def add_fragments(sessions: Sessions, state: FragmentState, count: int, **fields: object) -> list[str]:
+    names = [f"f{number}" for number in range(count)]
+    with sessions.begin() as session:
+        session.add(Trainer(id="t", name="t", spec={}, state="waiting", submitted_at=0.0))
+        session.flush()
+        for name in names:
+            values = {"trainer_id": "t", "node": f"on {name}", "launched_at": 0.0} | fields
+            session.add(Fragment(id=name, state=state, **values))
+    return names
+
+
+def crashes(sessions: Sessions) -> int:
+    with sessions.begin() as session:
+        return session.get_one(Trainer, "t").crashes
+
+
+@pytest.mark.parametrize(
+    "state", [FragmentState.INTENDED, FragmentState.LIVE], ids=["never submitted", "withdrawn"]
+)
+def test_jobs_that_never_began_are_no_crashes_of_their_trainer(sessions: Sessions, state: FragmentState) -> None:
+    names = add_fragments(sessions, state, 8)
+    nodes = holes(*(f"on {name}" for name in names))
+    withdrawn = frozenset(names) if state is FragmentState.LIVE else frozenset()
+    with sessions.begin() as session:
+        end_fragments(session, Snapshot(time.time(), nodes, (), withdrawn=withdrawn), 10.0)
+    with sessions.begin() as session:
+        assert set(session.execute(select(Fragment.cause)).scalars()) == {"never started"}
+    assert crashes(sessions) == 0
+
+
+def test_a_job_that_began_and_never_said_a_word_is_one(sessions: Sessions) -> None:
+    names = add_fragments(sessions, FragmentState.LIVE, 2)
+    with sessions.begin() as session:
+        end_fragments(session, Snapshot(time.time(), holes(*(f"on {name}" for name in names)), ()), 10.0)
+    assert crashes(sessions) == 2
+
+
+@pytest.mark.parametrize(
+    ("released", "age_s", "silent"),
+    [(True, 20.0, True), (True, 5.0, False), (False, 20.0, False), (False, 1000.0, True)],
+)
+def test_who_has_never_been_heard_is_cancelled_once_unwanted_or_overdue(
+    sessions: Sessions, released: bool, age_s: float, silent: bool
+) -> None:
+    now = time.time()
+    [name] = add_fragments(sessions, FragmentState.LIVE, 1, launched_at=now - age_s, released=released)
+    snapshot = Snapshot(now, holes(f"on {name}"), (OwnJob("1", name, f"on {name}"),))
+    with sessions.begin() as session:
+        found = end_fragments(session, snapshot, 10.0, warm_up_timeout_s=900.0)
+    assert found == ([name] if silent else [])

@@ -19,11 +19,6 @@ def cancel_jobs(commands: SlurmCommands, job_ids: Iterable[str]) -> None:
         _scancel(commands, *words)
 
 
-def cancel_named(commands: SlurmCommands, user: str, name: str) -> None:
-    """Cancel whatever has that name, which may be nothing."""
-    _scancel(commands, f"--user={user}", f"--name={name}")
-
-
 def _scancel(commands: SlurmCommands, *which: str) -> None:
     try:
         commands.run("scancel", "--quiet", *which)

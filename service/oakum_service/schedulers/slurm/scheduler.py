@@ -20,7 +20,7 @@ from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import ArrayBook
-from oakum_service.schedulers.slurm.cancellation import cancel_jobs, cancel_named
+from oakum_service.schedulers.slurm.cancellation import cancel_jobs
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.pace import MOST_STRETCH, Pace
@@ -88,6 +88,7 @@ class SlurmScheduler:
         """What hooks call those jobs: a task of an array has a number of its own, too."""
         self._to_cancel: set[str] = set()
         self._cancelled: dict[str, float] = {}
+        self._withdrawn: deque[str] = deque(maxlen=10_000)
         self._told: dict[str, tuple[float, str]] = {}
         """Node -> when a hook told that a foreground job has it, and which."""
         self._starts: deque[JobStart] = deque(maxlen=1000)
@@ -118,7 +119,8 @@ class SlurmScheduler:
             nodes = tuple(self._as_told(node) for node in seen.nodes)
             newer = [job for _, job in self._submitted.values()]
             starts = tuple(self._starts)
-        return replace(seen, nodes=nodes, own_jobs=(*seen.own_jobs, *newer), starts=starts)
+            withdrawn = frozenset(self._withdrawn)
+        return replace(seen, nodes=nodes, own_jobs=(*seen.own_jobs, *newer), starts=starts, withdrawn=withdrawn)
 
     def taken_at(self) -> float | None:
         """When the newest picture was taken."""
@@ -234,22 +236,23 @@ class SlurmScheduler:
             except Exception:
                 # Without this thread nothing would be seen or cancelled any more.
                 _log.exception("a turn of the Slurm adapter failed; the next one tries again")
-                self._pace.failed(time.time())
+                self._pace.failed(time.monotonic())
 
     def _wait_s(self) -> float:
-        return max(0.0, self._pace.next_at(time.time(), self._hinted) - time.time())
+        now = time.monotonic()
+        return max(0.0, self._pace.next_at(now, self._hinted) - now)
 
     def _read(self) -> None:
-        began_at = time.time()
+        began_s = time.monotonic()
         with self._changed:
             self._hinted = False
         try:
             state = self._source.read()
             self._take(state)
-            self._pace.took(began_at, time.time(), self._source.cycle_s())
+            self._pace.took(began_s, time.monotonic(), self._source.cycle_s())
         except SchedulerError as error:
             _log.warning("Slurm's state could not be read: %s", error)
-            self._pace.failed(time.time())
+            self._pace.failed(time.monotonic())
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
@@ -272,7 +275,9 @@ class SlurmScheduler:
             }
             self._told = {node: told for node, told in self._told.items() if self._is_news(told[0])}
             self._cancelled = {f: at for f, at in self._cancelled.items() if f in self._job_ids}
-            self._to_cancel |= self._overdue(own, state.taken_at)
+            overdue = self._overdue(own, state.taken_at)
+            self._to_cancel |= overdue
+            self._withdrawn.extend(overdue)
             self._note_starts(state)
             # The head node's epilog runs beside those of the nodes, which complete a little later.
             self._clearing &= any("COMPLETING" in node.states for node in state.nodes)
@@ -309,13 +314,11 @@ class SlurmScheduler:
         return job.states[0] == _RUNNING and is_live(job) and self._instance.intent_of(job) is None
 
     def _cancel(self, fragments: set[str]) -> None:
-        """One call for all of them; by name where the job's id was never heard of."""
+        """One call for all of them. One whose job was never seen has none, or is found to be a stranger later."""
         with self._changed:
             ids = self._job_ids | {fragment: job.job_id for fragment, (_, job) in self._submitted.items()}
         known = [ids[fragment] for fragment in fragments if fragment in ids]
         cancel_jobs(self._commands, known)
-        for fragment in fragments - set(ids):
-            cancel_named(self._commands, self._instance.user, self._instance.job_name(fragment))
         with self._changed:
             self._cancelled |= dict.fromkeys(fragments, time.time())
             self._hint()
