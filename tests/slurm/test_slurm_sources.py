@@ -154,13 +154,14 @@ def test_a_forecast_names_nodes_and_start(slurm: SlurmSite, monkeypatch: pytest.
 
     def planned() -> SlurmState | None:
         state = source.read()
-        return state if job(state, waiting).planned_nodes else None
+        flagged = "PLANNED" in node(state, "n008").states  # not always from the same scheduler's cycle on
+        return state if flagged and job(state, waiting).planned_nodes else None
 
     state = slurm.wait_until("Slurm plans the job", planned, timeout_s=60)
     found = job(state, waiting)
     assert found.planned_nodes == "n[001-008]"
-    assert found.start_at == job(state, runner).end_at
-    assert "PLANNED" in node(state, "n008").states
+    # Backfill reckons in steps of its own resolution.
+    assert found.start_at == pytest.approx(job(state, runner).end_at, abs=120.0)
 
 
 def test_jobs_of_hidden_partitions_and_of_others_are_told(slurm: SlurmSite, source: StateSource) -> None:
