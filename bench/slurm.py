@@ -116,14 +116,14 @@ class Foreground:
         return all(note.exists() and note.stat().st_size for note, _ in self._submitted)
 
 
-def measure(site: SlurmSite, condition: str, arrivals: list[Arrival], console: Console) -> Outcome:
-    """Have the jobs come in one condition."""
+def measure(site: SlurmSite, condition: str, arrivals: list[Arrival], grace_s: float, console: Console) -> Outcome:
+    """Have the jobs come in one condition; `grace_s` is what a last replica takes for its checkpoint at most."""
     outcome = Outcome(condition)
     site.clean()
     began_at = time.time()
     with (
         tempfile.TemporaryDirectory(prefix="bench-slurm-") as name,
-        _service(site, Path(name), condition) as service,
+        _service(site, Path(name), condition, grace_s) as service,
     ):
         jobs = Foreground(site, Path(name))
         for number, arrival in enumerate(track(arrivals, condition, console=console, transient=True)):
@@ -144,12 +144,12 @@ def measure(site: SlurmSite, condition: str, arrivals: list[Arrival], console: C
 
 
 @contextmanager
-def _service(site: SlurmSite, folder: Path, condition: str) -> Iterator[SlurmService | None]:
+def _service(site: SlurmSite, folder: Path, condition: str, grace_s: float) -> Iterator[SlurmService | None]:
     """Two trainers on all nodes; nothing in the condition `alone`."""
     if condition == "alone":
         yield None
         return
-    service = SlurmService(folder, site)
+    service = SlurmService(folder, site, OAKUM_SLURM_GRACE_S=str(grace_s))
     try:
         client = service.start()
         half = site.num_nodes // 2
@@ -246,6 +246,7 @@ def main(
     nodes: Annotated[int, typer.Option(min=2, max=32, help="Virtual nodes.")] = 8,
     seed: Annotated[int, typer.Option(help="Repeats the same jobs.")] = 1,
     fragments: Annotated[int, typer.Option(min=2, help="Jobs to hand in for the cost of submitting.")] = 500,
+    grace_s: Annotated[float, typer.Option(help="Most seconds for a last replica's checkpoint.")] = 30.0,
     only: Annotated[list[str] | None, typer.Option(help="alone, filled, killed, hung, submissions.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything here, too.")] = None,
 ) -> None:
@@ -260,7 +261,7 @@ def main(
     site = SlurmSite.make(nodes=nodes, schedule_every_s=1)
     try:
         arrivals = draw(seed, jobs, nodes)
-        outcomes = [measure(site, name, arrivals, console) for name in _CONDITIONS if name in wanted]
+        outcomes = [measure(site, name, arrivals, grace_s, console) for name in _CONDITIONS if name in wanted]
         rows = (
             [measure_submissions(site, how, fragments) for how in ("each to its node", "array")]
             if "submissions" in wanted
