@@ -179,6 +179,15 @@ def test_after_an_end_that_a_hook_told_of_readings_follow_until_the_nodes_are_cl
     site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
 
 
+def test_a_job_that_a_hook_told_of_is_gone_with_its_end_however_short_it_was(site: Site) -> None:
+    site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    for kind in (HookKind.ALLOCATED, HookKind.ENDED):
+        site.scheduler.on_hook(HookEvent(kind, "500", "n1", "main", 1000, None, time.time() + 5.0))
+    site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
+
+
 def test_a_reading_that_breaks_the_adapter_is_followed_by_another(site: Site) -> None:
     def break_once() -> None:
         site.source.on_read = lambda: None

@@ -178,7 +178,10 @@ class SlurmScheduler:
         with self._changed:
             if event.kind is HookKind.ALLOCATED and not self._is_own(event) and self._is_news(event.at):
                 self._told |= dict.fromkeys(nodes, (event.at, event.job))
-            self._clearing |= event.kind is HookKind.ENDED
+            if event.kind is HookKind.ENDED:
+                self._clearing = True
+                # The next reading knows better, however soon after the job's start it comes.
+                self._told |= {node: (0.0, job) for node, (_, job) in self._told.items() if job == event.job}
             self._hint()
         self._on_change()
 
