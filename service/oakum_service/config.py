@@ -109,7 +109,7 @@ class SlurmSettings(_FromEnvironment):
     options: dict[str, str] = Field(default_factory=dict)
     """Further options of `sbatch` for every fragment, by long name: `{"gres": "gpu:4"}`."""
     grace_s: Annotated[float, Field(gt=0)] | None = None
-    """From SIGTERM to SIGKILL; default: the partition's GraceTime."""
+    """From SIGTERM to SIGKILL; default: GraceTime of the partition or the QOS, KillWait where nothing preempts."""
     time_limit_s: Annotated[float, Field(ge=60)] = 4 * 3600.0
     """Longest time limit of a fragment's job; shorter where a foreground job is announced."""
     unpreempted_limit_s: Annotated[float, Field(ge=60)] = 600.0

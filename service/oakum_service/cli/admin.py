@@ -85,6 +85,7 @@ def upgrade() -> None:
 
 
 def open_database(*, check: bool = True) -> Engine:
+    """The database that the settings name. Raises `CommandError`, with `check` also for an outdated schema."""
     from oakum_service.config import Settings
     from oakum_service.db.engine import check_schema, open_engine
     from oakum_service.errors import ServiceError

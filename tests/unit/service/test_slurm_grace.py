@@ -13,7 +13,7 @@ from oakum_service.schedulers.slurm.grace import grace_s
 _SCONTROL = """#!/bin/sh
 case "$2" in
     partition) echo "PartitionName=fill Default=NO QoS=N/A GraceTime=45 Hidden=NO" ;;
-    config) printf 'KeepAliveTime           = SYSTEM_DEFAULT\\nKillWait                = 25 sec\\n' ;;
+    config) printf 'SLURM_VERSION           = 22.05.8\\nKillWait                = 25 sec\\n' ;;
 esac
 """
 

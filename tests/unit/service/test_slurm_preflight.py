@@ -10,17 +10,10 @@ import pytest
 
 from oakum_service.config import Settings, SlurmSettings
 from oakum_service.errors import PayloadError
+from oakum_service.schedulers.slurm.configuration import read_config, read_partitions, read_rows, seconds
 from oakum_service.schedulers.slurm.preflight import node
 from oakum_service.schedulers.slurm.preflight.checks import has_errors, judge
-from oakum_service.schedulers.slurm.preflight.facts import (
-    QOS_FIELDS,
-    SiteFacts,
-    read_config,
-    read_partitions,
-    read_rows,
-    seconds,
-    submit_options,
-)
+from oakum_service.schedulers.slurm.preflight.facts import QOS_FIELDS, SiteFacts, submit_options
 from oakum_service.schedulers.slurm.preflight.finding import Finding, Level
 
 CONFIG = """\

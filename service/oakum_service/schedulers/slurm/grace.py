@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import re
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.configuration import ask, read_config, read_partitions, read_rows, seconds
 
 _log = logging.getLogger("oakum.slurm")
 _UNKNOWN_S = 30.0
 """Where nobody says: Slurm's default KillWait."""
 _SHORTEST_S = 1.0
-_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)")
 
 
 def grace_s(commands: SlurmCommands, settings: SlurmSettings) -> float:
@@ -28,23 +27,10 @@ def grace_s(commands: SlurmCommands, settings: SlurmSettings) -> float:
 
 def _ask(commands: SlurmCommands, settings: SlurmSettings) -> float | None:
     if settings.preemption == "partition":
-        shown = commands.run("scontrol", "show", "partition", settings.partition, "--oneliner")
-        return _number(r"\bGraceTime=(\d+)", shown)
+        shown = ask(commands, "scontrol", "show", "partition", settings.partition, "--oneliner")
+        return seconds(read_partitions(shown).get(settings.partition, {}).get("GraceTime", ""))
     if settings.preemption == "qos" and settings.qos is not None:
-        words = ("--noheader", "--parsable2", "show", "qos", settings.qos, "format=GraceTime")
-        return _clock(commands.run("sacctmgr", *words).decode())
-    return _number(r"\bKillWait\s*=\s*(\d+)", commands.run("scontrol", "show", "config"))
-
-
-def _number(pattern: str, shown: bytes) -> float | None:
-    found = re.search(pattern, shown.decode(errors="replace"))
-    return float(found[1]) if found else None
-
-
-def _clock(shown: str) -> float | None:
-    """Seconds of `1-02:03:04`."""
-    found = _CLOCK.search(shown)
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return float(((days * 24 + hours) * 60 + minutes) * 60 + seconds)
+        options = ("--noheader", "--parsable2")
+        shown = ask(commands, "sacctmgr", *options, "show", "qos", settings.qos, "format=GraceTime")
+        return next((seconds(row["GraceTime"]) for row in read_rows(shown, ("GraceTime",))), None)
+    return seconds(read_config(ask(commands, "scontrol", "show", "config")).get("KillWait", ""))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oakum_service.config import SlurmSettings
-from oakum_service.errors import PayloadError, SchedulerError
+from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.configuration import ask, read_config, read_partitions, read_rows
 
 QOS_FIELDS = (
     "Name",
@@ -25,10 +24,6 @@ QOS_FIELDS = (
     "MaxWall",
 )
 _USER_FIELDS = ("User", "AdminLevel")
-_SETTING = re.compile(r"^(\S+)\s*= ?(.*)$", re.MULTILINE)
-_OPTION = re.compile(r"(\w+)=(\S*)")
-_DURATION = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)|(?:(\d+):)?(\d+)(?:\s*(?:sec|min))?")
-_ENDLESS = frozenset({"UNLIMITED", "INFINITE", "NONE"})
 
 
 @dataclass(frozen=True)
@@ -54,44 +49,10 @@ class SiteFacts:
         return "" if found in ("(null)", "N/A") else found
 
 
-def read_config(text: str) -> dict[str, str]:
-    """Name -> value. Raises `PayloadError` where this is not what `scontrol show config` writes."""
-    found = {name: value.strip() for name, value in _SETTING.findall(text)}
-    if "SLURM_VERSION" not in found:
-        raise PayloadError(f"`scontrol show config` answered {text[:80]!r}, expected a line SLURM_VERSION = ...")
-    return found
-
-
-def read_partitions(text: str) -> dict[str, dict[str, str]]:
-    """From `scontrol --oneliner --all show partition`: name -> option -> value."""
-    found = (dict(_OPTION.findall(line)) for line in text.splitlines())
-    return {options["PartitionName"]: options for options in found if "PartitionName" in options}
-
-
-def read_rows(text: str, fields: Iterable[str]) -> list[dict[str, str]]:
-    """From `sacctmgr --parsable2 --noheader`."""
-    names = tuple(fields)
-    rows = (line.split("|") for line in text.splitlines() if line)
-    return [dict(zip(names, row, strict=False)) for row in rows if len(row) >= len(names)]
-
-
-def seconds(text: str) -> float | None:
-    """Of `30`, `30 sec`, `10 min`, `00:00:30`, `1-00:00:00`, `UNLIMITED`; None where nothing is set."""
-    if text.strip().upper() in _ENDLESS:
-        return math.inf
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        return None
-    days, hours, minutes, rest, short_minutes, single = (int(part or 0) for part in match.groups())
-    if text.strip().endswith("min"):
-        return 60.0 * single
-    return float(86400 * days + 3600 * hours + 60 * (minutes + short_minutes) + rest + single)
-
-
 def gather(commands: SlurmCommands, settings: SlurmSettings, user: str) -> SiteFacts:
     """Ask Slurm. Raises `SchedulerError` where slurmctld does not answer; accounting may be silent."""
-    config = read_config(_text(commands, "scontrol", "show", "config"))
-    partitions = read_partitions(_text(commands, "scontrol", "--oneliner", "--all", "show", "partition"))
+    config = read_config(ask(commands, "scontrol", "show", "config"))
+    partitions = read_partitions(ask(commands, "scontrol", "--oneliner", "--all", "show", "partition"))
     unanswered: dict[str, str] = {}
     qos = _accounting(commands, unanswered, "qos", QOS_FIELDS)
     users = _accounting(commands, unanswered, "user", _USER_FIELDS, user)
@@ -105,16 +66,12 @@ def gather(commands: SlurmCommands, settings: SlurmSettings, user: str) -> SiteF
     )
 
 
-def _text(commands: SlurmCommands, name: str, *arguments: str) -> str:
-    return commands.run(name, *arguments).decode(errors="replace")
-
-
 def _accounting(
     commands: SlurmCommands, unanswered: dict[str, str], what: str, fields: tuple[str, ...], *names: str
 ) -> list[dict[str, str]] | None:
     shared = ("--parsable2", "--noheader", "--readonly")
     try:
-        text = _text(commands, "sacctmgr", *shared, "show", what, *names, f"format={','.join(fields)}")
+        text = ask(commands, "sacctmgr", *shared, "show", what, *names, f"format={','.join(fields)}")
     except SchedulerError as failure:
         unanswered["sacctmgr"] = str(failure)
         return None

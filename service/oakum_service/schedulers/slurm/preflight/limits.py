@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 
 from oakum_service.config import SlurmSettings
-from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, seconds
+from oakum_service.schedulers.slurm.configuration import seconds
+from oakum_service.schedulers.slurm.preflight.facts import SiteFacts
 from oakum_service.schedulers.slurm.preflight.finding import Finding, error, note, ok, warning
 
 _SUBMIT_CAPS = ("MaxSubmitPU", "MaxSubmitPA", "GrpSubmit")

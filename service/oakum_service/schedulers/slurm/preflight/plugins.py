@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import PayloadError
-from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, seconds
+from oakum_service.schedulers.slurm.configuration import seconds
+from oakum_service.schedulers.slurm.preflight.facts import SiteFacts
 from oakum_service.schedulers.slurm.preflight.finding import Finding, error, note, ok, warning
 from oakum_service.schedulers.slurm.versions import SlurmVersion
 

@@ -52,6 +52,7 @@ def _answer(url: str) -> str:
 
 
 def main() -> None:
+    """Try everything from this node, and print what came of it as JSON."""
     folder, token, url = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     found = {
         "read": _tried(lambda: _read_folder(folder, token)),

@@ -1,0 +1,54 @@
+"""What Slurm's commands write of its configuration, read into names and values; and the durations among these."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+
+from oakum_service.errors import PayloadError
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+
+_SETTING = re.compile(r"^(\S+)\s*= ?(.*)$", re.MULTILINE)
+_OPTION = re.compile(r"(\w+)=(\S*)")
+_DURATION = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)|(?:(\d+):)?(\d+)(?:\s*(?:sec|min))?")
+_ENDLESS = frozenset({"UNLIMITED", "INFINITE", "NONE"})
+
+
+def ask(commands: SlurmCommands, name: str, *arguments: str) -> str:
+    """What a command writes. Raises `SchedulerError`."""
+    return commands.run(name, *arguments).decode(errors="replace")
+
+
+def read_config(text: str) -> dict[str, str]:
+    """Name -> value. Raises `PayloadError` where this is not what `scontrol show config` writes."""
+    found = {name: value.strip() for name, value in _SETTING.findall(text)}
+    if "SLURM_VERSION" not in found:
+        raise PayloadError(f"`scontrol show config` answered {text[:80]!r}, expected a line SLURM_VERSION = ...")
+    return found
+
+
+def read_partitions(text: str) -> dict[str, dict[str, str]]:
+    """From `scontrol --oneliner --all show partition`: name -> option -> value."""
+    found = (dict(_OPTION.findall(line)) for line in text.splitlines())
+    return {options["PartitionName"]: options for options in found if "PartitionName" in options}
+
+
+def read_rows(text: str, fields: Iterable[str]) -> list[dict[str, str]]:
+    """From `sacctmgr --parsable2 --noheader`."""
+    names = tuple(fields)
+    rows = (line.split("|") for line in text.splitlines() if line)
+    return [dict(zip(names, row, strict=False)) for row in rows if len(row) >= len(names)]
+
+
+def seconds(text: str) -> float | None:
+    """Of `30`, `30 sec`, `10 min`, `00:00:30`, `1-00:00:00`, `UNLIMITED`; None where nothing is set."""
+    if text.strip().upper() in _ENDLESS:
+        return math.inf
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, rest, short_minutes, single = (int(part or 0) for part in match.groups())
+    if text.strip().endswith("min"):
+        return 60.0 * single
+    return float(86400 * days + 3600 * hours + 60 * (minutes + short_minutes) + rest + single)
