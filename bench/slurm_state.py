@@ -30,7 +30,7 @@ from oakum_service.config import SlurmSettings
 from oakum_service.control.observe import Observed, write_snapshot
 from oakum_service.db.engine import open_engine, upgrade
 from oakum_service.schedulers.slurm.cli_source import CliSource
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, to_snapshot
+from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, own_tasks, to_snapshot
 from oakum_service.states import NodeState
 from slurm_answers import ClusterSize
 
@@ -107,7 +107,8 @@ def _read_once(name: str, source: CliSource, session: Session, last: Observed | 
     wall_s, began = time.monotonic(), time.process_time()
     state = source.read()
     taken_in = time.process_time()
-    snapshot = to_snapshot(state, Instance("oakum", "bench"), HolePolicy("fill"))
+    instance = Instance("oakum", "bench")
+    snapshot = to_snapshot(state, instance, HolePolicy("fill"), own_tasks(state.jobs, instance))
     pictured = time.process_time()
     observed = write_snapshot(session, snapshot, last)
     session.commit()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.port import OwnJob
+from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import Array
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, to_snapshot
+from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, own_tasks, to_snapshot
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.states import NodeState
 
@@ -29,6 +32,12 @@ def own(number: int, fragment: str, *states: str, nodes: str = "") -> SlurmJob:
     return job(number, *states, nodes=nodes, name=INSTANCE.job_name(fragment), user="oakum", partition="fill")
 
 
+def snapshot_of(
+    state: SlurmState, policy: HolePolicy = POLICY, arrays: Mapping[str, Array] = MappingProxyType({})
+) -> Snapshot:
+    return to_snapshot(state, INSTANCE, policy, own_tasks(state.jobs, INSTANCE, arrays))
+
+
 def states_of(
     nodes: list[SlurmNode],
     jobs: list[SlurmJob] | None = None,
@@ -36,7 +45,7 @@ def states_of(
     reservations: tuple[SlurmReservation, ...] = (),
 ) -> dict[str, NodeState]:
     state = SlurmState(NOW, "22.05.8", tuple(nodes), tuple(jobs or ()), reservations)
-    return {found.name: found.state for found in to_snapshot(state, INSTANCE, policy).nodes}
+    return {found.name: found.state for found in snapshot_of(state, policy).nodes}
 
 
 @pytest.mark.parametrize(
@@ -92,7 +101,7 @@ def test_jobs_of_another_oakum_under_the_same_account_are_foreground_jobs() -> N
     other = Instance("oakum", "cd34").job_name("f1")
     jobs = [job(1, nodes="n1", name=other, user="oakum", partition="fill")]
     state = SlurmState(NOW, "22.05.8", (node("n1", "ALLOCATED"),), tuple(jobs))
-    snapshot = to_snapshot(state, INSTANCE, POLICY)
+    snapshot = snapshot_of(state)
     assert (snapshot.nodes[0].state, snapshot.nodes[0].job, snapshot.own_jobs) == (NodeState.FOREGROUND, "1", ())
 
 
@@ -105,7 +114,7 @@ def test_our_jobs_are_known_until_they_complete() -> None:
         own(5, "f5", "CONFIGURING", nodes="n5"),
     ]
     state = SlurmState(NOW, "22.05.8", (), tuple(jobs))
-    assert to_snapshot(state, INSTANCE, POLICY).own_jobs == (
+    assert snapshot_of(state).own_jobs == (
         OwnJob("1", "f1", "n1"),
         OwnJob("2", "f2", None),
         OwnJob("5", "f5", "n5"),
@@ -119,7 +128,7 @@ def task(number: int, index: int | None, *states: str, nodes: str = "") -> Slurm
 
 def own_jobs_of(*jobs: SlurmJob, **arrays: Array) -> set[OwnJob]:
     state = SlurmState(NOW, "22.05.8", (), jobs)
-    return set(to_snapshot(state, INSTANCE, POLICY, arrays).own_jobs)
+    return set(snapshot_of(state, arrays=arrays).own_jobs)
 
 
 def test_a_task_of_an_array_stands_for_the_fragment_of_its_index() -> None:
@@ -172,7 +181,7 @@ def test_a_pending_foreground_job_announces_itself_on_its_nodes() -> None:
     waiting = job(7, "PENDING", planned_nodes="n[1-2]", start_at=NOW + 300)
     later = job(8, "PENDING", planned_nodes="n2", start_at=NOW + 100)
     state = SlurmState(NOW, "22.05.8", tuple(node(f"n{i}") for i in (1, 2, 3)), (waiting, later))
-    announced = {n.name: n.announced_at for n in to_snapshot(state, INSTANCE, POLICY).nodes}
+    announced = {n.name: n.announced_at for n in snapshot_of(state).nodes}
     assert announced == {"n1": NOW + 300, "n2": NOW + 100, "n3": None}
 
 
@@ -180,7 +189,7 @@ def test_a_reservation_announces_itself_until_it_is_over() -> None:
     coming = SlurmReservation("maintenance", "n1", NOW + 600, NOW + 7200, ("MAINT",))
     over = SlurmReservation("training", "n2", NOW - 600, NOW - 60)
     state = SlurmState(NOW, "22.05.8", (node("n1"), node("n2")), (), (coming, over))
-    announced = {n.name: n.announced_at for n in to_snapshot(state, INSTANCE, POLICY).nodes}
+    announced = {n.name: n.announced_at for n in snapshot_of(state).nodes}
     assert announced == {"n1": NOW + 600, "n2": None}
 
 
@@ -209,7 +218,7 @@ def test_types_follow_gres_and_the_features_that_count() -> None:
         node("n4", gres="gpu:2,craynetwork:1"),
     )
     state = SlurmState(NOW, "22.05.8", nodes, ())
-    snapshot = to_snapshot(state, INSTANCE, HolePolicy("fill", type_features=("ib",)))
+    snapshot = snapshot_of(state, HolePolicy("fill", type_features=("ib",)))
     assert [n.node_type for n in snapshot.nodes] == ["cpu", "h100:4", "h100:4+ib", "2,craynetwork:1"]
 
 

@@ -9,13 +9,12 @@ from collections.abc import Callable
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import CommandFailed, SchedulerError
-from oakum_service.schedulers.slurm import payloads, text
+from oakum_service.schedulers.slurm import payloads, reservations, text
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.payloads import Origin
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.schedulers.slurm.versions import Dialect, SlurmVersion, choose_dialect
 
-RESERVATIONS_KEPT_S = 60.0
 _NO_JSON = re.compile(r"json|serializ|data_parser|unrecognized option|invalid option", re.IGNORECASE)
 
 _log = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class CliSource:
         taken_at = self._clock()
         nodes = self._nodes(dialect)
         jobs = self._jobs(dialect)
-        if self._reservations_at is None or not 0 <= taken_at - self._reservations_at < RESERVATIONS_KEPT_S:
+        if reservations.are_old(self._reservations_at, taken_at):
             self._reservations = self._read_reservations(dialect)
             self._reservations_at = taken_at
         return SlurmState(taken_at, self._controller, nodes, jobs, self._reservations)

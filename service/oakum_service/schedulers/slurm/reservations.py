@@ -7,6 +7,14 @@ import msgspec
 from oakum_service.schedulers.slurm.fields import FieldError, Number, Text, Texts, moment, words
 from oakum_service.schedulers.slurm.state import SlurmReservation
 
+KEPT_S = 60.0
+"""They change seldom, and each way to ask for them is a call of its own."""
+
+
+def are_old(read_at: float | None, now: float) -> bool:
+    """Whether those that were read at that time have to be read again; None: never, so they have."""
+    return read_at is None or not 0 <= now - read_at < KEPT_S
+
 
 class WireReservation(msgspec.Struct, gc=False):
     """What we read of a reservation."""

@@ -14,9 +14,8 @@ import msgspec
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import ConfigurationError, PayloadError, SchedulerError
-from oakum_service.schedulers.slurm import payloads
+from oakum_service.schedulers.slurm import payloads, reservations
 from oakum_service.schedulers.slurm.calls import counted
-from oakum_service.schedulers.slurm.cli_source import RESERVATIONS_KEPT_S
 from oakum_service.schedulers.slurm.fields import Number, number
 from oakum_service.schedulers.slurm.payloads import Origin, Reading
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
@@ -87,7 +86,7 @@ class RestSource:
         taken_at = self._clock()
         self._nodes = self._update(parser, "nodes", payloads.read_nodes, self._nodes)
         self._jobs = self._update(parser, "jobs", payloads.read_jobs, self._jobs)
-        if self._reservations_at is None or not 0 <= taken_at - self._reservations_at < RESERVATIONS_KEPT_S:
+        if reservations.are_old(self._reservations_at, taken_at):
             self._reservations = self._update(
                 parser, "reservations", payloads.read_reservations, self._reservations
             )

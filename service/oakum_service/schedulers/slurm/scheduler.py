@@ -265,8 +265,8 @@ class SlurmScheduler:
     def _take(self, state: SlurmState) -> None:
         """Make a reading the newest picture."""
         arrays = self._arrays.look_up(self._array_tasks(state))
-        snapshot = to_snapshot(state, self._instance, self._policy, arrays)
         own = own_tasks(state.jobs, self._instance, arrays)
+        snapshot = to_snapshot(state, self._instance, self._policy, own)
         with self._changed:
             self._snapshot, self._error = snapshot, None
             self._job_ids = {fragment: task.id for fragment, task in own.items()}

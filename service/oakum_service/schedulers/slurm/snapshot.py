@@ -90,7 +90,10 @@ def is_live(job: SlurmJob) -> bool:
 def own_tasks(
     jobs: Iterable[SlurmJob], instance: Instance, arrays: Mapping[str, Array] = MappingProxyType({})
 ) -> dict[str, OwnTask]:
-    """Our live jobs by fragment. Those of an array that is not known go by names that no fragment has."""
+    """Our live jobs by fragment; `arrays`: ours, by the name in their jobs' names.
+
+    Those of an array that is not known go by names that no fragment has.
+    """
     own: dict[str, OwnTask] = {}
     waiting: dict[str, OwnTask] = {}
     for job in jobs:
@@ -123,17 +126,11 @@ def _waiting_tasks(job: SlurmJob, name: str, array: Array | None) -> dict[str, O
     }
 
 
-def to_snapshot(
-    state: SlurmState,
-    instance: Instance,
-    policy: HolePolicy,
-    arrays: Mapping[str, Array] = MappingProxyType({}),
-) -> Snapshot:
-    """The port's view of the nodes of our partition; `arrays`: ours, by the name in their jobs' names.
+def to_snapshot(state: SlurmState, instance: Instance, policy: HolePolicy, own: Mapping[str, OwnTask]) -> Snapshot:
+    """The port's view of the nodes of our partition; `own` are the `own_tasks` of the state.
 
     Raises `SchedulerError` for unreadable node lists.
     """
-    own = own_tasks(state.jobs, instance, arrays)
     foreign = [job for job in state.jobs if instance.intent_of(job) is None]
     holders = _holders(foreign)
     ours = {node for task in own.values() for node in unfold(task.job.nodes)}
