@@ -73,7 +73,7 @@ class Controller:
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="controller")
         self._watching = False
         self._listening_since = self._turned_at = time.time()
-        self._draining = self._held = False
+        self._held = False
         self._stopping = False
 
     async def run(self) -> None:
@@ -117,7 +117,7 @@ class Controller:
 
     async def drain(self, timeout_s: float) -> None:
         """Send every fragment away with its last checkpoint, and launch none; returns when they have gone."""
-        self._draining = self._executor.is_closed = True
+        self._executor.is_closed = True
         try:
             await self._in_thread(self._release_all)
         except LeaseLost:
@@ -163,7 +163,7 @@ class Controller:
 
     async def _planning_turn(self) -> None:
         await asyncio.sleep(self._settings.debounce_s)
-        if not self._draining and not self._held:
+        if not self._executor.is_closed and not self._held:
             await self._in_thread(self._plan_and_execute)
 
     def _begin(self) -> None:
