@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.api_under_test import ApiUnderTest
+from contract.api_under_test import ApiUnderTest, FakeScheduler
 from oakum_service.db.engine import open_engine, upgrade
 
 
@@ -30,9 +30,15 @@ def data_dir(empty_database: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def api(data_dir: Path) -> Iterator[ApiUnderTest]:
+def scheduler() -> FakeScheduler:
+    """What the service runs on; modules have others."""
+    return FakeScheduler()
+
+
+@pytest.fixture
+def api(data_dir: Path, scheduler: FakeScheduler) -> Iterator[ApiUnderTest]:
     """The API of a service without a controller."""
-    running = ApiUnderTest(data_dir)
+    running = ApiUnderTest(data_dir, scheduler)
     yield running
     running.outbox.close()
     running.engine.dispose()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,14 +40,6 @@ class ListeningScheduler(FakeScheduler):
 @pytest.fixture
 def scheduler() -> ListeningScheduler:
     return ListeningScheduler()
-
-
-@pytest.fixture
-def api(data_dir: Path, scheduler: ListeningScheduler) -> Iterator[ApiUnderTest]:
-    running = ApiUnderTest(data_dir, scheduler)
-    yield running
-    running.outbox.close()
-    running.engine.dispose()
 
 
 def told_by(hook: str, **fields: object) -> dict[str, Any]:

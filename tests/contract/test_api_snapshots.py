@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -37,14 +36,6 @@ class ToldScheduler(FakeScheduler):
 @pytest.fixture
 def scheduler() -> ToldScheduler:
     return ToldScheduler()
-
-
-@pytest.fixture
-def api(data_dir: Path, scheduler: ToldScheduler) -> Iterator[ApiUnderTest]:
-    running = ApiUnderTest(data_dir, scheduler)
-    yield running
-    running.outbox.close()
-    running.engine.dispose()
 
 
 def client_of(api: ApiUnderTest, role: Role) -> TestClient:
