@@ -87,7 +87,7 @@ def submit_options(settings: SlurmSettings) -> list[str]:
 
 
 def _test_only(commands: SlurmCommands, settings: SlurmSettings) -> str:
-    limit = f"--time={max(int(settings.time_limit_s // 60), 1)}"
+    limit = f"--time={max(int(settings.longest_s // 60), 1)}"
     try:
         commands.run("sbatch", "--test-only", limit, *submit_options(settings), given=b"#!/bin/sh\n")
     except SchedulerError as failure:

@@ -43,14 +43,14 @@ def _state(settings: SlurmSettings, partition: Mapping[str, str]) -> Finding:
 
 def _longest(settings: SlurmSettings, partition: Mapping[str, str]) -> Finding:
     longest_s = seconds(partition.get("MaxTime", "UNLIMITED")) or math.inf
-    if settings.time_limit_s > longest_s:
+    if settings.longest_s > longest_s:
         return error(
             "MaxTime",
-            f"{partition['MaxTime']}, but fragments ask for up to {settings.time_limit_s:.0f} s",
+            f"{partition['MaxTime']}, but fragments ask for up to {settings.longest_s:.0f} s",
             f"OAKUM_SLURM_TIME_LIMIT_S={longest_s:.0f}",
         )
     return ok(
-        "MaxTime", f"{partition.get('MaxTime', 'UNLIMITED')}: fragments ask for {settings.time_limit_s:.0f} s"
+        "MaxTime", f"{partition.get('MaxTime', 'UNLIMITED')}: fragments ask for {settings.longest_s:.0f} s"
     )
 
 
@@ -85,9 +85,9 @@ def _submit_cap(name: str, row: Mapping[str, str], num_nodes: int) -> list[Findi
 
 def _longest_of_qos(name: str, row: Mapping[str, str], settings: SlurmSettings) -> list[Finding]:
     longest_s = seconds(row["MaxWall"])
-    if longest_s is None or longest_s >= settings.time_limit_s:
+    if longest_s is None or longest_s >= settings.longest_s:
         return []
-    found = f"QOS {name} allows {row['MaxWall']}, but fragments ask for up to {settings.time_limit_s:.0f} s"
+    found = f"QOS {name} allows {row['MaxWall']}, but fragments ask for up to {settings.longest_s:.0f} s"
     return [error("MaxWall", found, f"OAKUM_SLURM_TIME_LIMIT_S={longest_s:.0f}")]
 
 
