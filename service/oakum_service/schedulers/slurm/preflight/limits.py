@@ -49,9 +49,7 @@ def _longest(settings: SlurmSettings, partition: Mapping[str, str]) -> Finding:
             f"{partition['MaxTime']}, but fragments ask for up to {settings.longest_s:.0f} s",
             f"OAKUM_SLURM_TIME_LIMIT_S={longest_s:.0f}",
         )
-    return ok(
-        "MaxTime", f"{partition.get('MaxTime', 'UNLIMITED')}: fragments ask for {settings.longest_s:.0f} s"
-    )
+    return ok("MaxTime", f"{partition.get('MaxTime', 'UNLIMITED')}: fragments ask for {settings.longest_s:.0f} s")
 
 
 def _caps(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[Finding]:
