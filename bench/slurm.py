@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -116,13 +116,15 @@ class Foreground:
         return all(note.exists() and note.stat().st_size for note, _ in self._submitted)
 
 
-def measure(site: SlurmSite, condition: str, arrivals: list[Arrival], grace_s: float, console: Console) -> Outcome:
+def measure(
+    site: SlurmSite, condition: str, arrivals: list[Arrival], grace_s: float, logs: Path | None, console: Console
+) -> Outcome:
     """Have the jobs come in one condition; `grace_s` is what a last replica takes for its checkpoint at most."""
     outcome = Outcome(condition)
     site.clean()
     began_at = time.time()
     with (
-        tempfile.TemporaryDirectory(prefix="bench-slurm-") as name,
+        _folder(logs, condition) as name,
         _service(site, Path(name), condition, grace_s) as service,
     ):
         jobs = Foreground(site, Path(name))
@@ -141,6 +143,14 @@ def measure(site: SlurmSite, condition: str, arrivals: list[Arrival], grace_s: f
             outcome.fill_jobs = len(rows)
             outcome.orphans = sum(row.partition != "fill" for row in rows)
     return outcome
+
+
+def _folder(logs: Path | None, condition: str) -> AbstractContextManager[str]:
+    if logs is None:
+        return tempfile.TemporaryDirectory(prefix="bench-slurm-")
+    folder = logs / condition
+    folder.mkdir(parents=True)
+    return nullcontext(str(folder.resolve()))
 
 
 @contextmanager
@@ -248,6 +258,7 @@ def main(
     fragments: Annotated[int, typer.Option(min=2, help="Jobs to hand in for the cost of submitting.")] = 500,
     grace_s: Annotated[float, typer.Option(help="Most seconds for a last replica's checkpoint.")] = 30.0,
     only: Annotated[list[str] | None, typer.Option(help="alone, filled, killed, hung, submissions.")] = None,
+    logs: Annotated[Path | None, typer.Option(help="Keep the service's and the fragments' logs here.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything here, too.")] = None,
 ) -> None:
     """Measure what our jobs cost others on a real Slurm.
@@ -261,7 +272,9 @@ def main(
     site = SlurmSite.make(nodes=nodes, schedule_every_s=1)
     try:
         arrivals = draw(seed, jobs, nodes)
-        outcomes = [measure(site, name, arrivals, grace_s, console) for name in _CONDITIONS if name in wanted]
+        outcomes = [
+            measure(site, name, arrivals, grace_s, logs, console) for name in _CONDITIONS if name in wanted
+        ]
         rows = (
             [measure_submissions(site, how, fragments) for how in ("each to its node", "array")]
             if "submissions" in wanted
