@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from functools import partial
 from types import FunctionType
 from typing import Any
@@ -40,6 +41,15 @@ from oakum_worker.drawing import DRAWS
 from oakum_worker.function_mode import call
 from oakum_worker.noise import Noise, call_seed, warn_once
 from oakum_worker.randomness import mix, seed_devices, seed_host, signed
+
+_KEY: ContextVar[int | None] = ContextVar("key of the step", default=None)
+
+
+def begin_layer(number: int) -> None:
+    """What is drawn from here on belongs to a layer of a chain, whatever has been drawn before."""
+    key = _KEY.get()
+    if key is not None:
+        seed_host(mix(key, number))
 
 
 class SampleRandomness:
@@ -71,6 +81,7 @@ class SampleRandomness:
         """
         self._seed(key, first, count)
         with ExitStack() as stack:
+            stack.callback(_KEY.reset, _KEY.set(key))
             if self._is_on:
                 stack.enter_context(self._mode)
             yield partial(self._call, stack, (key, first, count))

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import default_collate
 
+from oakum_worker.chain import Chain
 from oakum_worker.data_sets import SampleStream, SizedDataset, read_samples
 from oakum_worker.errors import TaskError
 from oakum_worker.randomness import seed_everything
@@ -68,6 +69,8 @@ class Task:
     collate: Callable[[list[Any]], Any] = default_collate
     """Makes a batch from a list of samples. Where it draws random numbers, from torch and with the samples along
     the first dimension, each sample has its own, as in the model."""
+    chain: Chain | None = None
+    """The model's layers in their order, for trainers whose spec has `parallel.pipeline`."""
     extra_state: Mapping[str, Stateful] = field(default_factory=dict)
     """By name, what else belongs to the trainer's state: it moves, shrinks, grows and is saved with it. Its
     `state_dict` is called and copied before each step."""

@@ -1,0 +1,57 @@
+"""A model as a chain of layers, for trainers whose model is spread over several ranks.
+
+    chain = Chain(
+        layers=[model.embedding, *model.blocks, model.head],
+        inputs=lambda batch: batch["tokens"],
+        loss=lambda logits, batch: cross_entropy(logits.flatten(0, 1), batch["targets"].flatten()),
+    )
+    return Task(model=model, dataset=..., optimizer=..., loss=chain, chain=chain)
+
+Each layer is called with what the one before it has returned, a tensor or a tuple of tensors, samples along the
+first dimension. A parameter that two layers share (tied weights) stays one parameter. What a layer draws depends
+on seed, step, sample and layer, so dropout does not depend on where the layers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from oakum_worker.sample_randomness import begin_layer
+
+Values = torch.Tensor | tuple[torch.Tensor, ...]
+"""What goes from one layer to the next."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers of a model in their order, and what comes before and after them. Also a task's `loss`."""
+
+    layers: Sequence[nn.Module]
+    """Modules of the task's model."""
+    inputs: Callable[[Any], Any]
+    """`inputs(batch)`: what the first layer is called with, a tensor or a tuple of tensors."""
+    loss: Callable[[Any, Any], torch.Tensor]
+    """`loss(output, batch)`: the mean loss over the batch's samples, a scalar, of what the last layer returned."""
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """The loss as one process computes it."""
+        output = self.run(range(len(self.layers)), self.inputs(batch))
+        return self.end(output, batch)
+
+    def run(self, layers: range, values: Any) -> Any:
+        """What the consecutive layers make of the first one's inputs."""
+        for number in layers:
+            begin_layer(number)
+            layer = self.layers[number]
+            values = layer(*values) if isinstance(values, tuple) else layer(values)
+        return values
+
+    def end(self, output: Any, batch: Any) -> torch.Tensor:
+        """The loss of the last layer's output."""
+        begin_layer(len(self.layers))
+        return self.loss(output, batch)
