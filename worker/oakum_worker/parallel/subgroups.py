@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch.distributed as dist
 
@@ -37,6 +37,7 @@ class StoreSubgroups:
             return None
         store = dist.PrefixStore(f"subgroup-{name}", self._store)
         try:
-            return dist.ProcessGroupGloo(store, ranks.index(self._rank), len(ranks), self._timeout)
+            group: Any = dist.ProcessGroupGloo(store, ranks.index(self._rank), len(ranks), self._timeout)
         except RuntimeError as error:
             raise GroupError(f"the group {name} of ranks {list(ranks)} could not be formed: {error}") from error
+        return group
