@@ -5,6 +5,7 @@ WorkerError
 ├── TaskError            the user's entrypoint cannot be imported, raises, or returns no usable task
 ├── CheckpointError      a durable checkpoint cannot be written or read
 │   └── CorruptCheckpointError    its content does not match its manifest
+├── ScheduleError        a pipeline's schedule or stages cannot be made so, or a schedule contradicts itself
 ├── LaunchError          the scheduler does not take a fragment's job
 └── GroupError           a generation's process group cannot be formed or has broken
 """
@@ -28,6 +29,10 @@ class CheckpointError(WorkerError):
 
 class CorruptCheckpointError(CheckpointError):
     """The checkpoint's content does not match its manifest."""
+
+
+class ScheduleError(WorkerError):
+    """A pipeline cannot be cut or scheduled so, or a schedule contradicts itself."""
 
 
 class LaunchError(WorkerError):
