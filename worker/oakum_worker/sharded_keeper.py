@@ -23,7 +23,7 @@ from oakum_worker.checkpoint.hot import HotCopies, Ring
 from oakum_worker.checkpoint.sharded import ShardedCheckpoints
 from oakum_worker.errors import CheckpointError
 from oakum_worker.parallel import recovery
-from oakum_worker.parallel.layout import Part, Rows
+from oakum_worker.parallel.layout import Part, Place, Rows, by_part
 from oakum_worker.parallel.recovery import Source
 from oakum_worker.parallel.reshard import Places, exchange, gather_documents
 from oakum_worker.parallel.sharded import ShardedEngine
@@ -93,6 +93,8 @@ class ShardedKeeper:
         self._durable = ShardedCheckpoints(checkpoints, spec.checkpoint.every_s, around.warn)
         self._hot = HotCopies()
         self._generation, self._rank, self._world_size = 0, 0, 1
+        self._alone = self._place.parts
+        """Of a rank alone, which has all of the state."""
         self._beginning = _copied(self._capture())
         self._first: Snapshot | None = self._snapshot(self._capture())
         """What the user has built, until there is something else to go on from."""
@@ -144,7 +146,7 @@ class ShardedKeeper:
             if hot:
                 self._hot.start(state, self._loop.step_count, self._generation)
             if durable:
-                self._durable.start(state, self._loop.step_count, self._part, self._generation)
+                self._durable.start(state, self._loop.step_count, self._place, self._generation)
         if closing:
             self._save_together()
         return closing > 0
@@ -192,8 +194,8 @@ class ShardedKeeper:
         return True
 
     @property
-    def _part(self) -> Part:
-        return Part(self._world_size, self._rank)
+    def _place(self) -> Place:
+        return self._shards.place
 
     def _votes(self) -> tuple[int, ...]:
         return int(self._hot.arrived), *self._durable.outcome(), int(self._around.closing())
@@ -204,7 +206,7 @@ class ShardedKeeper:
     def _snapshot(self, state: LocalState, handed: Mapping[Part, Rows] | None = None) -> Snapshot:
         rows = {path: tensor.to(_CPU) for path, tensor in state.rows.items()}
         whole = {path: tensor.to(_CPU) for path, tensor in state.whole.items()}
-        parts = {self._shards.part: rows, **(handed or {})}
+        parts = {**by_part(self._place.parts, state.tensors, rows), **(handed or {})}
         return Snapshot(self._loop.step_count, self._generation, state.document, whole, parts)
 
     def _tell_each_other(self, document: Any) -> list[Any]:
@@ -240,7 +242,7 @@ class ShardedKeeper:
             return None
         per_node = self._spec.ranks_per_node
         distance = per_node if self._world_size > per_node else 1
-        return Ring(self._engine.group, self._rank, self._world_size, distance)
+        return Ring(self._engine.group, self._place, distance)
 
     def _take_up(self, source: Source, snapshots: list[Snapshot]) -> None:
         """Deal what the ranks still have of a step among them anew."""
@@ -249,20 +251,24 @@ class ShardedKeeper:
         if source.speaker == self._rank:
             assert own is not None
             spoken = {"document": own.document, "whole": own.whole}
-        self._deal(spoken, source.speaker, Places(source.holders, source.rows(snapshots, self._rank)))
+        held = Places(list(source.holders.items()), source.rows(snapshots, self._rank))
+        self._deal(spoken, source.speaker, held)
 
     def _begin_anew(self) -> None:
         """Rank 0 deals out what the user has built."""
-        spoken, rows = None, {}
+        spoken, mine = None, {}
         if self._rank == 0:
-            spoken = {"document": self._beginning.document, "whole": self._beginning.whole}
-            model = self._beginning.document["model"]
-            parameters = self._around.initial_parameters() if self._first is None else None
-            given = self._first.parts[Part(1, 0)] if self._first is not None else {}
-            if parameters is not None:
-                given = {model[name]["$tensor"]: tensor.detach().to(_CPU) for name, tensor in parameters.items()}
-            rows = {Part(1, 0): given}
-        self._deal(spoken, 0, Places({Part(1, 0): 0}, rows))
+            document = self._beginning.document
+            spoken = {"document": document, "whole": self._beginning.whole}
+            mine = self._first.parts if self._first is not None else self._built_again(document)
+        self._deal(spoken, 0, Places([(part, 0) for part in self._alone], mine))
+
+    def _built_again(self, document: Document) -> dict[Part, Rows]:
+        model = document["model"]
+        built = self._around.initial_parameters()
+        rows = {model[name]["$tensor"]: tensor.detach().to(_CPU) for name, tensor in built.items()}
+        split = [tensor for tensor in self._shards.split_tensors(document) if tensor.path in rows]
+        return by_part(self._alone, split, rows)
 
     def _deal(self, spoken: Any, speaker: int, held: Places) -> None:
         group = self._engine.group
@@ -270,8 +276,9 @@ class ShardedKeeper:
             spoken = share(spoken, group, self._rank, speaker, _CPU)
         document, whole = spoken["document"], spoken["whole"]
         rows = self._shards.allocate(document)
-        needed = Places({Part(self._world_size, r): r for r in range(self._world_size)}, {self._part: rows})
-        exchange(self._shards.split_tensors(document), held, needed, group, self._rank)
+        split = self._shards.split_tensors(document)
+        needed = Places(self._place.holdings.all(), by_part(self._place.parts, split, rows))
+        exchange(split, held, needed, group, self._rank)
         self._fill(document, whole, rows)
 
     def _fill(self, document: Document, whole: Rows, rows: Rows) -> None:
@@ -281,9 +288,9 @@ class ShardedKeeper:
 
     def _load_newest(self) -> bool:
         """Take up the newest durable checkpoint that all ranks can read; False where there is none."""
-        for stored in self._durable.stored(self._part, self._tell_each_other):
+        for stored in self._durable.stored(self._place, self._tell_each_other):
             rows = self._shards.allocate(stored.document)
-            whole, fault = stored.try_reading(self._shards.split_tensors(stored.document), self._part, rows)
+            whole, fault = stored.try_reading(self._shards.split_tensors(stored.document), self._place, rows)
             if not any(self._tell_each_other(fault)):
                 self._fill(stored.document, whole, rows)
                 return True
@@ -304,24 +311,25 @@ class ShardedKeeper:
             at_least = max(numbers)
 
     def _hand_over(self, state: LocalState, staying: list[int]) -> Snapshot:
-        """Collective: spread the parts of all ranks that do not stay evenly over those that do."""
-        leaving = [rank for rank in range(self._world_size) if rank not in staying]
-        parts = {rank: Part(self._world_size, rank) for rank in leaving}
-        receivers = {piece: staying[piece.index] for part in parts.values() for piece in part.shares(len(staying))}
-        handed = {
-            piece: {tensor.path: tensor.empty(piece) for tensor in state.tensors}
-            for piece, receiver in receivers.items()
+        """Collective: spread the parts that only ranks hold which do not stay evenly over those that do."""
+        holdings = self._place.holdings
+        kept = {part for rank in staying for part in holdings.by_rank[rank]}
+        holders = {part: rank for part, rank in holdings.first_holders().items() if part not in kept}
+        receivers = [(piece, staying[piece.index]) for part in holders for piece in part.shares(len(staying))]
+        handed: dict[Part, Rows] = {
+            piece: {tensor.path: tensor.empty(piece.rows(tensor)) for tensor in state.tensors}
+            for piece, receiver in receivers
             if receiver == self._rank
         }
         own = self._snapshot(state)
-        held = Places({part: rank for rank, part in parts.items()}, own.parts if self._rank in parts else {})
+        held = Places(list(holders.items()), own.parts)
         exchange(state.tensors, held, Places(receivers, handed), self._engine.group, self._rank)
         return self._snapshot(state, handed)
 
     def _save_together(self) -> None:
         """Collective: a durable checkpoint of this step boundary. One that cannot be written is reported."""
         self._durable.conclude(publish=False)
-        self._durable.start(self._capture(), self._loop.step_count, self._part, self._generation)
+        self._durable.start(self._capture(), self._loop.step_count, self._place, self._generation)
         self._durable.wait()
         self._durable.conclude(publish=all(self._tell_each_other(self._durable.written)))
         self._durable.wait()

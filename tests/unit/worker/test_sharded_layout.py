@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oakum_worker.parallel.layout import Part, SplitTensor
+from oakum_worker.parallel.layout import Holdings, Part, Place, SplitTensor
 from oakum_worker.parallel.recovery import Source, announce, choose, most_finished
 from oakum_worker.parallel.reshard import Places, exchange, gather_documents
 from oakum_worker.parallel.shards import Snapshot
@@ -24,14 +24,33 @@ WORLD = st.integers(1, 9)
 def test_a_rank_has_the_rows_that_torch_deals_it(num_rows: int, world_size: int) -> None:
     chunks = torch.arange(num_rows).chunk(world_size)
     dealt = [chunk.tolist() for chunk in chunks if len(chunk)] + [[]] * world_size
-    assert [list(Part(world_size, rank).rows(num_rows)) for rank in range(world_size)] == dealt[:world_size]
+    tensor = SplitTensor("t", (num_rows,), torch.float32)
+    assert [list(Part(world_size, rank).rows(tensor)) for rank in range(world_size)] == dealt[:world_size]
 
 
 @given(ROWS, WORLD, st.data(), st.integers(1, 5))
 def test_shares_have_each_row_of_a_part_once(num_rows: int, world_size: int, data: Any, count: int) -> None:
     part = Part(world_size, data.draw(st.integers(0, world_size - 1)))
-    rows = [row for share in part.shares(count) for row in share.rows(num_rows)]
-    assert rows == list(part.rows(num_rows))
+    home = data.draw(st.none() | st.integers(0, world_size - 1))
+    tensor = SplitTensor("t", (num_rows,), torch.float32, home)
+    rows = [row for share in part.shares(count) for row in share.rows(tensor)]
+    assert rows == list(part.rows(tensor))
+
+
+def test_a_tensor_with_a_home_is_there_in_full_and_nowhere_else() -> None:
+    tensors = [SplitTensor("matrix", (3, 2), torch.float32, home=1), SplitTensor("count", (), torch.int64, home=1)]
+    parts = [Part(3, number) for number in range(3)]
+    assert [[part.rows(tensor) for part in parts] for tensor in tensors] == [
+        [range(0), range(3), range(0)],
+        [range(0), range(1), range(0)],
+    ]
+
+
+def test_of_what_several_ranks_hold_the_lowest_is_told() -> None:
+    first, second, tied = (Part(3, number) for number in range(3))
+    holdings = Holdings(((first, tied), (second, tied), (first, tied), ()))
+    assert holdings.parts == [first, second, tied]
+    assert [Place(holdings, rank).first_of for rank in range(4)] == [(first, tied), (second,), (), ()]
 
 
 def whole(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -43,7 +62,7 @@ def cut(tensors: list[SplitTensor], part: Part) -> dict[str, torch.Tensor]:
     """The part's rows of tensors that count their elements."""
     rows = {}
     for tensor in tensors:
-        span = part.rows(tensor.shape[0])
+        span = part.rows(tensor)
         rows[tensor.path] = whole(tensor.shape, tensor.dtype)[span.start : span.stop].clone()
     return rows
 
@@ -62,12 +81,36 @@ def test_every_rank_is_sent_the_rows_of_its_new_part_whoever_had_them(data: Any)
 
     def as_rank(group: dist.ProcessGroup, rank: int) -> None:
         part = Part(now, rank)
-        rows = {tensor.path: tensor.empty(part) for tensor in tensors}
+        rows = {tensor.path: tensor.empty(part.rows(tensor)) for tensor in tensors}
         mine = {share: cut(tensors, share) for share, holder in held.items() if holder == rank}
-        needed = Places({Part(now, r): r for r in range(now)}, {part: rows})
-        exchange(tensors, Places(held, mine), needed, group, rank, batch_bytes=batch_bytes)
+        needed = Places(Holdings.one_each(now).all(), {part: rows})
+        exchange(tensors, Places(list(held.items()), mine), needed, group, rank, batch_bytes=batch_bytes)
         for path, expected in cut(tensors, part).items():
             assert torch.equal(rows[path], expected)
+
+    in_ranks(now, as_rank)
+
+
+@given(st.data())
+def test_every_rank_is_sent_the_parts_that_it_needs_also_where_others_need_them_too(data: Any) -> None:
+    num_parts, now = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4))
+    types = [torch.float64, torch.bfloat16, torch.int64]
+    tensors = [
+        SplitTensor(f"t{i}", data.draw(st.sampled_from([(5, 2), (1,), (9,)])), types[i % 3], i % num_parts)
+        for i in range(data.draw(st.integers(1, 6)))
+    ]
+    parts = [Part(num_parts, number) for number in range(num_parts)]
+    held = [(part, data.draw(st.integers(0, now - 1))) for part in parts]
+    by_rank = [tuple(sorted(data.draw(st.sets(st.sampled_from(parts))))) for _ in range(now)]
+
+    def as_rank(group: dist.ProcessGroup, rank: int) -> None:
+        mine = {part: cut(tensors, part) for part, holder in held if holder == rank}
+        rows = {part: {t.path: t.empty(part.rows(t)) for t in tensors if part.rows(t)} for part in by_rank[rank]}
+        needed = Places(Holdings(tuple(by_rank)).all(), rows)
+        exchange(tensors, Places(held, mine), needed, group, rank)
+        for part, found in rows.items():
+            for path, tensor in found.items():
+                assert torch.equal(tensor, cut(tensors, part)[path])
 
     in_ranks(now, as_rank)
 
@@ -84,8 +127,8 @@ def test_large_runs_are_sent_as_they_are_and_small_ones_together(monkeypatch: py
     def as_rank(group: dist.ProcessGroup, rank: int) -> list[int]:
         mine = {Part(1, 0): cut(tensors, Part(1, 0))} if rank == 0 else {}
         rows = cut(tensors, Part(1, 0)) if rank == 1 else {}
-        needed = Places({Part(1, 0): 1}, {Part(1, 0): rows} if rank == 1 else {})
-        exchange(tensors, Places({Part(1, 0): 0}, mine), needed, group, rank)
+        needed = Places([(Part(1, 0), 1)], {Part(1, 0): rows} if rank == 1 else {})
+        exchange(tensors, Places([(Part(1, 0), 0)], mine), needed, group, rank)
         return [mine[Part(1, 0)][name].data_ptr() for name in ("a", "b")] if rank == 0 else []
 
     large, _ = in_ranks(2, as_rank)

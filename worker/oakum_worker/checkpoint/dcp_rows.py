@@ -38,25 +38,25 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from oakum_worker.checkpoint.dcp_files import own_errors
-from oakum_worker.parallel.layout import Part, Rows, SplitTensor, intersection
+from oakum_worker.parallel.layout import Holdings, Part, Place, Rows, SplitTensor, intersection, rows_of
 
 
 def write_rows(
-    folder: Path, tensors: Sequence[SplitTensor], part: Part, rows: Rows, whole: Rows
+    folder: Path, tensors: Sequence[SplitTensor], place: Place, rows: Rows, whole: Rows
 ) -> list[WriteResult]:
     """Write this rank's file into the folder; `whole` is for one rank to write. Returns where everything is in it.
 
-    Raises whatever went wrong, such as `OSError`.
+    What several ranks hold, the lowest of them writes. Raises whatever went wrong, such as `OSError`.
     """
-    items = [_item(tensor, part) for tensor in tensors if part.rows(tensor.shape[0])]
+    items = [_item(tensor, part) for part in place.first_of for tensor in tensors if part.rows(tensor)]
     items += [_item(_as_split(path, tensor), None) for path, tensor in whole.items()]
     writer = dcp.FileSystemWriter(folder, sync_files=True)
     with own_errors():
         writer.set_up_storage_writer(False)
         local = writer.prepare_local_plan(SavePlan(items))
         # Files are named by their plan's place among all ranks' plans.
-        plans = writer.prepare_global_plan([*[SavePlan([])] * part.rank, local])
-        return writer.write_data(plans[part.rank], _Given({**rows, **whole})).value()
+        plans = writer.prepare_global_plan([*[SavePlan([])] * place.rank, local])
+        return writer.write_data(plans[place.rank], _Given({**rows, **whole})).value()
 
 
 def files_of(results: Sequence[WriteResult]) -> set[str]:
@@ -80,12 +80,14 @@ def describe(results: Sequence[WriteResult]) -> list[dict[str, Any]]:
 def join_files(
     folder: Path,
     tensors: Sequence[SplitTensor],
+    holdings: Holdings,
     whole: Rows,
     described: Sequence[Sequence[Mapping[str, Any]]],
     own: Sequence[WriteResult],
 ) -> None:
     """Make one checkpoint of what each rank has described; `own` are the results of this one."""
-    metadata: dict[str, Any] = {tensor.path: _metadata(tensor, len(described)) for tensor in tensors}
+    parts = holdings.parts
+    metadata: dict[str, Any] = {tensor.path: _metadata(tensor, parts) for tensor in tensors}
     metadata |= {path: _metadata(_as_split(path, tensor), None) for path, tensor in whole.items()}
     results = [[_result(item, own[0]) for item in items] for items in described]
     with own_errors():
@@ -94,10 +96,10 @@ def join_files(
         writer.finish(Metadata(metadata), results)
 
 
-def read_rows(folder: Path, tensors: Sequence[SplitTensor], part: Part, rows: Rows, whole: Rows) -> None:
-    """Fill the part's rows of the tensors, and the whole ones. Raises whatever went wrong, such as `OSError`."""
-    places = {tensor.path: part.rows(tensor.shape[0]).start for tensor in tensors}
-    state = {**rows, **whole}
+def read_rows(folder: Path, tensors: Sequence[SplitTensor], place: Place, rows: Rows, whole: Rows) -> None:
+    """Fill the rank's rows of the tensors, and the whole ones. Raises whatever went wrong, such as `OSError`."""
+    places = {tensor.path: rows_of(place.parts, tensor).start for tensor in tensors}
+    state = {**{tensor.path: rows[tensor.path].view(-1, *tensor.shape[1:]) for tensor in tensors}, **whole}
     with own_errors():
         dcp.load(state, storage_reader=dcp.FileSystemReader(folder), planner=_RowPlanner(places), no_dist=True)
 
@@ -121,7 +123,10 @@ class _Given(SavePlanner):
         raise NotImplementedError
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor | io.BytesIO:
-        return self._tensors[write_item.index.fqn].detach()
+        tensor = self._tensors[write_item.index.fqn].detach()
+        data = write_item.tensor_data
+        assert data is not None
+        return tensor if data.size else tensor.reshape(())
 
 
 class _RowPlanner(LoadPlanner):
@@ -150,6 +155,8 @@ class _RowPlanner(LoadPlanner):
 
     def resolve_tensor(self, read_item: ReadItem) -> torch.Tensor:
         target = self._targets[read_item.dest_index.fqn].detach()
+        if not read_item.lengths:
+            return target.view(())
         for dimension, (start, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
             target = target.narrow(dimension, start, length)
         return target
@@ -164,11 +171,11 @@ class _RowPlanner(LoadPlanner):
         target, first = self._targets[path], self._places.get(path)
         for number, chunk in enumerate(stored.chunks):
             offsets, lengths, inner = list(chunk.offsets), list(chunk.sizes), [0] * len(chunk.sizes)
-            if first is not None:
+            if first is not None and chunk.sizes:
                 held = range(chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0])
                 common = intersection(held, range(first, first + len(target)))
                 offsets[0], lengths[0], inner[0] = common.start - first, len(common), common.start - held.start
-            if 0 not in lengths:
+            if 0 not in lengths and target.numel():
                 yield ReadItem(
                     type=LoadItemType.TENSOR,
                     dest_index=MetadataIndex(path),
@@ -186,8 +193,8 @@ def _as_split(path: str, tensor: torch.Tensor) -> SplitTensor:
 def _chunk(tensor: SplitTensor, part: Part | None) -> ChunkStorageMetadata:
     """The part's rows as DCP sees them; None is all of the tensor."""
     offsets, sizes = [0] * len(tensor.shape), list(tensor.shape)
-    if part is not None:
-        rows = part.rows(tensor.shape[0])
+    if part is not None and tensor.shape:
+        rows = part.rows(tensor)
         offsets[0], sizes[0] = rows.start, len(rows)
     return ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
 
@@ -198,9 +205,9 @@ def _item(tensor: SplitTensor, part: Part | None) -> WriteItem:
     return WriteItem(MetadataIndex(tensor.path, chunk.offsets), WriteItemType.SHARD, tensor_data=data)
 
 
-def _metadata(tensor: SplitTensor, world_size: int | None) -> TensorStorageMetadata:
-    parts = [None] if world_size is None else [Part(world_size, rank) for rank in range(world_size)]
-    chunks = [_chunk(tensor, part) for part in parts if part is None or part.rows(tensor.shape[0])]
+def _metadata(tensor: SplitTensor, parts: Sequence[Part] | None) -> TensorStorageMetadata:
+    holders = [None] if parts is None else [part for part in parts if part.rows(tensor)]
+    chunks = [_chunk(tensor, part) for part in holders]
     return TensorStorageMetadata(TensorProperties(dtype=tensor.dtype), torch.Size(tensor.shape), chunks)
 
 

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-from oakum_worker.parallel.layout import Part, Rows, SplitTensor
+from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, by_part, rows_of
 from oakum_worker.parallel.shards import LocalState, Snapshot
 
 _PIECE_BYTES = 1 << 20
@@ -33,41 +33,45 @@ class Ring:
     """Whom a rank of a generation copies to, and whose copy it keeps."""
 
     group: dist.ProcessGroup
-    rank: int
-    world_size: int
+    place: Place
     distance: int
     """To the neighbour: the ranks of a node, if it has several, so that no node holds both copies."""
 
     @property
     def keeper(self) -> int:
-        """The rank that keeps a copy of this one's part."""
-        return (self.rank + self.distance) % self.world_size
+        """The rank that keeps a copy of what this one holds."""
+        return (self.place.rank + self.distance) % self.place.world_size
 
     @property
     def ward(self) -> int:
-        """The rank of whose part this one keeps a copy."""
-        return (self.rank - self.distance) % self.world_size
+        """The rank of whose parts this one keeps a copy."""
+        return (self.place.rank - self.distance) % self.place.world_size
+
+    @property
+    def ward_parts(self) -> tuple[Part, ...]:
+        """What that rank holds."""
+        return self.place.holdings.by_rank[self.ward]
 
 
 class _Memory:
-    """One block that holds the rows of a part, and is reused for the next copy."""
+    """One block that holds one rank's rows, and is reused for the next copy."""
 
     def __init__(self) -> None:
         self.block = torch.empty(0, dtype=torch.uint8)
 
-    def lay_out(self, tensors: Sequence[SplitTensor], part: Part) -> dict[str, torch.Tensor]:
-        """Views of the block, one for each tensor's rows of the part."""
+    def lay_out(self, tensors: Sequence[SplitTensor], parts: Sequence[Part]) -> dict[str, torch.Tensor]:
+        """Views of the block, one for each tensor's rows of the parts."""
         places, end = [], 0
         for tensor in tensors:
             start = end + -end % _ALIGNMENT
-            end = start + len(part.rows(tensor.shape[0])) * tensor.row_bytes
+            end = start + len(rows_of(parts, tensor)) * tensor.row_bytes
             places.append((start, end))
         if self.block.numel() != end:
             self.block = torch.empty(end, dtype=torch.uint8)
         return {
             tensor.path: self.block[start:stop].view(tensor.dtype).view(-1, *tensor.shape[1:])
             if stop > start
-            else tensor.empty(part)
+            else tensor.empty(range(0))
             for tensor, (start, stop) in zip(tensors, places, strict=True)
         }
 
@@ -83,17 +87,16 @@ class _Copy:
 
     def take(self, state: LocalState, step: int, generation: int, ring: Ring) -> None:
         """Copy this rank's rows, and begin to send them and to receive the ward's."""
-        part, ward = Part(ring.world_size, ring.rank), Part(ring.world_size, ring.ward)
+        parts = ring.place.parts
         self.arrived = False
-        copies = self._own.lay_out(state.tensors, part)
+        copies = self._own.lay_out(state.tensors, parts)
         for path, copy in copies.items():
             copy.copy_(state.rows[path])
         whole = {path: tensor.to("cpu", copy=True) for path, tensor in state.whole.items()}
-        self.snapshot = Snapshot(step, generation, state.document, whole, {part: copies})
-        received = self._ward.lay_out(state.tensors, ward)
-        self._thread = threading.Thread(
-            target=self._travel, args=(ring, ward, received), daemon=True, name="hot copy"
-        )
+        self.snapshot = Snapshot(step, generation, state.document, whole, by_part(parts, state.tensors, copies))
+        received = self._ward.lay_out(state.tensors, ring.ward_parts)
+        wards = by_part(ring.ward_parts, state.tensors, received)
+        self._thread = threading.Thread(target=self._travel, args=(ring, wards), daemon=True, name="hot copy")
         self._thread.start()
 
     def wait(self) -> None:
@@ -109,7 +112,7 @@ class _Copy:
                 ring.group.recv([torch.empty(1)], ring.ward, _POKE_TAG).wait(timedelta(milliseconds=1))
             self._thread.join()
 
-    def _travel(self, ring: Ring, ward: Part, received: Rows) -> None:
+    def _travel(self, ring: Ring, received: Mapping[Part, Rows]) -> None:
         assert self.snapshot is not None
         ours, theirs = self._own.block, self._ward.block
         try:
@@ -126,7 +129,7 @@ class _Copy:
         except RuntimeError:
             # The generation is broken, which the training thread finds out by itself.
             return
-        self.snapshot.parts[ward] = received
+        self.snapshot.parts.update(received)
         self.arrived = True
 
 
@@ -157,7 +160,7 @@ class HotCopies:
 
     @property
     def arrived(self) -> bool:
-        """Whether this rank has both parts of the copy on its way."""
+        """Whether this rank has its own and its ward's part of the copy on its way."""
         return self._travelling is not None and self._travelling.arrived
 
     def start(self, state: LocalState, step: int, generation: int) -> None:

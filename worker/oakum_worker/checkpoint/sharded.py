@@ -34,7 +34,7 @@ from oakum_worker.checkpoint.durable import (
 )
 from oakum_worker.checkpoint.manifest import FileRecord
 from oakum_worker.errors import CheckpointError
-from oakum_worker.parallel.layout import Part, Rows, SplitTensor
+from oakum_worker.parallel.layout import Place, Rows, SplitTensor
 from oakum_worker.parallel.shards import LocalState, tensor_leaves
 from oakum_worker.skeleton import Document
 
@@ -46,7 +46,7 @@ class _Attempt:
     state: LocalState
     """Copies, which no later step changes."""
     step: int
-    part: Part
+    place: Place
     folder: Path
     results: Sequence[Any] = ()
     error: CheckpointError | None = None
@@ -82,13 +82,13 @@ class ShardedCheckpoints:
         attempt = self._attempt
         return attempt is not None and not attempt.thread.is_alive() and attempt.error is None
 
-    def start(self, state: LocalState, step: int, part: Part, generation: int) -> None:
+    def start(self, state: LocalState, step: int, place: Place, generation: int) -> None:
         """Copy this rank's share and write it in a thread. Due on every rank at the same step."""
         rows = {path: tensor.to("cpu", copy=True) for path, tensor in state.rows.items()}
         whole = {path: tensor.to("cpu", copy=True) for path, tensor in state.whole.items()}
         copies = LocalState(state.document, whole, rows, state.tensors)
         token = uuid.uuid5(uuid.NAMESPACE_OID, f"generation {generation}, step {step}").hex
-        self._attempt = _Attempt(copies, step, part, self._checkpoints.temporary(step, token))
+        self._attempt = _Attempt(copies, step, place, self._checkpoints.temporary(step, token))
         self._attempt.thread = threading.Thread(
             target=self._write, args=(self._attempt,), name="checkpoint", daemon=True
         )
@@ -108,7 +108,7 @@ class ShardedCheckpoints:
         self._num_written += num_written
         if num_failed:
             self.conclude(publish=False)
-        elif self._attempt is not None and self._num_written == self._attempt.part.world_size:
+        elif self._attempt is not None and self._num_written == self._attempt.place.world_size:
             self.conclude(publish=True)
 
     def conclude(self, *, publish: bool, retry: bool = False) -> None:
@@ -120,7 +120,7 @@ class ShardedCheckpoints:
         if attempt is None:
             return
         if publish:
-            if attempt.part.rank == 0:
+            if attempt.place.rank == 0:
                 self._publisher = threading.Thread(
                     target=self._publish, args=(attempt,), name="publish", daemon=True
                 )
@@ -137,32 +137,32 @@ class ShardedCheckpoints:
             if thread is not None:
                 thread.join()
 
-    def stored(self, part: Part, tell: Callable[[Any], list[Any]]) -> Iterator[StoredState]:
+    def stored(self, place: Place, tell: Callable[[Any], list[Any]]) -> Iterator[StoredState]:
         """Collective: the checkpoints that are whole, newest first, as rank 0 finds them.
 
         `tell` tells every rank a JSON document of every rank. Each rank looks into its share of the files.
         """
         found = [checkpoint.path.name for checkpoint in self._checkpoints.candidates()]
-        names = tell(found if part.rank == 0 else None)[0]
+        names = tell(found if place.rank == 0 else None)[0]
         for checkpoint in map(self._checkpoints.named, names):
-            stored, fault = _look_into(checkpoint, part)
+            stored, fault = _look_into(checkpoint, place)
             faults = [fault for fault in tell(fault) if fault is not None]
             self._checkpoints.judge(checkpoint, faults[0] if faults else None)
             if stored is not None and not faults:
                 yield stored
-            elif part.rank == 0:
+            elif place.rank == 0:
                 self._warn(f"checkpoint of step {checkpoint.step} is not usable: {faults[0]}")
 
     def _write(self, attempt: _Attempt) -> None:
         from oakum_worker.checkpoint import dcp_rows  # late: see there
 
-        state, rank = attempt.state, attempt.part.rank
+        state, rank = attempt.state, attempt.place.rank
         try:
             attempt.folder.mkdir(parents=True, exist_ok=True)
             if rank == 0:
                 self._checkpoints.clear_up(keep=attempt.folder)
             whole = state.whole if rank == 0 else {}
-            results = dcp_rows.write_rows(attempt.folder, state.tensors, attempt.part, state.rows, whole)
+            results = dcp_rows.write_rows(attempt.folder, state.tensors, attempt.place, state.rows, whole)
             files = {name: manifest.record_of(attempt.folder / name) for name in dcp_rows.files_of(results)}
             share = {
                 "results": dcp_rows.describe(results),
@@ -181,14 +181,15 @@ class ShardedCheckpoints:
 
         state, folder = attempt.state, attempt.folder
         try:
-            indexes = [folder / f"rank-{rank}.json" for rank in range(attempt.part.world_size)]
+            indexes = [folder / f"rank-{rank}.json" for rank in range(attempt.place.world_size)]
             shares = [json.loads(index.read_text(encoding="utf-8")) for index in indexes]
             known = _records(shares)
             for name, record in known.items():
                 if (folder / name).stat().st_size != record.size_bytes:
                     raise OSError(f"{name} is not as long as it was written")
+            described = [share["results"] for share in shares]
             dcp_rows.join_files(
-                folder, state.tensors, state.whole, [share["results"] for share in shares], attempt.results
+                folder, state.tensors, attempt.place.holdings, state.whole, described, attempt.results
             )
             for index in indexes:
                 index.unlink()
@@ -212,7 +213,7 @@ class StoredState:
     document: Document
 
     def try_reading(
-        self, tensors: Sequence[SplitTensor], part: Part, rows: Rows
+        self, tensors: Sequence[SplitTensor], place: Place, rows: Rows
     ) -> tuple[dict[str, torch.Tensor], str | None]:
         """Fill this rank's rows; returns the tensors that are not split, and what is wrong, if anything is."""
         from oakum_worker.checkpoint import dcp_rows  # late: see there
@@ -225,15 +226,15 @@ class StoredState:
         }
         try:
             with being_read(self.path):
-                dcp_rows.read_rows(self.path, tensors, part, rows, whole)
+                dcp_rows.read_rows(self.path, tensors, place, rows, whole)
         except Exception as error:
             return {}, f"{self.path} cannot be read: {reason(error)}"
         return whole, None
 
 
-def _look_into(checkpoint: Checkpoint, part: Part) -> tuple[StoredState | None, str | None]:
+def _look_into(checkpoint: Checkpoint, place: Place) -> tuple[StoredState | None, str | None]:
     """The checkpoint, and what is wrong with this rank's share of its files, if anything is."""
-    fault = fault_of(checkpoint, part.rank, part.world_size)
+    fault = fault_of(checkpoint, place.rank, place.world_size)
     if fault is not None:
         return None, fault
     try:

@@ -76,11 +76,11 @@ def most_finished(announcements: Sequence[Announcement]) -> int:
 def _cover(parts: Iterable[Part]) -> list[Part] | None:
     """Parts that hold every row once, as few as possible; None where a row is missing."""
     found = set(parts)
-    world_size = next(iter(found)).world_size
+    num_parts = next(iter(found)).num_parts
     cover: list[Part] = []
-    for rank in range(world_size):
-        counts = sorted({part.count for part in found if part.rank == rank})
-        whole = Part(world_size, rank)
+    for number in range(num_parts):
+        counts = sorted({part.count for part in found if part.number == number})
+        whole = Part(num_parts, number)
         shares = next((whole.shares(count) for count in counts if found.issuperset(whole.shares(count))), None)
         if shares is None:
             return None

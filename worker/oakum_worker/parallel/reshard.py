@@ -27,14 +27,14 @@ _LARGE_BYTES = 1 << 18
 class Places:
     """Who holds or needs which part, and this rank's rows of those that are its own."""
 
-    ranks: Mapping[Part, int]
-    """Part -> rank in the group."""
+    ranks: Sequence[tuple[Part, int]]
+    """(part, rank in the group), in any order."""
     mine: Mapping[Part, Rows]
 
-    def overlapping(self, rows: range, num_rows: int) -> Iterator[tuple[int, Part, range]]:
+    def overlapping(self, rows: range, tensor: SplitTensor) -> Iterator[tuple[int, Part, range]]:
         """(rank, part, common rows) for each part that has some of the rows, in one order on all ranks."""
-        for part, rank in sorted(self.ranks.items()):
-            if common := intersection(rows, part.rows(num_rows)):
+        for part, rank in sorted(self.ranks):
+            if common := intersection(rows, part.rows(tensor)):
                 yield rank, part, common
 
 
@@ -72,6 +72,8 @@ def exchange(
 ) -> None:
     """Collective: fill the rows of the needed parts from the held ones, which have no row in common.
 
+    The same part may be needed by several ranks.
+
     Rows are contiguous tensors on the CPU. Messages of small tensors take memory of up to `batch_bytes` on either
     side. None as the group is a rank alone. Raises `GroupError` when a rank is gone; what was to be filled is then
     worthless.
@@ -88,21 +90,23 @@ def _exchange_batch(
 ) -> None:
     outgoing, incoming = _Messages(), _Messages()
     for tensor in batch:
-        num_rows = tensor.shape[0]
         # Both sides go through the held parts first, so that they put a message together in the same order.
-        for part, holder in sorted(held.ranks.items()):
+        for part, holder in sorted(held.ranks):
+            rows = part.rows(tensor)
+            if not rows:
+                continue
             if holder == rank:
                 source = held.mine[part][tensor.path]
-                for peer, other, common in needed.overlapping(part.rows(num_rows), num_rows):
-                    run = _slice(source, part, common, num_rows)
+                for peer, other, common in needed.overlapping(rows, tensor):
+                    run = _slice(source, rows, common)
                     if peer == rank:
-                        _slice(needed.mine[other][tensor.path], other, common, num_rows).copy_(run)
+                        _slice(needed.mine[other][tensor.path], other.rows(tensor), common).copy_(run)
                     else:
                         outgoing.add(peer, run)
             else:
-                for other, rows in sorted(needed.mine.items(), key=itemgetter(0)):
-                    if common := intersection(part.rows(num_rows), other.rows(num_rows)):
-                        incoming.add(holder, _slice(rows[tensor.path], other, common, num_rows))
+                for other, mine in sorted(needed.mine.items(), key=itemgetter(0)):
+                    if common := intersection(rows, other.rows(tensor)):
+                        incoming.add(holder, _slice(mine[tensor.path], other.rows(tensor), common))
     if group is not None:
         _communicate(outgoing, incoming, group)
 
@@ -125,10 +129,9 @@ def _communicate(outgoing: _Messages, incoming: _Messages, group: dist.ProcessGr
                 run.copy_(piece)
 
 
-def _slice(rows: torch.Tensor, part: Part, common: range, num_rows: int) -> torch.Tensor:
-    """The common rows of a tensor of which `rows` are the part's."""
-    start = part.rows(num_rows).start
-    return rows[common.start - start : common.stop - start]
+def _slice(tensor: torch.Tensor, rows: range, common: range) -> torch.Tensor:
+    """The common rows of a tensor that consists of these rows of another."""
+    return tensor[common.start - rows.start : common.stop - rows.start]
 
 
 def _batches(tensors: Sequence[SplitTensor], limit_bytes: int) -> Iterator[list[SplitTensor]]:
@@ -136,7 +139,7 @@ def _batches(tensors: Sequence[SplitTensor], limit_bytes: int) -> Iterator[list[
     batch: list[SplitTensor] = []
     size = 0
     for tensor in tensors:
-        bytes_ = tensor.shape[0] * tensor.row_bytes
+        bytes_ = tensor.num_rows * tensor.row_bytes
         if batch and size + bytes_ > limit_bytes:
             yield batch
             batch, size = [], 0

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from oakum_worker.errors import CheckpointError, TaskError
-from oakum_worker.parallel.layout import Part, Rows, SplitTensor
+from oakum_worker.parallel.layout import Holdings, Part, Place, Rows, SplitTensor, rows_of
 from oakum_worker.parallel.template import ModelTemplate, release
 from oakum_worker.skeleton import Document, assemble, dismantle
 from oakum_worker.task import Task
@@ -69,7 +69,7 @@ class Shards:
         self._mesh: DeviceMesh | None = None
         self._built: list[torch.Tensor] = []
         self._stale: list[torch.Tensor] = []
-        self.part = Part(1, 0)
+        self.place = Place(Holdings.one_each(1), 0)
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -89,7 +89,7 @@ class Shards:
         self._built = [_local(parameter) for parameter in self._parameters.values()]
         for group_, names in zip(self._task.optimizer.param_groups, self._optimized, strict=True):
             group_["params"] = [self._parameters[name] for name in names]
-        self.part = Part(world_size, rank)
+        self.place = Place(Holdings.one_each(world_size), rank)
 
     def drop(self) -> None:
         """Let go of parameters and moments, which are worth nothing any more, and of the group."""
@@ -120,7 +120,7 @@ class Shards:
         for alias, name in self._template.aliases.items():
             document["model"][alias] = document["model"][name]
         split = self.split_tensors(document)
-        rows = {tensor.path: self._own_rows(tensor.path, tensors.pop(tensor.path)) for tensor in split}
+        rows = {tensor.path: self._own_rows(tensor, tensors.pop(tensor.path)) for tensor in split}
         return LocalState(document, {path: _whole(path, tensor) for path, tensor in tensors.items()}, rows, split)
 
     def split_tensors(self, document: Document) -> list[SplitTensor]:
@@ -133,12 +133,13 @@ class Shards:
 
     def allocate(self, document: Document) -> dict[str, torch.Tensor]:
         """Memory that the CPU reaches for this rank's rows of a state; that of the parameters where it can be."""
-        rows = {tensor.path: tensor.empty(self.part) for tensor in self._split_moments(document["optimizer"])}
+        moments = self._split_moments(document["optimizer"])
+        rows = {tensor.path: tensor.empty(self._rows(tensor)) for tensor in moments}
         for tensor, parameter in zip(
             self._split_parameters(document["model"]), self._parameters.values(), strict=True
         ):
             in_place = parameter.device.type == "cpu" and parameter.dtype == tensor.dtype
-            rows[tensor.path] = _local(parameter) if in_place else tensor.empty(self.part)
+            rows[tensor.path] = _local(parameter) if in_place else tensor.empty(self._rows(tensor))
         return rows
 
     @torch.no_grad()
@@ -172,12 +173,15 @@ class Shards:
             ],
         }
 
-    def _own_rows(self, path: str, tensor: torch.Tensor) -> torch.Tensor:
+    def _rows(self, tensor: SplitTensor) -> range:
+        return rows_of(self.place.parts, tensor)
+
+    def _own_rows(self, split: SplitTensor, tensor: torch.Tensor) -> torch.Tensor:
         local = _local(tensor)
-        num_rows = len(self.part.rows(tensor.shape[0]))
+        num_rows = len(self._rows(split))
         if len(local) != num_rows:
             raise TaskError(
-                f"{path}: this rank holds {len(local)} rows of {tensor.shape[0]} instead of {num_rows}: the "
+                f"{split.path}: this rank holds {len(local)} rows of {split.num_rows} instead of {num_rows}: the "
                 "optimizer splits its state in a way that cannot be carried to another number of ranks"
             )
         return local
