@@ -11,6 +11,9 @@ Count = Annotated[int, Field(ge=1, lt=2**31)]
 Precision = Literal["float32", "bfloat16", "float16"]
 """What matrix products are computed in. float32 leaves the model's own types alone."""
 
+AllReduce = Literal["ring", "torus"]
+"""How gradients are summed over the ranks."""
+
 
 class Strict(BaseModel):
     """Takes no field it does not know, and no number that is not finite."""
@@ -62,3 +65,6 @@ class ParallelSpec(Strict):
 
     data: Literal["replicated", "sharded"] = "replicated"
     """Every rank holds the whole state, or each its part of it (FSDP2)."""
+    all_reduce: AllReduce = "ring"
+    """Sum gradients of replicated trainers over all ranks at once, or along the rows and columns of a grid, which
+    takes fewer steps over many ranks. Where their number has no divisor that makes a grid, `torus` is `ring`."""

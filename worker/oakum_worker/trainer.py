@@ -81,7 +81,12 @@ class TrainingLoop:
         if spec.parallel.data == "sharded":
             self.shards, self.engine = _shard(task)
         else:
-            self.engine = GradientReducer(task.model, measure_noise=self._batches.measures_noise)
+            self.engine = GradientReducer(
+                task.model,
+                measure_noise=self._batches.measures_noise,
+                all_reduce=spec.parallel.all_reduce,
+                ranks_per_node=spec.ranks_per_node,
+            )
         self._noted = BoundarySnapshot(task)
         self._device = next(task.model.parameters()).device
         self._boundary = threading.Lock()

@@ -10,10 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
 from torch import nn
+
+
+class Reduction(Protocol):
+    """A sum over the ranks that is under way."""
+
+    def wait(self) -> Any:
+        """Until it is there. Raises `RuntimeError` when a rank is gone."""
+        ...
 
 
 @dataclass(eq=False)
@@ -30,7 +38,7 @@ class Bucket:
     """Numbers of those of which earlier micro-batches' gradients are already in `flat`."""
     spent: list[torch.Tensor] = field(default_factory=list)
     """The step's gradients as backward made them."""
-    work: dist.Work | None = None
+    work: Reduction | None = None
 
     def open(self) -> None:
         """Expect a new step's gradients."""
@@ -83,17 +91,22 @@ def summed_in(parameter: torch.Tensor) -> torch.dtype:
 
 
 def lay_out(
-    parameters: Sequence[nn.Parameter], first_bytes: int, other_bytes: int, tail_length: int
+    parameters: Sequence[nn.Parameter],
+    first_bytes: int,
+    other_bytes: int,
+    tail_length: int,
+    multiple_of: int = 1,
 ) -> tuple[list[Bucket], torch.Tensor]:
     """Buckets for the parameters, in about the given order, and the tail: `tail_length` numbers of the last one.
 
-    The tail is in a bucket of real numbers, of float32 or more, whatever the parameters are.
+    The tail is in a bucket of real numbers, of float32 or more, whatever the parameters are. Every bucket is
+    filled up with zeros to a multiple of so many numbers.
     """
     runs = _split(parameters, first_bytes, other_bytes)
     real = [index for index, run in enumerate(runs) if not run[0].is_complex()]
     runs.append(runs.pop(real[-1]) if real else [])
     device = parameters[0].device
-    buckets = [_bucket(run, device, tail_length if run is runs[-1] else 0) for run in runs]
+    buckets = [_bucket(run, device, tail_length if run is runs[-1] else 0, multiple_of) for run in runs]
     return buckets, buckets[-1].flat[-tail_length:]
 
 
@@ -113,10 +126,13 @@ def _split(parameters: Sequence[nn.Parameter], first_bytes: int, other_bytes: in
     return runs + [run for run, _ in open_runs.values()]
 
 
-def _bucket(parameters: list[nn.Parameter], device: torch.device, tail_length: int) -> Bucket:
+def _bucket(parameters: list[nn.Parameter], device: torch.device, tail_length: int, multiple_of: int) -> Bucket:
     dtype = summed_in(parameters[0]) if parameters else torch.float32
     device = parameters[0].device if parameters else device
-    flat = torch.empty(sum(p.numel() for p in parameters) + tail_length, dtype=dtype, device=device)
+    length = sum(p.numel() for p in parameters)
+    padding = -(length + tail_length) % multiple_of
+    flat = torch.empty(length + padding + tail_length, dtype=dtype, device=device)
+    flat[length : length + padding].zero_()
     gradients, offset = [], 0
     for parameter in parameters:
         # A gradient with its parameter's memory layout is accumulated and applied without a transposition.

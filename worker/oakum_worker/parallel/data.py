@@ -31,6 +31,9 @@ from torch.utils.hooks import RemovableHandle
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.buckets import Bucket, lay_out, summed_in
+from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.torus import TorusAllReduce, grid
+from oakum_worker.spec_options import AllReduce
 
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_BYTES = 25 << 20
@@ -92,32 +95,45 @@ class GradientReducer:
         model: nn.Module,
         *,
         measure_noise: bool = False,
+        all_reduce: AllReduce = "ring",
+        ranks_per_node: int = 1,
         first_bucket_bytes: int = _FIRST_BUCKET_BYTES,
         bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
         """The first bucket is smaller, so that communication starts soon after backward does.
 
-        To `measure_noise` takes the norm of every micro-batch's gradient, and no collective.
+        To `measure_noise` takes the norm of every micro-batch's gradient, and no collective. `ranks_per_node`
+        shapes the torus.
         """
         self._parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         self._measure_noise = measure_noise
         self._tail_length = _TAIL_LENGTH_WITH_NOISE if measure_noise else _TAIL_LENGTH
+        self._all_reduce, self._ranks_per_node = all_reduce, ranks_per_node
+        self._torus: TorusAllReduce | None = None
         self._caps = first_bucket_bytes, bucket_bytes
         self._hooks: list[RemovableHandle] = []
         self.join(None, 1)
 
-    def join(self, group: dist.ProcessGroup | None, world_size: int) -> None:
-        """Reduce over `group` from now on; None is a generation of one rank. Does not communicate."""
+    def join(
+        self, group: dist.ProcessGroup | None, world_size: int, *, subgroups: Subgroups | None = None
+    ) -> None:
+        """Reduce over `group` from now on; None is a generation of one rank.
+
+        Does not communicate, save for forming a torus's rows and columns out of `subgroups`; without these, and
+        where ranks make no grid, it is a plain all-reduce. Raises `GroupError` when a rank is gone meanwhile.
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._group = group if world_size > 1 else None
+        self._form_torus(world_size, subgroups)
         self._armed = False
         self._norms: list[torch.Tensor] = []
         # Always new memory: a step that broke off may have left works behind that still write to the old.
         self._buckets: list[Bucket] = []
         if self._group is not None or any(p.dtype != summed_in(p) for p in self._parameters):
-            self._buckets, self._tail = lay_out(self._parameters, *self._caps, self._tail_length)
+            multiple_of = self._torus.row_length if self._torus is not None else 1
+            self._buckets, self._tail = lay_out(self._parameters, *self._caps, self._tail_length, multiple_of)
         else:
             first = self._parameters[0]
             dtype = torch.float32 if first.is_complex() else summed_in(first)
@@ -213,7 +229,10 @@ class GradientReducer:
         if self._group is None:
             return
         try:
-            bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
+            if self._torus is not None:
+                bucket.work = self._torus.start(bucket.flat)
+            else:
+                bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
         except RuntimeError as error:
             raise GroupError(f"gradients could not be sent: {error}") from error
 
@@ -225,6 +244,16 @@ class GradientReducer:
         except RuntimeError as error:
             raise GroupError(f"a rank was lost during a step: {error}") from error
         bucket.work = None
+
+    def _form_torus(self, world_size: int, subgroups: Subgroups | None) -> None:
+        if self._torus is not None:
+            self._torus.close()
+            self._torus = None
+        if self._all_reduce != "torus" or self._group is None or subgroups is None:
+            return
+        shape = grid(world_size, self._ranks_per_node)
+        if not shape.is_plain:
+            self._torus = TorusAllReduce.form(shape, self._group.rank(), subgroups)
 
     def _watch(self) -> None:
         for bucket in self._buckets:
