@@ -1,0 +1,344 @@
+"""Small models as chains of layers, and the ranks of a pipeline as threads or processes of a test."""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from multiprocessing.connection import wait
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+
+from oakum_worker.chain import Chain
+from oakum_worker.parallel.pipeline.gradients import StageGradients, holders_in
+from oakum_worker.parallel.pipeline.links import Links, pairs_of
+from oakum_worker.parallel.pipeline.message_driven import MessageDrivenEngine
+from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
+from oakum_worker.parallel.pipeline.partition import partition
+from oakum_worker.parallel.pipeline.scheduled import ScheduledEngine
+from oakum_worker.parallel.pipeline.stages import parameters_of
+from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
+from oakum_worker.randomness import mix
+from oakum_worker.sample_randomness import SampleRandomness
+
+torch.set_num_threads(1)
+
+DEADLINE_S = 60.0
+NUM_WORDS, LENGTH, WIDTH = 11, 6, 16
+R = TypeVar("R")
+_BUILDING = threading.Lock()  # threads share torch's generator
+
+
+class Embedding(nn.Module):
+    """Tokens, shape (samples, length), to vectors of them and of their places."""
+
+    def __init__(self, weight: nn.Parameter, dropout: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self.places = nn.Parameter(0.1 * torch.randn(LENGTH, WIDTH))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.dropout(F.embedding(tokens, self.weight) + self.places)
+
+
+class Head(nn.Module):
+    """Vectors to logits, with the embedding's weight."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+        self.norm = nn.LayerNorm(WIDTH)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return F.linear(self.norm(values), self.weight)
+
+
+def build_transformer(num_layers: int = 8, dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> Chain:
+    """Embedding, blocks and a head that is tied to the embedding."""
+    torch.manual_seed(5)
+    weight = nn.Parameter(0.3 * torch.randn(NUM_WORDS, WIDTH))
+    blocks = [
+        nn.TransformerEncoderLayer(WIDTH, 2, 2 * WIDTH, dropout, batch_first=True, norm_first=True)
+        for _ in range(num_layers)
+    ]
+    layers = nn.ModuleList([Embedding(weight, dropout), *blocks, Head(weight)]).to(dtype)
+    return Chain(layers=layers, inputs=lambda batch: batch[:, :-1], loss=next_word_loss)
+
+
+def next_word_loss(logits: torch.Tensor, batch: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def sentences(num_samples: int, step: int = 0) -> torch.Tensor:
+    """Tokens, shape (samples, length + 1)."""
+    generator = torch.Generator().manual_seed(100 + step)
+    return torch.randint(NUM_WORDS, (num_samples, LENGTH + 1), generator=generator)
+
+
+@dataclass
+class Share:
+    """Micro-batches of some consecutive samples of a global batch (an engine's `MicroBatches`)."""
+
+    chain: Chain
+    batch: Any
+    """The global one."""
+    parts: Sequence[range]
+    """The samples of each micro-batch."""
+    key: int = 0
+    """Stands for the step."""
+    randomness: SampleRandomness | None = None
+    losses: dict[int, float] = field(default_factory=dict)
+
+    def num_samples(self, number: int) -> int:
+        return len(self.parts[number])
+
+    def inputs(self, number: int) -> Any:
+        return self.chain.inputs(self._batch(number))
+
+    def loss(self, output: Any, number: int) -> torch.Tensor:
+        loss = self.chain.end(output, self._batch(number)) * (len(self.parts[number]) / len(self.batch))
+        self.losses[number] = loss.item()
+        return loss
+
+    @contextmanager
+    def drawing(self, number: int) -> Iterator[Callable[..., Any]]:
+        if self.randomness is None:
+            yield lambda function, *arguments: function(*arguments)
+            return
+        part = self.parts[number]
+        with self.randomness.samples(self.key, part.start, len(part)) as call:
+            yield call
+
+    def _batch(self, number: int) -> Any:
+        part = self.parts[number]
+        return self.batch[part.start : part.stop]
+
+
+def consecutive(sizes: Sequence[int]) -> list[range]:
+    """Samples of micro-batches of these sizes, one behind the other."""
+    ends = [sum(sizes[: number + 1]) for number in range(len(sizes))]
+    return [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+
+
+@dataclass(frozen=True)
+class Training:
+    """A few steps of Adam, on one process or on several in a pipeline."""
+
+    build: Callable[[], Chain] = build_transformer
+    sizes: tuple[int, ...] = (2,) * 4
+    """Of all replicas' micro-batches; each replica has equally many of them."""
+    num_steps: int = 1
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.Adam
+    lr: float = 0.01
+    draws: bool = False
+    batch: Callable[[int, int], Any] = sentences
+    """Of so many samples, for a step."""
+
+    def shares(self, chain: Chain, replica: int, num_replicas: int) -> Iterator[Share]:
+        """A replica's, step by step."""
+        parts = consecutive(self.sizes)
+        count = len(parts) // num_replicas
+        randomness = SampleRandomness(torch.device("cpu"), always=True) if self.draws else None
+        for step in range(self.num_steps):
+            batch = self.batch(sum(self.sizes), step)
+            own = parts[replica * count : (replica + 1) * count]
+            yield Share(chain, batch, own, key=mix(9, step), randomness=randomness)
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """How a training is spread over ranks."""
+
+    schedule: Schedule
+    num_replicas: int = 1
+    recompute: bool = False
+    message_driven: bool = False
+    cuts: tuple[range, ...] | None = None
+
+    def cut(self, chain: Chain) -> tuple[range, ...]:
+        return self.cuts or partition([1.0] * len(chain.layers), self.schedule.num_stages)
+
+    @property
+    def rows(self) -> list[range]:
+        """The ranks of each replica."""
+        size = self.schedule.num_workers
+        return [range(size * replica, size * (replica + 1)) for replica in range(self.num_replicas)]
+
+    @property
+    def world_size(self) -> int:
+        return self.schedule.num_workers * self.num_replicas
+
+
+@dataclass
+class Outcome:
+    """What one rank has in the end."""
+
+    weights: dict[str, torch.Tensor]
+    """Those of its stages, by "layer.parameter"."""
+    gradients: dict[str, torch.Tensor]
+    """Of the last step."""
+    losses: list[float]
+    """Its part of each step's."""
+    max_live: int
+    trace: list[tuple[str, int]]
+    """In the last step: an operation's kind or "sync" or "all-reduce", and its stage."""
+
+
+class Rank:
+    """One rank of a pipeline."""
+
+    def __init__(self, pipeline: Pipeline, chain: Chain, rank: int, subgroups: Subgroups) -> None:
+        schedule = pipeline.schedule
+        self.chain, self.trace = chain, []  # type: ignore[var-annotated]
+        self.replica, self.worker = divmod(rank, schedule.num_workers)
+        cuts = pipeline.cut(chain)
+        row = pipeline.rows[self.replica]
+        self.links = Links(subgroups, row, self.worker, pairs_of(schedule))
+        holders = holders_in(schedule.placement, pipeline.rows)
+        self.gradients = StageGradients(chain, cuts, holders, rank, subgroups)
+        arguments = self.worker, chain, cuts, self.links, self._sync
+        options: Any = {"recompute": pipeline.recompute, "observe": self._observe}
+        make = MessageDrivenEngine if pipeline.message_driven else ScheduledEngine
+        self.engine: Any = make(schedule, *arguments, **options)
+        self.layers = sorted({layer for _, stage in schedule.stages_of(self.worker) for layer in cuts[stage]})
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """Those of its stages, by "layer.parameter"."""
+        return named_parameters(self.chain, self.layers)
+
+    def step(self, share: Share) -> None:
+        """Compute the gradients of a step."""
+        self.trace.clear()
+        self.gradients.begin()
+        self.engine.run(share)
+        self.gradients.finish()
+
+    def _sync(self, stage: int) -> None:
+        self.gradients.sync(stage)
+        self.trace.append(("all-reduce", stage))
+
+    def _observe(self, operation: Operation, begin_s: float, end_s: float) -> None:
+        if operation.kind != Kind.SYNC:
+            self.trace.append((operation.kind.value, operation.stage))
+
+
+def named_parameters(chain: Chain, layers: Sequence[int]) -> dict[str, nn.Parameter]:
+    """The layers' parameters by "layer.parameter"."""
+    return {f"{layer}.{name}": p for layer in layers for name, p in chain.layers[layer].named_parameters()}
+
+
+def take_part(pipeline: Pipeline, training: Training, rank: int, subgroups: Subgroups) -> Outcome:
+    """Train as one rank."""
+    with _BUILDING:
+        chain = training.build()
+    member = Rank(pipeline, chain, rank, subgroups)
+    optimizer = training.optimizer(member.gradients.parameters, lr=training.lr)
+    losses = []
+    for share in training.shares(chain, member.replica, pipeline.num_replicas):
+        member.step(share)
+        optimizer.step()
+        losses.append(sum(share.losses.values()))
+    named = member.parameters()
+    return Outcome(
+        {name: p.detach() for name, p in named.items()},
+        {name: p.grad for name, p in named.items() if p.grad is not None},
+        losses,
+        member.engine.max_live,
+        member.trace,
+    )
+
+
+def train_alone(training: Training) -> Outcome:
+    """The same in one process, micro-batch by micro-batch."""
+    chain = training.build()
+    named = named_parameters(chain, range(len(chain.layers)))
+    parameters = parameters_of(chain, range(len(chain.layers)))
+    optimizer = training.optimizer(parameters, lr=training.lr)
+    losses = []
+    for share in training.shares(chain, 0, 1):
+        optimizer.zero_grad()
+        for number in range(len(share.parts)):
+            with share.drawing(number) as call:
+                loss = call(
+                    lambda number=number, share=share: share.loss(
+                        chain.run(range(len(chain.layers)), share.inputs(number)), number
+                    )
+                )
+                loss.backward()
+        optimizer.step()
+        losses.append(sum(share.losses.values()))
+    weights = {name: p.detach() for name, p in named.items()}
+    gradients = {name: p.grad for name, p in named.items() if p.grad is not None}
+    return Outcome(weights, gradients, losses, 0, [])
+
+
+def train_in_threads(pipeline: Pipeline, training: Training) -> list[Outcome]:
+    """What each rank has, ranks being threads. For models that draw nothing: threads share torch's generator."""
+    return in_threads(pipeline.world_size, lambda rank, groups: take_part(pipeline, training, rank, groups))
+
+
+def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R]) -> list[R]:
+    """What `function(rank, subgroups)` returns on each rank of a generation of threads."""
+    store = dist.HashStore()
+
+    def as_rank(rank: int) -> R:
+        return function(rank, StoreSubgroups(store, rank, timedelta(seconds=DEADLINE_S)))
+
+    with ThreadPoolExecutor(world_size) as threads:
+        return list(threads.map(as_rank, range(world_size)))
+
+
+def _main(function: Callable[..., Any], arguments: tuple[Any, ...], port: int, rank: int, line: Any) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    try:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+        line.send(function(*arguments, rank, StoreSubgroups(store, rank, timedelta(seconds=DEADLINE_S))))
+    except Exception:
+        line.send(traceback.format_exc())
+    line.close()
+    os._exit(0)  # without torch's teardown, which may wait for peers that are gone
+
+
+def in_processes(world_size: int, function: Callable[..., R], *arguments: Any) -> list[R | str | None]:
+    """What `function(*arguments, rank, subgroups)` returns on each rank of a generation of processes.
+
+    Of one that raised its traceback, and of one that was killed None.
+    """
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["pipeline_ranks"])
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    lines, processes = [], []
+    for rank in range(world_size):
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_main, args=(function, arguments, store.port, rank, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        lines.append(ours)
+        processes.append(process)
+    try:
+        return [_answer(line, time.monotonic() + DEADLINE_S) for line in lines]
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _answer(line: Any, deadline_s: float) -> Any:
+    assert wait([line], timeout=max(deadline_s - time.monotonic(), 0)), "a process did not answer"
+    try:
+        return line.recv()
+    except (EOFError, ConnectionResetError):
+        return None
