@@ -27,7 +27,8 @@ from torch import nn
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.errors import GroupError
 from oakum_worker.group import GenerationGroup
-from oakum_worker.parallel.sharded import ShardedEngine, warm_up
+from oakum_worker.parallel.data import GradientReducer
+from oakum_worker.parallel.sharded import warm_up
 from oakum_worker.parallel.template import ModelTemplate, UnitSizes
 from oakum_worker.protocol import Endpoint, Generation, Member
 from oakum_worker.sharded_keeper import ShardedKeeper
@@ -94,13 +95,13 @@ class _Process:
         self._groups: list[weakref.ref[Any]] = []
         self.outcome = Outcome()
         self._endpoints: list[Endpoint] = []
-        spec = build_spec(**script.spec, parallel={"data": "sharded"})
+        spec = build_spec(**{"parallel": {"data": "sharded"}, **script.spec})
         # Each block of a model is gathered on its own, small as it is.
         with unittest.mock.patch.dict(ModelTemplate.__init__.__kwdefaults__, sizes=UnitSizes(0, 0)):
             self._loop = TrainingLoop(script.task(), spec)
         shards, engine = self._loop.shards, self._loop.engine
         assert shards is not None
-        assert isinstance(engine, ShardedEngine)
+        assert not isinstance(engine, GradientReducer)
         self._keeper = ShardedKeeper(
             self._loop,
             shards,
@@ -118,14 +119,15 @@ class _Process:
     def closing(self) -> bool:
         return False
 
-    def initial_parameters(self) -> Mapping[str, torch.Tensor]:
-        return dict(self._script.task().model.named_parameters())
+    def initial_values(self) -> Mapping[str, torch.Tensor]:
+        return self._script.task().model.state_dict()
 
     def warn(self, text: str) -> None:
         self.outcome.warnings.append(text)
 
     def run(self) -> None:
-        warm_up()
+        if self._script.spec.get("parallel") is None:
+            warm_up()
         self._line.send(self._group.endpoint)
         self._endpoints = self._line.recv()
         threading.Thread(target=self._obey, daemon=True).start()
@@ -146,7 +148,7 @@ class _Process:
         )
         generation, rank = Generation(number=self._act, members=members), act.members.index(self._number)
         group = self._group.form(generation, rank)
-        self._loop.join(group, rank, len(members))
+        self._loop.join(group, rank, len(members), subgroups=self._group.subgroups)
         self.outcome.origins.append(self._keeper.begin(generation, rank))
         self.outcome.peaks_bytes.append(_peak_bytes() - self._before_bytes)
         self.outcome.redone.append(self._keeper.redone_steps)
@@ -155,7 +157,7 @@ class _Process:
         if group is not None:
             self._groups.append(weakref.ref(group))
         if self._number in act.dies:
-            self._loop.task.loss = _dying_at(self._loop, act.until, self._loop.task.loss)
+            _let_die(self._loop, act.until)
         while self._loop.step_count < act.until or act.dies:
             asked = rank == 0 and self._loop.step_count + 1 == self._script.durable_at
             result = self._loop.step(checkpoint=asked)
@@ -174,13 +176,24 @@ class _Process:
                 self._group.cut(self._line.recv())
 
 
-def _dying_at(loop: TrainingLoop, step: int, then: Callable[[nn.Module, Any], torch.Tensor]) -> Any:
-    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+def _let_die(loop: TrainingLoop, step: int) -> None:
+    """Kill this process as soon as it computes anything of the step after."""
+
+    def die(*_: Any) -> None:
         if loop.step_count >= step:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    if loop.task.chain is not None:
+        for layer in loop.task.chain.layers:
+            layer.register_forward_pre_hook(die)
+        return
+    then = loop.task.loss
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        die()
         return then(model, batch)
 
-    return loss
+    loop.task.loss = loss
 
 
 def _forget_peak() -> int:

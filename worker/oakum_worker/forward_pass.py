@@ -12,7 +12,7 @@ import torch
 from oakum_worker.compiling import compile_forward
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.label_smoothing import label_smoothing
-from oakum_worker.randomness import mix
+from oakum_worker.randomness import mix, seed_host
 from oakum_worker.reading import SampleReader
 from oakum_worker.sample_randomness import SampleRandomness
 from oakum_worker.sampler import Cursor
@@ -46,27 +46,33 @@ class ForwardPass:
         Its backward pass has to run within the context. Raises `TaskError` where it is not a loss, and whatever
         the task's code raises.
         """
-        samples = self._reader.read(cursor.epoch, cursor.consumed + positions.start, indices)
-        with self._drawing(cursor.step, positions) as call:
+        samples = self.read(cursor, positions, indices)
+        with self.drawing(cursor.step, positions) as call:
             yield call(self._compute, samples)
 
+    def read(self, cursor: Cursor, positions: range, indices: Sequence[int]) -> Any:
+        """The samples `indices`, at `positions` of the global batch at the cursor."""
+        return self._reader.read(cursor.epoch, cursor.consumed + positions.start, indices)
+
+    def collate(self, step: int, samples: Any) -> Any:
+        """A batch of the samples. What that draws is the same wherever in a forward pass it is asked for."""
+        seed_host(mix(self._spec.seed, step))
+        return self._task.collate(samples)
+
+    def precision(self) -> AbstractContextManager[Any]:
+        """Within it models compute in the spec's precision."""
+        return self._precision()
+
     @contextmanager
-    def _drawing(self, step: int, positions: range) -> Iterator[Callable[..., Any]]:
+    def drawing(self, step: int, positions: range) -> Iterator[Callable[..., Any]]:
         """Gives a function through which the forward pass is to be called."""
         key = mix(self._spec.seed, step)
         smoothing = label_smoothing(self._spec.label_smoothing)
         with smoothing, self._randomness.samples(key, positions.start, len(positions)) as call:
             yield call
 
-    @contextmanager
-    def _rehearsal(self, num_samples: int) -> Iterator[None]:
-        """What a forward pass of so many samples runs in."""
-        with self._drawing(0, range(num_samples)), self._precision():
-            yield
-
-    def _compute(self, samples: Any) -> torch.Tensor:
-        with self._precision():
-            loss: Any = self._task.loss(self._task.model, self._task.collate(samples))
+    def checked(self, loss: Any) -> torch.Tensor:
+        """What a task has returned for a loss. Raises `TaskError` where it is none."""
         if not isinstance(loss, torch.Tensor):
             raise TaskError(f"the loss is a {type(loss).__name__}: return the tensor, without `.item()`")
         if loss.ndim or not loss.requires_grad:
@@ -75,3 +81,13 @@ class ForwardPass:
                 "mean over the batch's samples, a scalar that depends on the model's parameters"
             )
         return loss
+
+    @contextmanager
+    def _rehearsal(self, num_samples: int) -> Iterator[None]:
+        """What a forward pass of so many samples runs in."""
+        with self.drawing(0, range(num_samples)), self._precision():
+            yield
+
+    def _compute(self, samples: Any) -> torch.Tensor:
+        with self._precision():
+            return self.checked(self._task.loss(self._task.model, self._task.collate(samples)))

@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
+from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
 from oakum_worker.protocol import Endpoint, Generation
 
 # Long on purpose: a lost peer is found by the service's word or by a broken connection, never by this timeout,
@@ -50,6 +51,9 @@ class GenerationGroup:
         """Whether the present generation's group was broken by `cut`. An aborted NCCL group raises nothing."""
         self._refused = 0
         """Generations up to this one are not to be formed any more."""
+        self._members: _Members | None = None
+        self._widening: set[str] | None = None
+        """The sockets that there were before a subgroup's were opened, while that goes on."""
 
     def form(self, generation: Generation, rank: int) -> dist.ProcessGroup | None:
         """Meet the generation's other ranks and connect to each; None when this rank is alone.
@@ -63,10 +67,10 @@ class GenerationGroup:
             self._number, self._before, self._sockets = generation.number, set(_sockets()), None
             self.is_cut = False
         try:
-            client = self._connect(generation)
+            store = dist.PrefixStore(f"generation-{generation.number}", self._connect(generation))
             dist.init_process_group(
                 _backend(),
-                store=dist.PrefixStore(f"generation-{generation.number}", client),
+                store=store,
                 rank=rank,
                 world_size=size,
                 timeout=_COLLECTIVE_TIMEOUT,
@@ -77,7 +81,28 @@ class GenerationGroup:
             raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
         with self._lock:
             self._sockets = set(_sockets()) - self._before
+            self._members = _Members(store, rank)
         return dist.group.WORLD
+
+    @property
+    def subgroups(self) -> Subgroups:
+        """Forms groups of some of the present generation's ranks, which go with it."""
+        return _Within(self)
+
+    def form_subgroup(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        """See `Subgroups.form`."""
+        with self._lock:
+            members = self._members
+            if members is None or self.is_cut:
+                raise GroupError(f"the group {name} could not be formed: the generation is over")
+            self._widening = set(_sockets())
+        try:
+            return members.form(name, ranks)
+        finally:
+            with self._lock:
+                if self._sockets is not None and self._widening is not None:
+                    self._sockets |= set(_sockets()) - self._widening
+                self._widening = None
 
     def _connect(self, generation: Generation) -> dist.TCPStore:
         """A client of rank 0's store. Raises `OSError` when nobody listens there, or the generation is over."""
@@ -97,7 +122,7 @@ class GenerationGroup:
     def leave(self) -> None:
         """Drop the generation's group, broken or not."""
         with self._lock:
-            self._number, self._sockets = None, None
+            self._number, self._sockets, self._members = None, None, None
             if dist.is_initialized():
                 # A broken group may complain about its broken connections: it is gone either way.
                 with contextlib.suppress(RuntimeError):
@@ -114,12 +139,19 @@ class GenerationGroup:
                 return None
             self.is_cut = True
             for name, descriptor in _sockets().items():
-                if name in self._sockets if self._sockets is not None else name not in self._before:
+                if self._is_of_group(name):
                     _shut_down(descriptor, own_port=self.endpoint.port)
             world = dist.group.WORLD if self._sockets is not None else None
             if world is not None and _backend() != "gloo":
-                world.abort()
+                for group in (world, *(self._members.formed if self._members is not None else ())):
+                    group.abort()
             return self._number
+
+    def _is_of_group(self, socket_name: str) -> bool:
+        if self._sockets is None:
+            return socket_name not in self._before
+        widened = self._widening is not None and socket_name not in self._widening
+        return widened or socket_name in self._sockets
 
     def cut_forming(self, below: int) -> None:
         """Break off the rendezvous of a generation older than `below`; a group that stands is left alone."""
@@ -128,6 +160,32 @@ class GenerationGroup:
             forming = self._number is not None and self._sockets is None
         if forming:
             self.cut(below - 1)
+
+
+class _Within:
+    """`Subgroups` of a `GenerationGroup`."""
+
+    def __init__(self, group: GenerationGroup) -> None:
+        self._group = group
+
+    def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        return self._group.form_subgroup(name, ranks)
+
+
+class _Members:
+    """Forms groups of some of a generation's ranks."""
+
+    def __init__(self, store: dist.Store, rank: int) -> None:
+        self._gloo = StoreSubgroups(store, rank, _COLLECTIVE_TIMEOUT)
+        self.formed: list[dist.ProcessGroup] = []
+
+    def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        if _backend() == "gloo" or len(ranks) == 1:
+            return self._gloo.form(name, ranks)
+        with lost_peers(f"while the group {name} was formed"):
+            group = dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, use_local_synchronization=True)
+        self.formed.append(group)
+        return group
 
 
 def _backend() -> str:

@@ -25,6 +25,7 @@ from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.group import GenerationGroup
 from oakum_worker.keeper import Keeper, ReplicatedKeeper
 from oakum_worker.membership import Mailbox, next_generation
+from oakum_worker.parallel.data import GradientReducer
 from oakum_worker.protocol import Failure, FragmentConfig, Generation, Phase, Switch
 from oakum_worker.rank_threads import Commands, end_process, give_signs_of_life, hand_on_warnings
 from oakum_worker.reporter import ProgressReporter
@@ -104,7 +105,7 @@ class RankProcess:
         self._formed, self._rank = generation.number, rank
         group = self._group.form(generation, rank)
         self._entered = generation.number
-        self._loop.join(group, rank, generation.world_size)
+        self._loop.join(group, rank, generation.world_size, subgroups=self._group.subgroups)
         source = self._keeper.begin(generation, rank)
         self._news.send(phase=Phase.TRAINING, generation=generation.number)
         self._reporter.enter(generation)
@@ -189,9 +190,10 @@ class _Surroundings:
         """Whether this process has been told to leave without waiting for another generation."""
         return self._mailbox.closing
 
-    def initial_parameters(self) -> dict[str, torch.Tensor]:
-        """The model's parameters by name, built once more as they were at the very beginning."""
-        return dict(load_task(self._config.spec).model.named_parameters())
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        """The model's parameters and buffers by name, built once more as they were at the very beginning."""
+        state = load_task(self._config.spec).model.state_dict()
+        return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
 
     def warn(self, text: str) -> None:
         """Tell the user of something that does not end training."""
@@ -210,11 +212,13 @@ def _keeper(
     """The keeper of a trainer of this kind, with what a process before this one has left to it."""
     around = _Surroundings(config, local_rank, mailbox, news)
     if loop.shards is not None:
-        from oakum_worker.parallel.sharded import ShardedEngine, warm_up  # late: they take a second to import
-        from oakum_worker.sharded_keeper import ShardedKeeper
+        from oakum_worker.sharded_keeper import ShardedKeeper  # late: it takes a second to import
 
-        assert isinstance(loop.engine, ShardedEngine)
-        warm_up()
+        assert not isinstance(loop.engine, GradientReducer)
+        if config.spec.parallel.pipeline is None:
+            from oakum_worker.parallel.sharded import warm_up
+
+            warm_up()
         return ShardedKeeper(loop, loop.shards, loop.engine, config.spec, checkpoints, around)
     host_memory = HostMemory(memory) if local_rank == 0 else None
     keeper = ReplicatedKeeper(loop, config.spec.checkpoint, checkpoints, host_memory, around.warn)

@@ -12,22 +12,22 @@ durable checkpoint.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.hot import HotCopies, Ring
 from oakum_worker.checkpoint.sharded import ShardedCheckpoints
 from oakum_worker.errors import CheckpointError
 from oakum_worker.parallel import recovery
-from oakum_worker.parallel.layout import Part, Place, Rows, by_part
+from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, by_part
 from oakum_worker.parallel.recovery import Source
 from oakum_worker.parallel.reshard import Places, exchange, gather_documents
-from oakum_worker.parallel.sharded import ShardedEngine
-from oakum_worker.parallel.shards import LocalState, Shards, Snapshot
+from oakum_worker.parallel.shards import LocalState, Snapshot, Tell
 from oakum_worker.parallel.sharing import share
 from oakum_worker.protocol import Generation
 from oakum_worker.skeleton import Document, assemble
@@ -65,11 +65,36 @@ class Surroundings(Protocol):
     def closing(self) -> bool:
         """Whether this process has been told to leave without waiting for another generation."""
 
-    def initial_parameters(self) -> Rows:
-        """The model's parameters by name, built once more as they were at the very beginning."""
+    def initial_values(self) -> Rows:
+        """The model's parameters and buffers by name, built once more as they were at the very beginning."""
 
     def warn(self, text: str) -> None:
         """Tell the user of something that does not end training."""
+
+
+class SplitState(Protocol):
+    """The task's model and optimizer, of which each rank has a part: `Shards` and `StageState`."""
+
+    is_partial: bool
+    place: Place
+
+    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None: ...
+    def free(self) -> None: ...
+    def capture(self, rest: Mapping[str, Any]) -> LocalState: ...
+    def complete(self, state: LocalState, tell: Tell) -> LocalState: ...
+    def joined(self, document: Document, entries: list[Any]) -> Document: ...
+    def split_tensors(self, document: Document) -> list[SplitTensor]: ...
+    def allocate(self, document: Document) -> dict[str, torch.Tensor]: ...
+    def fill(self, document: Document, whole: Rows, rows: Rows) -> None: ...
+
+
+class SplitEngine(Protocol):
+    """What takes its steps."""
+
+    group: dist.ProcessGroup | None
+    votes: Callable[[], tuple[int, ...]]
+    counted: tuple[int, ...]
+    steps: int
 
 
 class ShardedKeeper:
@@ -78,8 +103,8 @@ class ShardedKeeper:
     def __init__(
         self,
         loop: Loop,
-        shards: Shards,
-        engine: ShardedEngine,
+        shards: SplitState,
+        engine: SplitEngine,
         spec: TrainerSpec,
         checkpoints: DurableCheckpoints,
         around: Surroundings,
@@ -142,7 +167,7 @@ class ShardedKeeper:
         hot = self._hot.idle and self._loop.step_count % self._spec.checkpoint.hot_every_steps == 0
         durable = durable and not self._durable.busy
         if hot or durable:
-            state = self._capture()
+            state = self._complete_state()
             if hot:
                 self._hot.start(state, self._loop.step_count, self._generation)
             if durable:
@@ -161,7 +186,7 @@ class ShardedKeeper:
         self._hot.settle()
         followers = self._agree_on_successor()
         staying = [rank for rank, follower in enumerate(followers) if follower is not None]
-        state = self._capture()
+        state = self._complete_state()
         if staying:
             self._held = [self._hand_over(state, staying)]
             self._durable.conclude(publish=all(self._tell_each_other(self._durable.written)), retry=True)
@@ -203,6 +228,10 @@ class ShardedKeeper:
     def _capture(self) -> LocalState:
         return self._shards.capture(self._loop.rest_of_state())
 
+    def _complete_state(self) -> LocalState:
+        """Collective: the same, told of in full."""
+        return self._shards.complete(self._capture(), self._tell_each_other)
+
     def _snapshot(self, state: LocalState, handed: Mapping[Part, Rows] | None = None) -> Snapshot:
         rows = {path: tensor.to(_CPU) for path, tensor in state.rows.items()}
         whole = {path: tensor.to(_CPU) for path, tensor in state.whole.items()}
@@ -235,7 +264,7 @@ class ShardedKeeper:
         self._shards.free()
         self._hot.enter(self._ring())
         if self._hot.idle:
-            self._hot.start(self._capture(), self._loop.step_count, self._generation)
+            self._hot.start(self._complete_state(), self._loop.step_count, self._generation)
 
     def _ring(self) -> Ring | None:
         if self._engine.group is None:
@@ -248,9 +277,12 @@ class ShardedKeeper:
         """Deal what the ranks still have of a step among them anew."""
         own = next((snapshot for snapshot in snapshots if source.is_of(snapshot)), None)
         spoken = None
+        entries: list[Any] = []
+        if self._shards.is_partial:
+            entries = self._tell_each_other(None if own is None else own.document["optimizer"]["state"])
         if source.speaker == self._rank:
             assert own is not None
-            spoken = {"document": own.document, "whole": own.whole}
+            spoken = {"document": self._shards.joined(own.document, entries), "whole": own.whole}
         held = Places(list(source.holders.items()), source.rows(snapshots, self._rank))
         self._deal(spoken, source.speaker, held)
 
@@ -265,8 +297,8 @@ class ShardedKeeper:
 
     def _built_again(self, document: Document) -> dict[Part, Rows]:
         model = document["model"]
-        built = self._around.initial_parameters()
-        rows = {model[name]["$tensor"]: tensor.detach().to(_CPU) for name, tensor in built.items()}
+        built = self._around.initial_values()
+        rows = {model[name]["$tensor"]: torch.atleast_1d(value.detach()).to(_CPU) for name, value in built.items()}
         split = [tensor for tensor in self._shards.split_tensors(document) if tensor.path in rows]
         return by_part(self._alone, split, rows)
 
@@ -329,7 +361,7 @@ class ShardedKeeper:
     def _save_together(self) -> None:
         """Collective: a durable checkpoint of this step boundary. One that cannot be written is reported."""
         self._durable.conclude(publish=False)
-        self._durable.start(self._capture(), self._loop.step_count, self._place, self._generation)
+        self._durable.start(self._complete_state(), self._loop.step_count, self._place, self._generation)
         self._durable.wait()
         self._durable.conclude(publish=all(self._tell_each_other(self._durable.written)))
         self._durable.wait()

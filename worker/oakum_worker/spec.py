@@ -188,6 +188,20 @@ class TrainerSpec(Strict):
         return self
 
     @model_validator(mode="after")
+    def _synchronised_norms_do_without(self) -> Self:
+        others = {
+            "compile": self.compile,
+            "adaptive_batch": self.adaptive_batch,
+            "parallel.data: sharded": self.parallel.data == "sharded",
+        }
+        for name, given in others.items():
+            if given and self.parallel.batch_norm == "synchronised":
+                raise ValueError(
+                    f"{name} does not go with parallel.batch_norm: synchronised: leave out one of them, or use group"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _batches_are_one_thing_or_the_other(self) -> Self:
         if self.batch_schedule and self.adaptive_batch:
             raise ValueError("batch_schedule and adaptive_batch are both given: leave out one of them")
@@ -207,6 +221,29 @@ class TrainerSpec(Strict):
             for name, given in (("compile", self.compile), ("adaptive_batch", self.adaptive_batch)):
                 if given:
                     raise ValueError(f"{name} is for replicated trainers: leave it out, or parallel.data: sharded")
+        return self
+
+    @model_validator(mode="after")
+    def _pipelines_do_without(self) -> Self:
+        pipeline = self.parallel.pipeline
+        if pipeline is None:
+            return self
+        others = {
+            "compile": self.compile,
+            "adaptive_batch": self.adaptive_batch,
+            "parallel.data: sharded": self.parallel.data == "sharded",
+            "precision: float16": self.precision == "float16",
+        }
+        for name, given in others.items():
+            if given:
+                raise ValueError(f"{name} does not go with parallel.pipeline: leave out one of them")
+        size = pipeline.micro_batch or self.micro_batch
+        for samples in (self.global_batch, *(samples for _, samples in self.batch_schedule)):
+            if size is not None and samples % size:
+                raise ValueError(
+                    f"a batch of {samples} samples cannot be cut into micro-batches of {size}: give a size that "
+                    "divides it"
+                )
         return self
 
     @model_validator(mode="after")

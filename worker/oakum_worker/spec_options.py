@@ -13,6 +13,11 @@ Precision = Literal["float32", "bfloat16", "float16"]
 
 AllReduce = Literal["ring", "torus"]
 """How gradients are summed over the ranks."""
+BatchNormChoice = Literal["keep", "synchronised", "group"]
+"""What becomes of a model's BatchNorm layers."""
+
+
+PipelineSchedule = Literal["auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "chimera", "message-driven"]
 
 
 class Strict(BaseModel):
@@ -60,11 +65,31 @@ class AdaptiveBatchSpec(Strict):
     """The learning rate times the gain, times its square root, or unchanged; `auto`: the root for Adam's kind."""
 
 
+class PipelineSpec(Strict):
+    """The model's layers are spread over the ranks in stages; the task has to name them (`Task.chain`)."""
+
+    stages: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
+    """Ranks of a replica that has all layers; fewer while there are fewer ranks. `auto`: what is fastest."""
+    schedule: PipelineSchedule = "auto"
+    """Who computes what when; `auto`: what is fastest."""
+    micro_batch: Count | None = None
+    """Samples that a stage computes at once. Default: `micro_batch` of the spec, or what is fastest."""
+    recompute: bool | Literal["auto"] = "auto"
+    """Compute activations again for the backward pass instead of keeping them; `auto`: where memory is short."""
+    memory_bytes: Annotated[int, Field(gt=0)] | None = None
+    """What one rank may use for weights, optimizer and activations. Default: the device's memory."""
+
+
 class ParallelSpec(Strict):
     """How ranks share the work of a step."""
 
-    data: Literal["replicated", "sharded"] = "replicated"
-    """Every rank holds the whole state, or each its part of it (FSDP2)."""
+    data: Literal["auto", "replicated", "sharded"] = "replicated"
+    """Every rank holds the whole state of its layers, or each its part of it (FSDP2). `auto` is `replicated`."""
+    pipeline: PipelineSpec | None = None
+    """Without one, each rank computes all layers."""
     all_reduce: AllReduce = "ring"
     """Sum gradients of replicated trainers over all ranks at once, or along the rows and columns of a grid, which
     takes fewer steps over many ranks. Where their number has no divisor that makes a grid, `torus` is `ring`."""
+    batch_norm: BatchNormChoice = "keep"
+    """Let ranks share the statistics of BatchNorm, or make it GroupNorm, which needs none. As it is, it normalises
+    by the samples that a rank computes at once."""

@@ -25,8 +25,11 @@ from oakum_worker.forward_pass import ForwardPass
 from oakum_worker.group import lost_peers
 from oakum_worker.parallel.chunks import Chunk, equal_chunks, own_chunks
 from oakum_worker.parallel.data import GradientReducer, Reduced
+from oakum_worker.parallel.normalisation import normalise
 from oakum_worker.parallel.sharing import share
+from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.randomness import mix, seed_everything
+from oakum_worker.replica_batch import ReplicaBatch
 from oakum_worker.sampler import Cursor, ElasticSampler, share_of
 from oakum_worker.skeleton import dismantle
 from oakum_worker.spec import TrainerSpec
@@ -34,6 +37,8 @@ from oakum_worker.task import Stateful, Task
 from oakum_worker.updating import Updater
 
 if TYPE_CHECKING:
+    from oakum_worker.parallel.pipeline.replicas import ReplicaEngine
+    from oakum_worker.parallel.pipeline.state import StageState
     from oakum_worker.parallel.sharded import ShardedEngine
     from oakum_worker.parallel.shards import Shards
 
@@ -68,6 +73,7 @@ class TrainingLoop:
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         self.task = task
         self._spec = spec
+        self._norms = normalise(task.model, spec.parallel.batch_norm)
         self._batches = batch_sizes(spec, len(task.dataset), task.optimizer)
         self._sampler = ElasticSampler(len(task.dataset), self._batches.at, spec.seed)
         self._cursor = Cursor()
@@ -75,13 +81,19 @@ class TrainingLoop:
         self._forward = ForwardPass(task, spec, self._updater.forward)
         self._own_parts: dict[str, Stateful] = {"updater": self._updater, "batches": self._batches}
         self._parts = self._own_parts | {f"task.{name}": part for name, part in task.extra_state.items()}
-        self.shards: Shards | None = None
-        """Where the trainer is sharded: the task's model and optimizer, laid out anew for each generation."""
-        self.engine: GradientReducer | ShardedEngine
-        if spec.parallel.data == "sharded":
-            self.shards, self.engine = _shard(task)
+        self.shards: Shards | StageState | None = None
+        """Where no rank has the whole state: the task's model and optimizer, laid out anew for each generation."""
+        self.engine: GradientReducer | ShardedEngine | ReplicaEngine
+        self._reducer: GradientReducer | ShardedEngine | None = None
+        self._replicas: ReplicaEngine | None = None
+        if spec.parallel.pipeline is not None:
+            self.shards, self._replicas = _spread(task, spec)
+            self.engine, self._updater.grad_norm = self._replicas, self._replicas.grad_norm
+        elif spec.parallel.data == "sharded":
+            self.shards, self._reducer = _shard(task)
+            self.engine = self._reducer
         else:
-            self.engine = GradientReducer(
+            self.engine = self._reducer = GradientReducer(
                 task.model,
                 measure_noise=self._batches.measures_noise,
                 all_reduce=spec.parallel.all_reduce,
@@ -106,11 +118,23 @@ class TrainingLoop:
         if spec.compile:
             self._forward.compile(min(spec.micro_batch or spec.global_batch, len(task.dataset)))
 
-    def join(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None:
-        """Go on as `rank` of `world_size` in `group`; None, or a size of 1, is alone. Does not communicate."""
+    def join(
+        self,
+        group: dist.ProcessGroup | None,
+        rank: int,
+        world_size: int,
+        *,
+        subgroups: Subgroups | None = None,
+    ) -> None:
+        """Go on as `rank` of `world_size` in `group`; None, or a size of 1, is alone.
+
+        `subgroups` forms groups of some of the ranks, which not every way of sharing the work needs. Raises
+        `GroupError` where that fails.
+        """
         self._group = group if world_size > 1 else None
         self._rank, self._world_size = rank, world_size
-        self.engine.join(self._group, world_size)
+        self.engine.join(self._group, world_size, subgroups=subgroups)
+        self._norms.join(self._group, subgroups)
 
     def step(self, signal: int = 0, *, checkpoint: bool = False) -> StepResult:
         """Take one optimizer step on the next global batch.
@@ -142,6 +166,7 @@ class TrainingLoop:
 
     def _update(self, cursor: Cursor, num_samples: int, reduced: Reduced) -> None:
         """From here on the step is taken, whatever happens."""
+        self._norms.commit()
         scale = self._updater.loss_scale
         self._updater.update(
             cursor.epoch + cursor.consumed / self._sampler.num_samples,
@@ -152,21 +177,37 @@ class TrainingLoop:
         self._batches.observe(reduced.norms, self._cursor, num_samples, scale)
 
     def _compute_gradients(self, cursor: Cursor, num_samples: int, signal: int, checkpoint: bool) -> Reduced:
+        if self._replicas is not None:
+            return self._compute_in_stages(self._replicas, cursor, num_samples, signal, checkpoint)
         share = share_of(num_samples, self._rank, self._world_size)
         carried: dict[str, Any] = {"carried": self._batches.carried} if self._batches.measures_noise else {}
-        self.engine.begin(len(share), num_samples, signal, flag=int(checkpoint), **carried)
+        engine = self._reducer
+        assert engine is not None
+        engine.begin(len(share), num_samples, signal, flag=int(checkpoint), **carried)
         chunks = self._chunks(num_samples)
         for chunk in chunks:
             positions = chunk.positions
+            self._norms.counts = chunk.num_counted > 0
             indices = self._sampler.indices(cursor, positions)
             with self._forward.loss(cursor, positions, indices) as loss:
                 scale = self._updater.loss_scale
-                self.engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
+                engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
         self.computing_since_s = None  # from here on it may be others that this rank waits for
-        reduced = self.engine.finish()
+        reduced = engine.finish()
         if self._device.type != "cpu" and self.is_over():
             raise GroupError("the generation was declared over during a step: what its collectives gave is void")
         return reduced
+
+    def _compute_in_stages(
+        self, replicas: ReplicaEngine, cursor: Cursor, num_samples: int, signal: int, checkpoint: bool
+    ) -> Reduced:
+        assert self.task.chain is not None
+        replicas.begin(num_samples, signal, flag=int(checkpoint))
+        chunks = replicas.chunks(num_samples)
+        work = ReplicaBatch(self._forward, self.task.chain, self._sampler, cursor, chunks, num_samples)
+        replicas.run(work)
+        self.computing_since_s = None  # from here on it may be others that this rank waits for
+        return replicas.finish(work.loss_sum, work.num_counted)
 
     def _peers(self, when: str) -> AbstractContextManager[None]:
         """Within it, errors of collectives that sharded tensors start by themselves are `GroupError`s."""
@@ -183,7 +224,7 @@ class TrainingLoop:
     def _chunks(self, num_samples: int) -> list[Chunk]:
         """The micro-batches that this rank computes of a global batch; none where it has no share."""
         size = self._spec.micro_batch
-        if self.shards is not None:
+        if self.shards is not None or self._norms.is_used:
             return equal_chunks(num_samples, self._rank, self._world_size, size)
         if self._batches.measures_noise and self._world_size == 1:
             half = max(-(-num_samples // 2), 1)  # noise shows in what parts of a batch differ in
@@ -312,6 +353,21 @@ def _shard(task: Task) -> tuple[Shards, ShardedEngine]:
 
     shards = Shards(task, ModelTemplate(task.model))
     return shards, ShardedEngine(shards)
+
+
+def _spread(task: Task, spec: TrainerSpec) -> tuple[StageState, ReplicaEngine]:
+    # Imported here as other trainers do not need it.
+    from oakum_worker.parallel.pipeline.arranging import Arranger
+    from oakum_worker.parallel.pipeline.replicas import ReplicaEngine
+    from oakum_worker.parallel.pipeline.state import StageState
+
+    if task.chain is None:
+        raise TaskError(
+            "parallel.pipeline is asked for and the task does not name its layers: return "
+            "Task(..., chain=oakum_worker.chain.Chain(...))"
+        )
+    state = StageState(task, task.chain, Arranger(task.chain, spec))
+    return state, ReplicaEngine(task.chain, state)
 
 
 def _restore_modes(modes: dict[nn.Module, bool]) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.amp import GradScaler
-from torch.nn.utils import clip_grad_norm_
+from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 from torch.optim.lr_scheduler import LRScheduler
 
 from oakum_worker.errors import TaskError
@@ -56,6 +56,8 @@ class Updater:
         self._device = next(task.model.parameters()).device
         self._autocast = _AUTOCAST_TYPES.get(spec.precision)
         self._clip_grad_norm = spec.clip_grad_norm
+        self.grad_norm: Callable[[], torch.Tensor] | None = None
+        """Finds the norm of the whole gradient, where this rank's parameters are not all; a collective."""
         self._warm_up = spec.warm_up
         self._trust_ratios = TrustRatios(task.optimizer, spec.lars) if spec.lars is not None else None
         self._scaler: GradScaler | None = None
@@ -120,6 +122,10 @@ class Updater:
     def _clip(self) -> torch.Tensor | None:
         if self._clip_grad_norm is None:
             return None
+        if self.grad_norm is not None:
+            whole = self.grad_norm()
+            clip_grads_with_norm_(self._parameters, self._clip_grad_norm, whole)
+            return whole
         norm: Any = clip_grad_norm_(self._parameters, self._clip_grad_norm)
         return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 

@@ -22,8 +22,13 @@ def equal_chunks(num_samples: int, rank: int, world_size: int, micro_batch: int 
     largest = -(-num_samples // world_size)
     num_chunks = -(-largest // min(micro_batch or largest, largest))
     share = share_of(num_samples, rank, world_size)
-    bounds = [len(share) * index // num_chunks for index in range(num_chunks + 1)]
-    parts = [share[start:stop] for start, stop in itertools.pairwise(bounds)]
+    return cut_evenly(share, num_chunks)
+
+
+def cut_evenly(share: range, num_chunks: int) -> list[Chunk]:
+    """A share of a global batch in so many micro-batches; those that are left without a sample count nothing."""
+    bounds = [share.start + len(share) * index // num_chunks for index in range(num_chunks + 1)]
+    parts = [range(start, stop) for start, stop in itertools.pairwise(bounds)]
     return [Chunk(part or range(1), len(part)) for part in parts]
 
 

@@ -23,6 +23,7 @@ from oakum_worker.errors import GroupError
 from oakum_worker.group import lost_peers
 from oakum_worker.parallel.data import Reduced
 from oakum_worker.parallel.shards import Shards
+from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.template import ModelTemplate
 
 _LOSS, _SAMPLES, _SIGNAL, _FLAG, _VOTES = range(5)
@@ -50,8 +51,13 @@ class ShardedEngine:
         self.steps = 0
         """Steps whose gradients were complete. Weights may have changed since if the loop has counted fewer."""
 
-    def join(self, group: dist.ProcessGroup | None, world_size: int) -> None:
-        """Work over `group` from now on; None is a generation of one rank. Does not communicate."""
+    def join(
+        self, group: dist.ProcessGroup | None, world_size: int, *, subgroups: Subgroups | None = None
+    ) -> None:
+        """Work over `group` from now on; None is a generation of one rank. Does not communicate.
+
+        FSDP2 needs no other group.
+        """
         self.group = group if world_size > 1 else None
         self.counted = ()
 

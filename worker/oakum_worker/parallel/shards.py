@@ -8,7 +8,7 @@ shaped like them, are split by rows; all others, step counts and buffers, are wh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,10 @@ class Snapshot:
     """This rank's own part, and those that others have left with it."""
 
 
+Tell = Callable[[Any], list[Any]]
+"""Collective: tells every rank a JSON document of every rank."""
+
+
 @dataclass(frozen=True)
 class LocalState:
     """What one rank has of the state as it stands. The tensors are the live ones."""
@@ -56,6 +60,9 @@ class Shards:
     `task.model` is another module in each generation, and the optimizer, which stays the same object as does its
     scheduler, holds other parameters. Until the first generation they are the user's own.
     """
+
+    is_partial = False
+    """Whether a rank's document of the state lacks what others know."""
 
     def __init__(self, task: Task, template: ModelTemplate) -> None:
         self._task = task
@@ -122,6 +129,14 @@ class Shards:
         split = self.split_tensors(document)
         rows = {tensor.path: self._own_rows(tensor, tensors.pop(tensor.path)) for tensor in split}
         return LocalState(document, {path: _whole(path, tensor) for path, tensor in tensors.items()}, rows, split)
+
+    def complete(self, state: LocalState, tell: Tell) -> LocalState:
+        """Collective: the same with a document of all that the ranks know, which each of them knows already."""
+        return state
+
+    def joined(self, document: Document, entries: list[Any]) -> Document:
+        """The document with what others know beside it: nothing."""
+        return document
 
     def split_tensors(self, document: Document) -> list[SplitTensor]:
         """Which tensors of a state are split, in an order that is the same on every rank.

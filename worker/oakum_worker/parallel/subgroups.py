@@ -23,7 +23,7 @@ class Subgroups(Protocol):
 
 
 class StoreSubgroups:
-    """Over gloo, meeting at a store that all ranks of the generation have."""
+    """`Subgroups` over gloo, which meet at a store that all ranks of the generation have."""
 
     def __init__(self, store: dist.Store, rank: int, timeout: timedelta) -> None:
         """`rank` is this process's in the generation."""
