@@ -75,6 +75,8 @@ class Outcome:
     redone: list[int] = field(default_factory=list)
     """How many steps each generation took again."""
     warnings: list[str] = field(default_factory=list)
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    """What the task's `evaluate` found on this rank, by step."""
     peaks_bytes: list[int] = field(default_factory=list)
     """For each generation, the most memory that the change to it needed beside what was in use."""
     old_groups: int = 0
@@ -163,6 +165,8 @@ class _Process:
             result = self._loop.step(checkpoint=asked)
             self.outcome.losses.append((result.step, result.loss))
             self._keeper.after_step(durable=result.checkpoint)
+            if self._loop.evaluation_due and (metrics := self._loop.evaluate()):
+                self.outcome.metrics[result.step] = metrics
             self._keeper.settle()
         self._before_bytes = _forget_peak()
         if self._act < len(self._script.acts) or not self._script.finish:

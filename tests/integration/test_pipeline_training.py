@@ -89,6 +89,17 @@ def undisturbed() -> dict[int, Any]:
     return {step: pytest.approx(loop.step().loss, rel=1e-9) for step in range(1, STEPS + 1)}
 
 
+def evaluate(model: nn.Module) -> dict[str, float]:
+    """Sums over everything that the model has."""
+    return {name: float(value.double().sum()) for name, value in model.state_dict().items() if "seen" not in name}
+
+
+def build_evaluated_task() -> Task:
+    task = build_deep_task()
+    task.evaluate = evaluate
+    return task
+
+
 def losses_of(outcomes: list[Outcome | None]) -> dict[int, float]:
     return {step: loss for outcome in outcomes if outcome is not None for step, loss in outcome.losses}
 
@@ -130,3 +141,17 @@ def test_a_checkpoint_of_four_stages_is_gone_on_from_by_any_number_of_ranks(tmp_
         assert losses_of(outcomes) == {step: loss for step, loss in undisturbed().items() if step > 6}
         assert outcomes[0] is not None
         assert outcomes[0].origins == ["checkpoint"]
+
+
+def test_rank_0_evaluates_the_whole_model_and_gives_the_other_layers_back(tmp_path: Path) -> None:
+    acts = (Act((0, 1, 2, 3), 7), Act((0, 1), STEPS))
+    outcomes = play(Script(acts, str(tmp_path), build_evaluated_task, spec("chimera"), finish=True))
+    alone = TrainingLoop(build_evaluated_task(), build_spec(clip_grad_norm=0.5))
+    expected = {}
+    for step in range(1, STEPS + 1):
+        alone.step()
+        if step in (7, STEPS):
+            expected[step] = {name: pytest.approx(value) for name, value in alone.evaluate().items()}
+    assert outcomes[0] is not None
+    assert outcomes[0].metrics == expected
+    assert losses_of(outcomes) == undisturbed()

@@ -276,7 +276,8 @@ class TrainingLoop:
     def evaluate(self) -> dict[str, float]:
         """The task's metrics; none where it has no `evaluate`.
 
-        For rank 0 alone, as it does not communicate; on every rank of a sharded trainer, where `forward` does.
+        For rank 0 alone, as it does not communicate. On every rank where no rank has the whole state: `forward` of
+        a sharded model communicates, and rank 0 borrows a pipeline's other layers for the time.
         """
         if self.task.evaluate is None:
             return {}
@@ -285,9 +286,12 @@ class TrainingLoop:
         self.task.model.eval()
         with self._boundary:
             self.is_evaluating = True
+        metrics: Any = {}
         try:
-            with torch.no_grad(), self._computing(), self._peers("in an evaluation"):
-                metrics = self.task.evaluate(self.task.model)
+            with self._whole_model() as is_here, torch.no_grad(), self._computing():
+                if is_here:
+                    with self._peers("in an evaluation"):
+                        metrics = self.task.evaluate(self.task.model)
         finally:
             _restore_modes(modes)
             self.is_evaluating = False
@@ -295,6 +299,10 @@ class TrainingLoop:
             return {str(name): float(value) for name, value in metrics.items()}
         except (AttributeError, TypeError, ValueError) as error:
             raise TaskError(f"evaluate returned {metrics!r}: return a dict of numbers by name") from error
+
+    def _whole_model(self) -> AbstractContextManager[bool]:
+        """Within it the task's model can be called; says whether this rank is one that is to."""
+        return nullcontext(True) if self._replicas is None else self._replicas.whole_model()
 
     def state_dict(self) -> state.State:
         """The trainer's entire state. Its tensors are the live ones: copy what has to outlast the next step."""

@@ -8,7 +8,8 @@ fewer samples than micro-batches, the rest compute the batch's first sample and 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.chunks import Chunk, cut_evenly
 from oakum_worker.parallel.data import Reduced
+from oakum_worker.parallel.layout import by_part
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.pipeline.engine import Engine, MicroBatches
 from oakum_worker.parallel.pipeline.gradients import StageGradients
@@ -24,6 +26,7 @@ from oakum_worker.parallel.pipeline.links import Links, pairs_of
 from oakum_worker.parallel.pipeline.message_driven import MessageDrivenEngine
 from oakum_worker.parallel.pipeline.scheduled import ScheduledEngine
 from oakum_worker.parallel.pipeline.state import StageState
+from oakum_worker.parallel.reshard import Places, exchange
 from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
 from oakum_worker.sampler import share_of
 
@@ -116,6 +119,28 @@ class ReplicaEngine:
         )
         self._sum(square)
         return square.sqrt().to(self._state.device)
+
+    @contextmanager
+    def whole_model(self) -> Iterator[bool]:
+        """Collective: within it rank 0, and a rank alone, has the whole model; says whether this one does.
+
+        That takes rank 0 the memory of the model's parameters for the time. Raises `GroupError` when a rank is
+        gone.
+        """
+        if self.group is None:
+            yield True
+            return
+        place, split = self._state.place, self._state.model_tensors()
+        wanted = {t.path: t.empty(range(t.num_rows)) for t in split} if place.rank == 0 else {}
+        parts = place.holdings.parts
+        held = Places(list(place.holdings.first_holders().items()), self._state.model_parts())
+        needed = Places([(part, 0) for part in parts], by_part(parts, split, wanted) if wanted else {})
+        exchange(split, held, needed, self.group, place.rank)
+        if place.rank:
+            yield False
+            return
+        with self._state.borrowed(wanted):
+            yield True
 
     def _sum(self, numbers: torch.Tensor) -> None:
         if self.group is None:

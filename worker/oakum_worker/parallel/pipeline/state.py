@@ -20,7 +20,7 @@ from torch import nn
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import CheckpointError, TaskError
-from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, rows_of
+from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, by_part, rows_of
 from oakum_worker.parallel.pipeline.arrangement import Arrangement, holdings
 from oakum_worker.parallel.shards import LocalState, Tell, tensor_leaves
 from oakum_worker.skeleton import Document, assemble, dismantle
@@ -156,6 +156,14 @@ class StageState:
     def model_tensors(self) -> list[SplitTensor]:
         """The model's tensors that belong to a part."""
         return list(self._split_model(self._document))
+
+    def model_parts(self) -> dict[Part, Rows]:
+        """This rank's rows of them, in memory that the CPU reaches."""
+        live = self._live()
+        paths = {self._document[key]["$tensor"]: live[key].detach() for key in self._keys}
+        split = self.model_tensors()
+        rows = {t.path: self._own_rows(t, paths[t.path]).to("cpu").contiguous() for t in split}
+        return by_part(self.place.parts, split, rows)
 
     @contextlib.contextmanager
     def borrowed(self, values: Rows) -> Iterator[None]:
