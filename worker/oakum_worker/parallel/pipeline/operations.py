@@ -10,7 +10,7 @@ the same stages on other workers, so that a stage's weights are on several worke
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 
@@ -47,6 +47,13 @@ class Operation:
     micro_batches: tuple[int, ...] = ()
     """Their numbers within the replica's share: one, or two consecutive ones where a forward pass or its message
     takes two at once (forward doubling); none for SYNC."""
+
+
+def received(send: Operation) -> Operation:
+    """The receive at the other end of a send."""
+    if send.kind is Kind.SEND_ACTIVATION:
+        return replace(send, kind=Kind.RECEIVE_ACTIVATION, stage=send.stage + 1)
+    return replace(send, kind=Kind.RECEIVE_GRADIENT, stage=send.stage - 1)
 
 
 @dataclass(frozen=True)

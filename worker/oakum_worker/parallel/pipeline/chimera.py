@@ -1,0 +1,166 @@
+"""Chimera: micro-batches go through the workers from both ends (Li and Hoefler, SC'21, arXiv:2107.06925).
+
+Every basic unit of at most D micro-batches is laid out in slots of equal length: a pipe's k-th forward pass is on
+stage s in slot s + 2k, and its k-th backward pass in slot D + (D-1-s) + 2k, which is 1F1B for the pipe by itself.
+Down and up pipes meet on a worker in slots of different parity, for D is even, and so never in the same one. A
+worker takes its operations in the order of their slots; units follow each other every 2D slots.
+
+With forward doubling a forward pass takes two micro-batches, and with B = 2F as long as a backward pass of one. A
+unit then has 2D micro-batches, the same slots, and 3D of them until the next unit. Backward halving is the same
+order; only there a micro-batch is half of the size that the forward pass was meant to take, not all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.pipeline.communication import with_messages, with_syncs
+from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
+from oakum_worker.parallel.pipeline.simulation import simulate
+
+Scheme = Literal["auto", "concatenation", "forward-doubling", "backward-halving"]
+"""What is done with more micro-batches than workers (section 3.5); `auto` is the faster of the first two."""
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """Micro-batches that are laid out together."""
+
+    num_micro_batches: int
+    doubled: bool
+    num_slots: int
+    """Until the next unit begins."""
+
+
+def chimera(
+    num_workers: int,
+    num_micro_batches: int,
+    *,
+    num_pipes: int = 2,
+    scheme: Scheme = "auto",
+    forward: float = 1.0,
+    backward: float = 2.0,
+) -> Schedule:
+    """A schedule for D = `num_workers` and N = `num_micro_batches` in `num_pipes` = 2f pipes, f dividing D/2.
+
+    `num_micro_batches` counts what a backward pass takes, also with backward halving. Of the schemes allowed, and
+    of the places for the rest of N/D, the fastest is taken for the times given. Raises `ScheduleError` for what
+    Chimera cannot do.
+    """
+    _check(num_workers, num_micro_batches, num_pipes, scheme)
+    candidates = [
+        units
+        for name in (("concatenation", "forward-doubling") if scheme == "auto" else (scheme,))
+        for units in _sequences(num_workers, num_micro_batches, num_pipes, name)
+    ]
+    schedules = (_schedule(num_workers, num_micro_batches, num_pipes, units) for units in candidates)
+    return with_syncs(min(schedules, key=lambda schedule: simulate(schedule, forward, backward).makespan))
+
+
+def _check(num_workers: int, num_micro_batches: int, num_pipes: int, scheme: str) -> None:
+    if num_workers < 2 or num_workers % 2:
+        raise ScheduleError(f"Chimera needs an even number of workers, at least 2, not {num_workers}")
+    if num_pipes < 2 or num_pipes % 2 or (num_workers // 2) % (num_pipes // 2):
+        raise ScheduleError(
+            f"Chimera cannot have {num_pipes} pipes on {num_workers} workers: it needs 2f where f divides "
+            f"{num_workers // 2}, half the number of workers"
+        )
+    if num_micro_batches < num_pipes:
+        raise ScheduleError(f"{num_micro_batches} micro-batches are too few for {num_pipes} pipes: give each one")
+    if scheme not in get_args(Scheme):
+        raise ScheduleError(f"Chimera has no scheme {scheme!r}: choose one of {', '.join(get_args(Scheme))}")
+    if scheme in ("forward-doubling", "backward-halving") and num_pipes > 2:
+        raise ScheduleError(f"{scheme} needs 2 pipes, not {num_pipes}: the slots of more are full already")
+    if scheme == "backward-halving" and (num_micro_batches % 2 or num_micro_batches < 4):
+        raise ScheduleError(
+            f"backward halving needs an even number of halves, at least 4, not {num_micro_batches}: "
+            "give two for each forward pass"
+        )
+
+
+def placement(num_workers: int, num_pipes: int) -> tuple[tuple[int, ...], ...]:
+    """Where each pipe has each stage: pipes 2i go down from worker i D/f, pipes 2i + 1 up in opposite order."""
+    distance = 2 * num_workers // num_pipes
+    downs = [
+        tuple((first + stage) % num_workers for stage in range(num_workers))
+        for first in range(0, num_workers, distance)
+    ]
+    return tuple(workers for down in downs for workers in (down, down[::-1]))
+
+
+def _sequences(num_workers: int, num_micro_batches: int, num_pipes: int, scheme: str) -> list[list[_Unit]]:
+    """Sequences of units to choose the fastest from: they differ in where the rest of N/D goes.
+
+    Doubled units are last: then the formulas of section 3.5 hold for odd N/D, too. A rest, which leaves many slots
+    free, goes first, soon followed by the next unit, or last, begun within the slots of the unit before.
+    """
+    single = _Unit(num_workers, False, 2 * num_workers)
+    double = _Unit(2 * num_workers, True, 3 * num_workers)
+    halving = scheme == "backward-halving"
+    if scheme == "concatenation":
+        num_units, rest = divmod(num_micro_batches, num_workers)
+        whole = [single] * num_units
+    else:
+        num_units, rest = divmod(num_micro_batches, 2 * num_workers)
+        whole = [double] * num_units
+        if not halving and rest >= num_workers:
+            rest -= num_workers
+            whole.insert(0, single)
+    if not rest:
+        return [whole]
+    if not whole:
+        return [[_Unit(rest, halving, 0)]]
+    firsts = [[_Unit(rest, halving, num_slots), *whole] for num_slots in (0, 2, 4)]
+    if whole[-1].doubled:
+        return firsts
+    lasts = [
+        [*whole[:-1], _Unit(num_workers, False, num_slots), _Unit(rest, False, 0)]
+        for num_slots in range(2, num_workers + 2)
+    ]
+    return firsts + lasts
+
+
+def _schedule(num_workers: int, num_micro_batches: int, num_pipes: int, units: Sequence[_Unit]) -> Schedule:
+    pipes = placement(num_workers, num_pipes)
+    slots: list[list[tuple[int, Operation]]] = [[] for _ in range(num_workers)]
+    first_slot = first = 0
+    for unit in units:
+        for pipe, share in enumerate(_shares(unit, num_pipes)):
+            numbers = range(first, first + share)
+            first += share
+            for stage, worker in enumerate(pipes[pipe]):
+                slots[worker] += [
+                    (first_slot + slot, operation)
+                    for slot, operation in _in_slots(num_workers, pipe, stage, numbers, unit.doubled)
+                ]
+        first_slot += unit.num_slots
+    computations = (
+        [operation for _, operation in sorted(worker, key=lambda item: (item[0], item[1].kind is Kind.FORWARD))]
+        for worker in slots
+    )
+    return with_messages("chimera", num_micro_batches, pipes, computations)
+
+
+def _shares(unit: _Unit, num_pipes: int) -> list[int]:
+    """How many of a unit's micro-batches go through each pipe: as even as can be, in pairs where it is doubled."""
+    size = 2 if unit.doubled else 1
+    whole, rest = divmod(unit.num_micro_batches // size, num_pipes)
+    return [size * (whole + (pipe < rest)) for pipe in range(num_pipes)]
+
+
+def _in_slots(
+    num_stages: int, pipe: int, stage: int, numbers: range, doubled: bool
+) -> list[tuple[int, Operation]]:
+    """A stage's passes over the micro-batches of a unit, with their slots since the unit's begin."""
+    size = 2 if doubled else 1
+    forwards = [tuple(numbers[start : start + size]) for start in range(0, len(numbers), size)]
+    return [
+        (stage + 2 * position, Operation(Kind.FORWARD, stage, pipe, together))
+        for position, together in enumerate(forwards)
+    ] + [
+        (2 * num_stages - 1 - stage + 2 * position, Operation(Kind.BACKWARD, stage, pipe, (number,)))
+        for position, number in enumerate(numbers)
+    ]

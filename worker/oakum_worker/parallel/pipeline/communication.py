@@ -1,0 +1,137 @@
+"""From what the workers compute to a whole schedule: messages between them, and when gradients are summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from oakum_worker.parallel.pipeline.operations import RECEIVES, Kind, Operation, Schedule, received
+from oakum_worker.parallel.pipeline.simulation import Span, simulate
+
+
+def with_communication(
+    name: str,
+    num_micro_batches: int,
+    placement: Sequence[Sequence[int]],
+    computations: Iterable[Iterable[Operation]],
+) -> Schedule:
+    """A schedule whose workers compute in the order given, with sends, receives and gradient sums put in.
+
+    `computations[worker]` are its forward and backward passes. Raises `ScheduleError` if they wait for each other
+    for ever; whether they are the right ones is `validate`'s to say.
+    """
+    return with_syncs(with_messages(name, num_micro_batches, placement, computations))
+
+
+def with_messages(
+    name: str,
+    num_micro_batches: int,
+    placement: Sequence[Sequence[int]],
+    computations: Iterable[Iterable[Operation]],
+) -> Schedule:
+    """The same without gradient sums."""
+    schedule = Schedule(
+        name=name,
+        num_micro_batches=num_micro_batches,
+        placement=tuple(tuple(workers) for workers in placement),
+        operations=tuple(tuple(operations) for operations in computations),
+    )
+    return _with_receives(_with_sends(schedule))
+
+
+def _with_sends(schedule: Schedule) -> Schedule:
+    """Each result is sent as soon as it is there."""
+    operations = []
+    for worker, order in enumerate(schedule.operations):
+        sending: list[Operation] = []
+        for operation in order:
+            sending.append(operation)
+            message = _message(operation, schedule.num_stages)
+            if message is not None and schedule.peer_of(message) != worker:
+                sending.append(message)
+        operations.append(tuple(sending))
+    return replace(schedule, operations=tuple(operations))
+
+
+def _message(operation: Operation, num_stages: int) -> Operation | None:
+    """The part of an operation's result that a neighbouring stage needs."""
+    if operation.kind is Kind.FORWARD and operation.stage + 1 < num_stages:
+        return replace(operation, kind=Kind.SEND_ACTIVATION)
+    if operation.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT) and operation.stage > 0:
+        return replace(operation, kind=Kind.SEND_GRADIENT)
+    return None
+
+
+def _with_receives(schedule: Schedule) -> Schedule:
+    """Each message is received before its first use, together with all that its sender sent earlier.
+
+    So between each two workers messages are received in the order of their sending, which NCCL, having no tags,
+    demands. Taking the earlier ones along makes nobody wait longer: they were sent before the one that is needed.
+    """
+    operations = []
+    for worker, order in enumerate(schedule.operations):
+        sent = {
+            sender: [received(message) for message in schedule.messages(sender, worker)]
+            for sender in range(schedule.num_workers)
+        }
+        places = {
+            _need(message, number): (sender, place)
+            for sender, messages in sent.items()
+            for place, message in enumerate(messages)
+            for number in message.micro_batches
+        }
+        num_read = dict.fromkeys(sent, 0)
+        receiving: list[Operation] = []
+        for operation in order:
+            for number in operation.micro_batches:
+                sender, place = places.get(_need(operation, number), (worker, -1))
+                receiving += sent[sender][num_read[sender] : place + 1]
+                num_read[sender] = max(num_read[sender], place + 1)
+            receiving.append(operation)
+        operations.append(tuple(receiving))
+    return replace(schedule, operations=tuple(operations))
+
+
+def _need(operation: Operation, number: int) -> tuple[bool, int, int, int] | None:
+    """What a receive brings of a micro-batch, or a pass needs: (is an activation, pipe, stage, micro-batch)."""
+    match operation.kind:
+        case Kind.FORWARD | Kind.RECEIVE_ACTIVATION:
+            return (True, operation.pipe, operation.stage, number)
+        case Kind.BACKWARD | Kind.BACKWARD_INPUT | Kind.RECEIVE_GRADIENT:
+            return (False, operation.pipe, operation.stage, number)
+        case _:
+            return None
+
+
+def with_syncs(schedule: Schedule) -> Schedule:
+    """The sum of a stage's gradients begins right after its last backward pass if the worker is idle later on.
+
+    Else it begins after the worker's last computation: without idle time it would only slow computing down
+    (Chimera, arXiv:2107.06925, section 3.2, "eager-sync-opt"). Idle is who is so with B = 2F. Deeper stages go
+    first, which are done first, so that all workers take part in the same sums in the same order.
+    """
+    spans = simulate(schedule, forward=1.0, backward=2.0).spans
+    operations = []
+    for worker, order in enumerate(schedule.operations):
+        synced = list(order)
+        earliest = 0
+        held = sorted(schedule.stages_of(worker), key=lambda held: (-held[1], held[0]))
+        for num_put_in, (pipe, stage) in enumerate(held):
+            done = _num_until_done(order, pipe, stage)
+            earliest = max(earliest, done if _is_idle_in(spans[worker][done:]) else len(order))
+            synced.insert(earliest + num_put_in, Operation(Kind.SYNC, stage, pipe))
+        operations.append(tuple(synced))
+    return replace(schedule, operations=tuple(operations))
+
+
+def _num_until_done(order: Sequence[Operation], pipe: int, stage: int) -> int:
+    """How many operations a worker has taken when a stage's last backward pass is done and its result sent."""
+    return max(
+        number
+        for number, operation in enumerate(order, start=1)
+        if (operation.pipe, operation.stage) == (pipe, stage) and operation.kind not in RECEIVES
+    )
+
+
+def _is_idle_in(spans: Sequence[Span]) -> bool:
+    return any(span.end > span.start for span in spans if span.operation.kind in RECEIVES)
