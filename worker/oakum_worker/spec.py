@@ -193,11 +193,13 @@ class TrainerSpec(Strict):
             "compile": self.compile,
             "adaptive_batch": self.adaptive_batch,
             "parallel.data: sharded": self.parallel.data == "sharded",
+            "parallel.pipeline": self.parallel.pipeline is not None,
         }
         for name, given in others.items():
             if given and self.parallel.batch_norm == "synchronised":
                 raise ValueError(
-                    f"{name} does not go with parallel.batch_norm: synchronised: leave out one of them, or use group"
+                    f"{name} does not go with parallel.batch_norm: synchronised: leave out one of them, or use "
+                    "batch_norm: group"
                 )
         return self
 

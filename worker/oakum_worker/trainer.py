@@ -134,7 +134,8 @@ class TrainingLoop:
         self._group = group if world_size > 1 else None
         self._rank, self._world_size = rank, world_size
         self.engine.join(self._group, world_size, subgroups=subgroups)
-        self._norms.join(self._group, subgroups)
+        # Stages are computed at different times, so their layers cannot meet.
+        self._norms.join(self._group if self._replicas is None else None, subgroups)
 
     def step(self, signal: int = 0, *, checkpoint: bool = False) -> StepResult:
         """Take one optimizer step on the next global batch.
@@ -184,6 +185,7 @@ class TrainingLoop:
         engine = self._reducer
         assert engine is not None
         engine.begin(len(share), num_samples, signal, flag=int(checkpoint), **carried)
+        self._norms.begin()
         chunks = self._chunks(num_samples)
         for chunk in chunks:
             positions = chunk.positions

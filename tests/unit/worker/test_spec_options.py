@@ -48,6 +48,11 @@ def complaint(**changes: Any) -> str:
             {"parallel": {"data": "sharded"}, "adaptive_batch": {"largest": 128}},
             "spec: adaptive_batch is for replicated trainers: leave it out, or parallel.data: sharded",
         ),
+        (
+            {"parallel": {"batch_norm": "synchronised", "data": "sharded"}},
+            "spec: parallel.data: sharded does not go with parallel.batch_norm: synchronised: leave out one of "
+            "them, or use batch_norm: group",
+        ),
         ({"warm_up": {"epochs": 0}}, "warm_up.epochs: Input should be greater than 0"),
         ({"label_smoothing": 1.0}, "label_smoothing: Input should be less than 1"),
         ({"precision": "bf16"}, "precision: Input should be 'float32', 'bfloat16' or 'float16'"),
