@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
+from oakum_worker.chain import Chain
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
 
@@ -37,6 +38,31 @@ def task(spec: TrainerSpec, step_s: float = 0.005) -> Task:
         model=model,
         dataset=_points(),
         loss=loss,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+    )
+
+
+def layered_task(spec: TrainerSpec, step_s: float = 0.005, folder: str = "") -> Task:
+    """Six layers that may be spread over ranks. A file `hang` in `folder` makes one rank hang."""
+    model = nn.Sequential(nn.Linear(64, 64), *(nn.Linear(64, 64) for _ in range(4)), nn.Linear(64, 10)).double()
+
+    def wait(*_: object) -> None:
+        time.sleep(step_s)
+        if folder and _takes(Path(folder) / "hang", Path(folder) / f"hangs-{os.getpid()}"):
+            time.sleep(1e9)
+
+    for layer in model:
+        layer.register_forward_pre_hook(wait)
+    chain = Chain(
+        layers=list(model),
+        inputs=lambda batch: batch[0],
+        loss=lambda output, batch: cross_entropy(output, batch[1]),
+    )
+    return Task(
+        model=model,
+        dataset=_points(),
+        loss=chain,
+        chain=chain,
         optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
     )
 

@@ -1,8 +1,9 @@
 """Who hangs, and who only waits for the one that hangs.
 
-Where parameters are sharded every forward and backward pass is a collective. When one rank never ends its step,
-all others stand in the middle of theirs, in torch's code for collectives; they must not be taken for hung, since
-they have the copies to go on from. So time that the training thread spends there is not counted as its own.
+Where parameters are sharded every forward and backward pass is a collective, and in a pipeline every stage waits for
+its neighbours. When one rank never ends its step, all others stand in the middle of theirs, in torch's code for
+collectives or where messages are received; they must not be taken for hung, since they have the copies to go on
+from. So time that the training thread spends there is not counted as its own.
 
 Collectives on GPUs hold up nobody but who reads a result off the device; that is not told from computing.
 """
@@ -17,7 +18,9 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-_COLLECTIVES = str(Path(dist.__file__).parent)
+_PIPELINE = Path(__file__).parent / "parallel" / "pipeline"
+_WAITING = (str(Path(dist.__file__).parent), str(_PIPELINE / "links.py"), str(_PIPELINE / "message_driven.py"))
+"""Folder and modules whose code does nothing but wait for other ranks, at least not for long."""
 PATIENCE = 10
 """Times the limit that a step may take waits included: collectives that never meet free nobody by themselves."""
 
@@ -51,8 +54,8 @@ class StepClock:
 
 
 def waits_for_others() -> bool:
-    """Whether the main thread is within a collective at this moment. For another thread to ask."""
+    """Whether the main thread waits for another rank at this moment. For another thread to ask."""
     main = threading.main_thread().ident
     frame = sys._current_frames().get(main) if main is not None else None
     # Only the innermost frame tells: torch's sharding also has frames around the task's own code.
-    return frame is not None and frame.f_code.co_filename.startswith(_COLLECTIVES)
+    return frame is not None and frame.f_code.co_filename.startswith(_WAITING)

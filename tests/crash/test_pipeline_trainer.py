@@ -1,0 +1,70 @@
+"""A pipeline trainer through the real service: its stages come and go, and training is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from oakum_service.client import OakumClient
+from oakum_service.states import TrainerState
+from oakum_worker.spec import TrainerSpec
+from oakum_worker.task import load_task
+from oakum_worker.trainer import TrainingLoop
+from running_service import RunningService, small_spec, wait_for_size, wait_until
+
+pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("pipeline")]
+
+
+def layered_spec(**changes: Any) -> TrainerSpec:
+    fields = {
+        "entrypoint": "small_task:layered_task",
+        "epochs": 40,
+        "max_nodes": 3,
+        "parallel": {"pipeline": {"stages": 3, "schedule": "1f1b", "micro_batch": 24}},
+        "checkpoint": {"every_s": 3600.0, "hot_every_steps": 5},
+    }
+    return small_spec("layered", **(fields | changes))
+
+
+def formed_messages(client: OakumClient) -> list[str]:
+    return [event.message for event in client.recent_events(500).events if event.kind == "generation.formed"]
+
+
+def test_a_pipeline_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_does(service: RunningService) -> None:
+    spec = layered_spec()
+    client = service.start()
+    client.submit(spec)
+    before = wait_for_size(client, "layered", 3)
+    next(iter(service.ranks().values())).kill()
+    wait_until("the others go on", lambda: client.trainer("layered").step > before.step + 20)
+    service.take_nodes(2, run_s=1.0)
+    wait_until("it shrinks", lambda: len(client.trainer("layered").nodes) < 3)
+    wait_until("it finishes", lambda: client.trainer("layered").state.ended, 180.0)
+    found = client.trainer("layered")
+    assert found.state is TrainerState.FINISHED, found.message
+
+    alone = TrainingLoop(load_task(spec.model_copy(update={"arguments": {"step_s": 0.0}})), spec)
+    while not alone.finished:
+        loss = alone.step().loss
+    assert found.step == alone.step_count
+    assert found.loss == pytest.approx(loss, rel=1e-9)
+
+
+def test_of_a_pipeline_only_the_stage_that_hangs_is_started_anew(service: RunningService, tmp_path: Path) -> None:
+    """All others wait for it in the middle of a step, and have the copies of its layers."""
+    client = service.start()
+    client.submit(layered_spec(arguments={"folder": str(tmp_path)}, epochs=100_000, step_timeout_s=3.0))
+    full = wait_for_size(client, "layered", 3)
+    wait_until("copies are in memory", lambda: client.trainer("layered").step > full.step + 20)
+    ranks = service.ranks()
+    before = client.trainer("layered").step
+    (tmp_path / "hang").touch()
+    found = wait_until("a stage hangs", lambda: list(tmp_path.glob("hangs-*")))
+    hanging: psutil.Process = next(
+        rank for rank in ranks.values() if rank.pid == int(found[0].name.removeprefix("hangs-"))
+    )
+    wait_until("the others train on", lambda: client.trainer("layered").step > before + 20)
+    assert [rank for rank in ranks.values() if not rank.is_running()] == [hanging]
