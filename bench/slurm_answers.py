@@ -63,8 +63,8 @@ def write_answers(folder: Path, size: ClusterSize, kind: str) -> int:
         + f'case "$*" in *reservations*) exec cat {files["reservations"]};; esac\nexec cat {files["nodes"]}',
     )
     _script(folder / "sinfo", f"exec cat {files['nodes']}")
-    mark = "for last; do :; done; mark=${last#--format=}; mark=${mark%%|*}\n"
-    text = f'{mark}exec sed "s/^MARK|/$mark|/" {files["jobs"]}'
+    mark = "for last; do :; done; mark=${last##*|}\n"
+    text = f'{mark}exec sed "s/MARK$/$mark/" {files["jobs"]}'
     _script(folder / "squeue", text if kind == "text" else f"exec cat {files['jobs']}")
     return files["nodes"].stat().st_size + files["jobs"].stat().st_size
 
@@ -240,9 +240,11 @@ def _node_line(index: int, taken: bool) -> str:
 def _job_line(index: int, node: int | None) -> str:
     if node is not None:
         where, times = f"RUNNING|normal|{node_name(node)}|(null)|1", f"{NOW - 7200}|{NOW - 60}|{NOW + 3600}"
+        why = "None"
     else:
         where, times = f"PENDING|normal||(null)|{1 + index % 64}", f"{NOW - 7200}|{NOW + 7200}|{NOW + 9000}"
-    return f"MARK|{index + 1}|{index + 1}|N/A|user{index % 400}|main|{where}|{times}|wrap\n"
+        why = "Priority"
+    return f"{index + 1}|{index + 1}|N/A|user{index % 400}|main|{where}|{times}|N/A|{why}|wrap|MARK\n"
 
 
 def _script(path: Path, body: str) -> None:

@@ -19,6 +19,7 @@ from oakum_worker.spec import TrainerSpec
 from running_service import wait_until
 
 INSTANCE = Instance("oakum", "ab12")
+HAND_OVER_S = 15.0
 FAKE = """#!/bin/sh
 printf '%s\\n' "$*" >> {folder}/$(basename "$0").calls
 for last; do :; done
@@ -79,17 +80,21 @@ class Site:
         return wait_until("the picture is as wanted", lambda: (s := self.scheduler.snapshot()) and wanted(s) and s)
 
     def config(self, node: str = "n1", fragment: str = "f1") -> FragmentConfig:
-        spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
-        return FragmentConfig(
-            fragment=fragment,
-            trainer="digits",
-            node=node,
-            node_address="10.0.0.1",
-            service_url="http://service.test",
-            token="a secret",
-            spec=spec,
-            checkpoint_dir=str(self.folder / "checkpoints"),
-        )
+        return fragment_config(self.folder, node, fragment)
+
+
+def fragment_config(folder: Path, node: str, fragment: str) -> FragmentConfig:
+    """Of a fragment on that node, for a task that is not there."""
+    return FragmentConfig(
+        fragment=fragment,
+        trainer="digits",
+        node=node,
+        node_address="10.0.0.1",
+        service_url="http://service.test",
+        token="a secret",
+        spec=TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1),
+        checkpoint_dir=str(folder / "checkpoints"),
+    )
 
 
 def node(name: str, *states: str) -> SlurmNode:
@@ -117,7 +122,7 @@ def adapter(folder: Path, source: FakeSource, **changes: object) -> SlurmSchedul
         "bin_dir": folder,
     }
     settings = SlurmSettings(**(given | changes))
-    return SlurmScheduler(settings, folder, INSTANCE, source, SlurmCommands(settings), 12.0)
+    return SlurmScheduler(settings, folder, INSTANCE, source, SlurmCommands(settings), 12.0, HAND_OVER_S)
 
 
 def readable(scheduler: SlurmScheduler) -> Snapshot | None:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from oakum_service.control import hold, journal
 from oakum_service.control.lease import LeaseHolder
 from oakum_service.control.observe import Observed
-from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
+from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Report, Trainer
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.schedulers.port import ArrayScheduler, Scheduler, Snapshot
@@ -55,7 +55,7 @@ class Executor:
         if self._dry_run:
             return 0
         with self._lease.writing() as session:
-            if self._holds(session):
+            if self._holds(session) or _taken_since(session, observed.snapshot.taken_at):
                 return 0
             plan = session.get_one(PlanRecord, plan_id)
             grants = {node: trainer for trainer, given in plan.allocations.items() for node in given["nodes"]}
@@ -65,7 +65,7 @@ class Executor:
             self.submitting.update(launch.fragment for launch in launches)
         try:
             for group in self._groups(launches):
-                self._submit(group)
+                self._submit(group, observed.snapshot.taken_at)
                 self.submitting.difference_update(launch.fragment for launch in group)
         finally:
             self.submitting.difference_update(launch.fragment for launch in launches)
@@ -83,11 +83,11 @@ class Executor:
             for begin in range(0, len(group), most):
                 yield group[begin : begin + most]
 
-    def _submit(self, group: Sequence[Launch]) -> None:
-        """Submit the group of one trainer's fragments."""
+    def _submit(self, group: Sequence[Launch], seen_at: float) -> None:
+        """Submit the group of one trainer's fragments to nodes that were idle at `seen_at`."""
         configs: list[FragmentConfig] = []
         with self._lease.writing() as session:
-            if not self._holds(session):  # since the plan was made
+            if not self._holds(session) and not _taken_since(session, seen_at):  # since the plan was made
                 trainer = session.get_one(Trainer, group[0].trainer)
                 configs = [self._configs.make(each.fragment, trainer, each.node, each.address) for each in group]
         job_ids: Mapping[str, str] = {}
@@ -138,6 +138,16 @@ class Executor:
         rows = session.execute(select(Fragment.id).where(Fragment.state != FragmentState.ENDED)).scalars()
         known = {*rows, *self.submitting}
         return [job.fragment for job in snapshot.own_jobs if job.fragment not in known]
+
+
+def _taken_since(session: Session, seen_at: float) -> bool:
+    """Whether the scheduler has told a fragment to go since: it may count on nodes that were idle then, too."""
+    rows = session.execute(
+        select(Report.body)
+        .join(Fragment, Fragment.id == Report.fragment_id)
+        .where(Fragment.state != FragmentState.ENDED)
+    ).scalars()
+    return any((body.get("signalled_at") or 0.0) > seen_at for body in rows)
 
 
 def _live(session: Session) -> list[Fragment]:

@@ -90,6 +90,8 @@ def _told(node: Node) -> str:
         NodeState.FOREGROUND: f"goes to foreground job {node.job_name}",
         NodeState.UNAVAILABLE: "is not available",
     }
+    if node.state is NodeState.UNAVAILABLE and node.job is not None:
+        return f"{node.name} is kept free while the scheduler hands nodes to foreground job {node.job}"
     return f"{node.name} {words[node.state]}"
 
 
@@ -145,7 +147,9 @@ def end_fragments(
             node = snapshot.node(fragment.node)
             if report is None and (fragment.state == FragmentState.INTENDED or fragment.id in snapshot.withdrawn):
                 fragment.cause = "never started"
-            _end(session, fragment, report, trainer, taken=node is None or node.state is not NodeState.HOLE)
+            taken = node is None or node.state is not NodeState.HOLE or fragment.id in snapshot.preempted
+            heard_at = fragment.launched_at if report is None else report.received_at
+            _end(session, fragment, report, trainer, taken=taken, unheard=heard_at < listening_since)
             continue
         if report is not None:
             given_s, silent_s = heartbeat_timeout_s, _silent_s(report, listening_since)
@@ -163,7 +167,10 @@ def _silent_s(report: Report, listening_since: float) -> float:
     return time.time() - max(report.received_at, listening_since)
 
 
-def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trainer, *, taken: bool) -> None:
+def _end(
+    session: Session, fragment: Fragment, row: Report | None, trainer: Trainer, *, taken: bool, unheard: bool
+) -> None:
+    """`unheard`: there was no service to tell why it ended, which it does by itself where none answers."""
     report = FragmentReport.model_validate(row.body) if row is not None else None
     fragment.state, fragment.ended_at = FragmentState.ENDED, time.time()
     fragment.cause = _cause_of_end(fragment, report, taken=taken)
@@ -171,7 +178,7 @@ def _end(session: Session, fragment: Fragment, row: Report | None, trainer: Trai
     journal.record(
         session, kind, trainer.name, f"{fragment.node}: {fragment.cause}", node=fragment.node, cause=fragment.cause
     )
-    if fragment.cause == "lost":
+    if fragment.cause == "lost" and not unheard:
         count_crash(trainer, int(trainer.progress.get("step", 0)))
 
 

@@ -24,6 +24,7 @@ def open_scheduler(settings: Settings, secret: bytes) -> Scheduler:
 def _open_slurm(settings: Settings, secret: bytes) -> Scheduler:
     from oakum_service.schedulers.slurm.commands import SlurmCommands
     from oakum_service.schedulers.slurm.grace import grace_s
+    from oakum_service.schedulers.slurm.handover import window_s
     from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
     from oakum_service.schedulers.slurm.snapshot import Instance
     from oakum_service.schedulers.slurm.sources import open_source
@@ -37,4 +38,5 @@ def _open_slurm(settings: Settings, secret: bytes) -> Scheduler:
     instance = Instance(getpass.getuser(), hashlib.sha256(secret).hexdigest()[:8])
     commands = SlurmCommands(slurm)
     given_s = slurm.grace_s or grace_s(commands, slurm)
-    return SlurmScheduler(slurm, settings.data_dir, instance, open_source(slurm), commands, given_s)
+    source = open_source(slurm)
+    return SlurmScheduler(slurm, settings.data_dir, instance, source, commands, given_s, window_s(commands))

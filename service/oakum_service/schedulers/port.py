@@ -20,7 +20,7 @@ class Node:
     address: str
     node_type: str = "cpu"
     job: str | None = None
-    """The foreground job that has the node, or is about to."""
+    """The foreground job that has the node, or is about to; of an unavailable one, whom it is kept free for."""
     job_name: str = ""
     announced_at: float | None = None
     """When the scheduler expects to start a foreground job here: a forecast."""
@@ -59,6 +59,8 @@ class Snapshot:
     """Foreground jobs started since the adapter began; the newest ones."""
     withdrawn: frozenset[str] = frozenset()
     """Fragments whose jobs the adapter has withdrawn, as they waited in vain for a node."""
+    preempted: frozenset[str] = frozenset()
+    """Fragments whose jobs the scheduler has ended of its own accord, or told to go, as far as it remembers."""
 
     def node(self, name: str) -> Node | None:
         """The node of that name."""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.control import hold
@@ -15,12 +16,12 @@ from oakum_service.control.execute import Executor
 from oakum_service.control.lease import LeaseHolder
 from oakum_service.control.observe import Observed, end_fragments, place_fragments
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
+from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Report, Trainer
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.schedulers.port import ArrayScheduler, Node, OwnJob, Snapshot
 from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig
+from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
 from oakum_worker.spec import TrainerSpec
 
 
@@ -204,6 +205,43 @@ def test_nothing_is_launched_on_a_plan_that_a_hold_came_before(sessions: Session
     assert scheduler.groups == []
 
 
+def tell_signal(session: Session, at: float) -> None:
+    """A fragment of some other trainer says that the scheduler has asked for its node."""
+    session.add(Trainer(id="other", name="other", spec={}, state="running", submitted_at=0.0))
+    session.flush()
+    session.add(Fragment(id="o", trainer_id="other", node="n9", state=FragmentState.LIVE, launched_at=0.0))
+    session.flush()
+    session.add(Report(fragment_id="o", sequence=1, received_at=at, body={"signalled_at": at}))
+
+
+@pytest.mark.parametrize(("later_s", "expected"), [(60.0, []), (-60.0, [["n1"]])], ids=["since", "before"])
+def test_nothing_is_launched_on_a_picture_that_is_older_than_the_scheduler_s_word_to_go(
+    sessions: Sessions, tmp_path: Path, later_s: float, expected: list[list[str]]
+) -> None:
+    """The job that it takes the fragment's node for may count on those that were idle as well."""
+    with sessions.begin() as session:
+        tell_signal(session, time.time() + later_s)
+    scheduler = OneByOne()
+    launch(sessions, tmp_path, scheduler, {"waiting": ["n1"]})
+    assert scheduler.groups == expected
+
+
+def test_what_has_not_been_handed_in_when_a_fragment_is_told_to_go_never_starts(
+    sessions: Sessions, tmp_path: Path
+) -> None:
+    class TakenMeanwhile(OneByOne):
+        def submit(self, config: FragmentConfig) -> str:
+            if not self.groups:
+                with sessions.begin() as session:
+                    tell_signal(session, time.time())
+            return super().submit(config)
+
+    scheduler = TakenMeanwhile()
+    states = launch(sessions, tmp_path, scheduler, {"waiting": ["n1", "n2"]})
+    assert scheduler.groups == [["n1"]]
+    assert states == {"n1": FragmentState.LIVE, "n2": FragmentState.ENDED, "n9": FragmentState.LIVE}
+
+
 def add_fragments(sessions: Sessions, state: FragmentState, count: int, **fields: object) -> list[str]:
     names = [f"f{number}" for number in range(count)]
     with sessions.begin() as session:
@@ -239,6 +277,32 @@ def test_a_job_that_began_and_never_said_a_word_is_one(sessions: Sessions) -> No
     with sessions.begin() as session:
         end_fragments(session, Snapshot(time.time(), holes(*(f"on {name}" for name in names)), ()), 10.0)
     assert crashes(sessions) == 2
+
+
+def test_a_job_that_the_scheduler_says_it_has_taken_is_no_crash(sessions: Sessions) -> None:
+    """Its fragment may have had nobody to tell, and its node be idle again."""
+    names = add_fragments(sessions, FragmentState.LIVE, 2)
+    snapshot = Snapshot(time.time(), holes(*(f"on {name}" for name in names)), (), preempted=frozenset(names[:1]))
+    with sessions.begin() as session:
+        end_fragments(session, snapshot, 10.0)
+        assert [session.get_one(Fragment, name).cause for name in names] == ["preempted", "lost"]
+    assert crashes(sessions) == 1
+
+
+@pytest.mark.parametrize("heard", [True, False], ids=["heard of before", "never heard of"])
+def test_jobs_that_ended_while_no_service_listened_are_no_crashes(sessions: Sessions, heard: bool) -> None:
+    """Without a service fragments leave by themselves, and nobody is told how they ended."""
+    now = time.time()
+    names = add_fragments(sessions, FragmentState.LIVE, 8, launched_at=now - 100.0)
+    snapshot = Snapshot(now, holes(*(f"on {name}" for name in names)), ())
+    with sessions.begin() as session:
+        for name in names if heard else ():
+            body = FragmentReport(phase=Phase.TRAINING, sequence=1, pid=1, host="h").model_dump(mode="json")
+            session.add(Report(fragment_id=name, sequence=1, received_at=now - 50.0, body=body))
+        session.flush()
+        end_fragments(session, snapshot, 10.0, listening_since=now - 20.0)
+        assert {session.get_one(Fragment, name).cause for name in names} == {"lost"}
+    assert crashes(sessions) == 0
 
 
 @pytest.mark.parametrize(

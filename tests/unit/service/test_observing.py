@@ -14,7 +14,7 @@ from sqlalchemy import delete, select
 
 from oakum_service.control.observe import Observed, write_snapshot
 from oakum_service.db.engine import Sessions, open_engine, open_sessions
-from oakum_service.db.models import ForegroundStart, NodeInterval, SnapshotRecord
+from oakum_service.db.models import EventRecord, ForegroundStart, NodeInterval, SnapshotRecord
 from oakum_service.schedulers.port import JobStart, Node, Snapshot
 from oakum_service.states import NodeState
 
@@ -90,6 +90,17 @@ def test_the_same_nodes_again_are_the_same_snapshot(sessions: Sessions) -> None:
     same = Snapshot(20.0, (idle("n1"),), (), (JobStart("j1", 5.0, 1, 0.5),))
     numbers = observe(sessions, Snapshot(10.0, (idle("n1"),), ()), same, Snapshot(30.0, (down("n1"),), ()))
     assert numbers[0] == numbers[1] < numbers[2]
+
+
+def test_a_node_that_is_kept_free_says_for_whom(sessions: Sessions) -> None:
+    kept = Node("n1", NodeState.UNAVAILABLE, "10.0.0.1", job="123")
+    observe(sessions, Snapshot(10.0, (kept, down("n2")), ()))
+    with sessions.begin() as session:
+        told = session.execute(select(EventRecord.message).order_by(EventRecord.id)).scalars().all()
+    assert told == [
+        "n1 is kept free while the scheduler hands nodes to foreground job 123",
+        "n2 is not available",
+    ]
 
 
 def test_a_restart_does_not_break_an_interval_in_two(sessions: Sessions) -> None:

@@ -251,6 +251,8 @@ def test_that_a_task_has_ended_before_it_was_cancelled_is_no_news(
     site: Site, caplog: pytest.LogCaptureFixture, words: str, warned: bool
 ) -> None:
     launch(site, 3)
+    site.source.jobs = tuple(task(site, index, "RUNNING", nodes=f"n{index}") for index in range(3))
+    site.picture(lambda s: [job.node for job in s.own_jobs] == ["n0", "n1", "n2"])
     answer = f"echo 'scancel: error: Kill job error on job id 71_1: {words}' >&2; exit 1"
     (site.folder / "scancel").write_text(FAKE.format(folder=site.folder, answer=answer), encoding="utf-8")
     site.scheduler.cancel("f1")

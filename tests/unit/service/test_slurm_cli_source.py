@@ -64,9 +64,9 @@ class FakeSlurm:
 
     def _text(self, call: str) -> bytes:
         if call.startswith("squeue"):
-            mark = call.partition("--format=")[2].partition("|")[0]
-            assert call.endswith(f"--format={job_format(mark)}")
-            return f"{mark}|7|7|N/A|ada|main|RUNNING|normal|n2|(null)|1|5|6|7|train\n".encode()
+            mark = call.rpartition("|")[2]
+            assert call.endswith(f"--Format={job_format(mark)}")
+            return f"7|7|N/A|ada|main|RUNNING|normal|n2|(null)|1|5|6|7|N/A|None|train|{mark}\n".encode()
         return NODE_LINES if "nodes" in call else RESERVATION_LINES
 
 
@@ -76,7 +76,7 @@ def make(slurm: FakeSlurm, clock: Callable[[], float] = lambda: 1000.0, **settin
 
 def asked(slurm: FakeSlurm) -> list[str]:
     """What it was asked for, without formats and what comes before the first read."""
-    return [call.partition(" --format")[0] for call in slurm.calls[2:]]
+    return [call.partition(" --Format")[0] for call in slurm.calls[2:]]
 
 
 @pytest.mark.parametrize("parser", RELEASES)
@@ -98,7 +98,7 @@ def test_every_version_tells_the_same(parser: str) -> None:
             "auto",
             [
                 "scontrol --all --oneliner show nodes",
-                "squeue --all --noheader",
+                "squeue --all --states=all --noheader",
                 "scontrol --all --oneliner show reservations",
             ],
         ),
@@ -106,13 +106,21 @@ def test_every_version_tells_the_same(parser: str) -> None:
             "22.05.8",
             "v0.0.38",
             "json",
-            ["sinfo --all --json", "squeue --all --json", "scontrol --all --oneliner show reservations"],
+            [
+                "sinfo --all --json",
+                "squeue --all --states=all --json",
+                "scontrol --all --oneliner show reservations",
+            ],
         ),
         (
             "23.02.7",
             "v0.0.39",
             "auto",
-            ["scontrol --all show nodes --json", "squeue --all --json", "scontrol --all show reservations --json"],
+            [
+                "scontrol --all show nodes --json",
+                "squeue --all --states=all --json",
+                "scontrol --all show reservations --json",
+            ],
         ),
         (
             "24.11.5",
@@ -120,7 +128,7 @@ def test_every_version_tells_the_same(parser: str) -> None:
             "auto",
             [
                 "scontrol --all show nodes --json=v0.0.42",
-                "squeue --all --json=v0.0.42",
+                "squeue --all --states=all --json=v0.0.42",
                 "scontrol --all show reservations --json=v0.0.42",
             ],
         ),
@@ -165,7 +173,7 @@ def test_after_an_error_the_version_is_asked_again() -> None:
     slurm.failing.clear()
     slurm.release, slurm.parser = "25.11.0", "v0.0.44"
     assert source.read().version == "25.11.0"
-    assert slurm.calls[-1] == "squeue --all --json=v0.0.44"
+    assert slurm.calls[-1] == "squeue --all --states=all --json=v0.0.44"
 
 
 def test_commands_built_without_json_are_read_as_text() -> None:

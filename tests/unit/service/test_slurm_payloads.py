@@ -113,9 +113,31 @@ def test_a_completing_job_still_holds_its_nodes(parser: str) -> None:
 
 
 @every_parser
-@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL"])
+@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"])
 def test_a_job_that_has_ended_is_left_out(parser: str, state: str) -> None:
     assert read_job(parser, state, nodes="n1") is None
+
+
+@every_parser
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL"])
+def test_a_job_that_slurm_has_taken_is_told_though_it_has_ended(parser: str, state: str) -> None:
+    found = read_job(parser, state, nodes="n1")
+    assert found is not None
+    assert (found.states, found.nodes) == ((state,), "n1")
+
+
+@every_parser
+def test_a_job_that_went_when_it_was_preempted_is_told_though_it_has_ended(parser: str) -> None:
+    found = read_job(parser, "COMPLETED", nodes="n1", preempt_time=number(parser, 1_700_000_200, time=True))
+    assert found is not None
+    assert (found.states, found.preempted_at) == (("COMPLETED",), 1_700_000_200.0)
+
+
+@every_parser
+def test_a_pending_job_says_why(parser: str) -> None:
+    found = read_job(parser, "PENDING", state_reason="Dependency")
+    assert found is not None
+    assert found.reason == "Dependency"
 
 
 @every_parser

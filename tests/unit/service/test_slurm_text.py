@@ -39,9 +39,11 @@ def line(**fields: str) -> str:
         "submit": "1795283016",
         "start": "1795283020",
         "end": "1795283616",
+        "preempted": "N/A",
+        "reason": "None",
         "name": "train",
     } | fields
-    return "|".join([MARK, *told.values()]) + "\n"
+    return "|".join([*told.values(), MARK]) + "\n"
 
 
 def read(*lines: str) -> tuple[SlurmJob, ...]:
@@ -66,6 +68,7 @@ def test_a_running_job_is_read_whole() -> None:
             submitted_at=1795283016.0,
             start_at=1795283020.0,
             end_at=1795283616.0,
+            reason="None",
         ),
     )
 
@@ -91,13 +94,23 @@ def test_jobs_that_have_ended_are_left_out_and_completing_ones_are_not() -> None
     assert [job.states for job in read(line(state="COMPLETED"), line(state="COMPLETING"))] == [("COMPLETING",)]
 
 
+def test_jobs_that_slurm_has_taken_are_told_though_they_have_ended() -> None:
+    at = "1795283500"
+    found = read(line(state="PREEMPTED"), line(state="NODE_FAIL"), line(state="COMPLETED", preempted=at))
+    assert [(job.states[0], job.preempted_at, job.nodes) for job in found] == [
+        ("PREEMPTED", None, "n3"),
+        ("NODE_FAIL", None, "n3"),
+        ("COMPLETED", 1795283500.0, "n3"),
+    ]
+
+
 @pytest.mark.parametrize(
     "name",
     [
         "a|b|c",
         "two\nlines",
-        "oakum-1|4|4|N/A|root|main|RUNNING|x|n9|(null)|1|0|0|0|forged",
-        "\n4|4|N/A|root|main|PENDING|x||(null)|1|0|0|0|forged",
+        "train|oakum-1\n4|4|N/A|root|main|RUNNING|x|n9|(null)|1|0|0|0|N/A|None|forged",
+        "\n4|4|N/A|root|main|PENDING|x||(null)|1|0|0|0|N/A|None|forged",
         "",
         "|",
     ],
@@ -109,8 +122,8 @@ def test_a_name_is_never_taken_for_anything_else(name: str) -> None:
 
 def test_marks_cannot_be_guessed() -> None:
     assert text.new_mark() != text.new_mark()
-    assert text.job_format(MARK).startswith(f"{MARK}|%A|")
-    assert text.job_format(MARK).endswith("|%j")
+    assert text.job_format(MARK).startswith("JobID:0|,ArrayJobID:0|,")
+    assert text.job_format(MARK).endswith(f",Name:0|{MARK}")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +144,12 @@ def test_an_unreadable_job_is_named(fields: dict[str, str], said: str) -> None:
 
 
 def test_a_torn_line_is_an_error() -> None:
-    with pytest.raises(PayloadError, match="expected 14 fields"):
+    with pytest.raises(PayloadError, match="expected 16 fields"):
+        read(line()[:20] + f"|{MARK}\n", line())
+
+
+def test_a_torn_end_is_an_error() -> None:
+    with pytest.raises(PayloadError, match="after the last job"):
         read(line(), line()[:40])
 
 

@@ -17,6 +17,9 @@ from oakum_service.schedulers.slurm.versions import Dialect, SlurmVersion, choos
 
 _NO_JSON = re.compile(r"json|serializ|data_parser|unrecognized option|invalid option", re.IGNORECASE)
 
+_EVERY_JOB = ("--all", "--states=all")
+"""Those that have ended, too: slurmctld sends them in any case, and among them are those that it has preempted."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -88,9 +91,9 @@ class CliSource:
 
     def _jobs(self, dialect: Dialect) -> tuple[SlurmJob, ...]:
         if dialect.json:
-            return payloads.read_jobs(*self._ask(dialect, "squeue", "--all", dialect.json_option)).values
+            return payloads.read_jobs(*self._ask(dialect, "squeue", *_EVERY_JOB, dialect.json_option)).values
         mark = text.new_mark()
-        output, _ = self._ask(dialect, "squeue", "--all", "--noheader", f"--format={text.job_format(mark)}")
+        output, _ = self._ask(dialect, "squeue", *_EVERY_JOB, "--noheader", f"--Format={text.job_format(mark)}")
         return text.read_jobs(output, mark, Origin("`squeue`", dialect.name))
 
     def _read_reservations(self, dialect: Dialect) -> tuple[SlurmReservation, ...]:

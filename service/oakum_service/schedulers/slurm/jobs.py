@@ -32,6 +32,7 @@ _ENDED = frozenset(
         "TIMEOUT",
     }
 )
+_NODE_GONE = frozenset({"BOOT_FAIL", "NODE_FAIL"})
 _BASES = _HOLDING | _ENDED | {"PENDING"}
 _BASE_OF_FLAG = {
     "CONFIGURING": "RUNNING",
@@ -67,14 +68,16 @@ class WireJob(msgspec.Struct, gc=False):
     array_task_id: Number
     time_limit: Number | msgspec.UnsetType = msgspec.UNSET
     preempt_time: Number = None
+    state_reason: Text = None
     scheduled_nodes: Text | msgspec.UnsetType = msgspec.UNSET
     """Not told before 23.02."""
 
 
 def to_job(wire: WireJob) -> SlurmJob | None:
-    """None for one that has ended and holds no node any more. Raises `FieldError`."""
+    """None for one that has ended and holds no node any more, unless it was taken. Raises `FieldError`."""
     states = job_states([wire.job_state] if isinstance(wire.job_state, str) else wire.job_state)
-    if has_ended(states):
+    preempted_at = moment("preempt_time", wire.preempt_time)
+    if has_ended(states) and not was_taken(states, preempted_at):
         return None
     num_nodes = count("node_count", wire.node_count)
     start_at = moment("start_time", wire.start_time)
@@ -94,7 +97,8 @@ def to_job(wire: WireJob) -> SlurmJob | None:
         submitted_at=moment("submit_time", wire.submit_time),
         start_at=start_at,
         end_at=end_at,
-        preempted_at=moment("preempt_time", wire.preempt_time),
+        preempted_at=preempted_at,
+        reason=wire.state_reason or "",
         array_job_id=_id("array_job_id", wire.array_job_id) or None,
         array_task_id=_id("array_task_id", wire.array_task_id),
     )
@@ -114,6 +118,19 @@ def job_states(given: list[str]) -> tuple[str, ...]:
 def has_ended(states: tuple[str, ...]) -> bool:
     """Whether the job is over and its nodes are free. A state that we do not know is not."""
     return states[0] in _ENDED and "COMPLETING" not in states
+
+
+def was_taken(states: tuple[str, ...], preempted_at: float | None) -> bool:
+    """Whether Slurm has ended the job of its own accord, or told it to go: preempted, or with its node."""
+    return was_preempted(states, preempted_at) or states[0] in _NODE_GONE
+
+
+def was_preempted(states: tuple[str, ...], preempted_at: float | None) -> bool:
+    """Whether the job had to go, or has to, for another's sake.
+
+    One that goes within its grace ends as COMPLETED or FAILED; that it was preempted still stands beside it.
+    """
+    return preempted_at is not None or states[0] == "PREEMPTED"
 
 
 def allocated(states: tuple[str, ...], nodes: str, num_nodes: int) -> str:

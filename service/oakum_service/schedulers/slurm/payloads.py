@@ -89,7 +89,7 @@ def read_nodes(body: bytes, origin: Origin) -> Reading[SlurmNode]:
 
 
 def read_jobs(body: bytes, origin: Origin) -> Reading[SlurmJob]:
-    """The jobs that have not ended. Raises `PayloadError`."""
+    """The jobs that have not ended, and those that were taken. Raises `PayloadError`."""
     return _read(_JOBS, body, origin)
 
 

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import ArrayBook
 from oakum_service.schedulers.slurm.cancellation import cancel_jobs
 from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.handover import find_hand_over, in_the_way
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.pace import MOST_STRETCH, Pace
 from oakum_service.schedulers.slurm.pushed_source import PushedSource
@@ -31,6 +32,7 @@ from oakum_service.schedulers.slurm.snapshot import (
     OwnTask,
     is_live,
     own_tasks,
+    taken_fragments,
     to_snapshot,
     unfold,
 )
@@ -62,12 +64,15 @@ class SlurmScheduler:
         source: StateSource,
         commands: SlurmCommands,
         grace_s: float,
+        hand_over_s: float,
     ) -> None:
+        """`hand_over_s`: for so long Slurm preempts nothing more for a job that it has preempted others for."""
         self.grace_s = grace_s
         # Slurm refuses, or keeps waiting, what an old picture was wrong about: age costs time, not nodes.
         self.max_age_s = (MOST_STRETCH + 1) * settings.poll_floor_s + settings.command_timeout_s
         self.array_from = settings.array_from
         self.array_most = _MOST_TASKS
+        self._hand_over_s = hand_over_s
         self._settings = settings
         fragments_dir = data_dir.resolve() / "fragments"
         self._submitter = Submitter(settings, instance, commands, fragments_dir, grace_s)
@@ -164,9 +169,8 @@ class SlurmScheduler:
     def cancel(self, fragment: str) -> None:
         """Have the job end: soon, by this adapter's thread, and again if it is still there much later."""
         with self._changed:
-            if time.time() - self._cancelled.get(fragment, 0.0) > _CANCEL_AGAIN_S:
-                self._to_cancel.add(fragment)
-                self._changed.notify_all()
+            self._to_cancel |= self._not_yet_cancelled([fragment])
+            self._changed.notify_all()
 
     def on_hook(self, event: HookEvent) -> None:
         """Believe at once that nodes are taken; read the state soon."""
@@ -266,7 +270,11 @@ class SlurmScheduler:
         """Make a reading the newest picture."""
         arrays = self._arrays.look_up(self._array_tasks(state))
         own = own_tasks(state.jobs, self._instance, arrays)
-        snapshot = to_snapshot(state, self._instance, self._policy, own)
+        hand_over = find_hand_over(state, self._instance, self._hand_over_s)
+        snapshot = replace(
+            to_snapshot(state, self._instance, self._policy, own, hand_over.wanted),
+            preempted=taken_fragments(state.jobs, self._instance, arrays),
+        )
         with self._changed:
             self._snapshot, self._error = snapshot, None
             self._job_ids = {fragment: task.id for fragment, task in own.items()}
@@ -278,9 +286,9 @@ class SlurmScheduler:
             }
             self._told = {node: told for node, told in self._told.items() if self._is_news(told[0])}
             self._cancelled = {f: at for f, at in self._cancelled.items() if f in self._job_ids}
-            overdue = self._overdue(own, state.taken_at)
-            self._to_cancel |= overdue
-            self._withdrawn.extend(overdue)
+            withdrawn = self._overdue(own, state.taken_at) | self._not_yet_cancelled(in_the_way(own, hand_over))
+            self._to_cancel |= withdrawn
+            self._withdrawn.extend(withdrawn)
             self._note_starts(state)
             # The head node's epilog runs beside those of the nodes, which complete a little later.
             self._clearing &= any("COMPLETING" in node.states for node in state.nodes)
@@ -294,14 +302,17 @@ class SlurmScheduler:
 
     def _overdue(self, own: Mapping[str, OwnTask], now: float) -> set[str]:
         """Our jobs that wait for a node which somebody else got."""
-        return {
+        return self._not_yet_cancelled(
             fragment
             for fragment, task in own.items()
             if task.waits
             and task.job.submitted_at is not None
             and now - task.job.submitted_at > self._settings.pending_limit_s
-            and time.time() - self._cancelled.get(fragment, 0.0) > _CANCEL_AGAIN_S
-        }
+        )
+
+    def _not_yet_cancelled(self, fragments: Iterable[str]) -> set[str]:
+        now = time.time()
+        return {one for one in fragments if now - self._cancelled.get(one, 0.0) > _CANCEL_AGAIN_S}
 
     def _note_starts(self, state: SlurmState) -> None:
         """Foreground jobs that run and did not at the last reading; how long they waited is for others to tell."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
@@ -17,6 +17,7 @@ from ClusterShell.NodeSet import NodeSet, NodeSetException
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import Node, OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import Array
+from oakum_service.schedulers.slurm.jobs import was_taken
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
 
@@ -87,6 +88,11 @@ def is_live(job: SlurmJob) -> bool:
     return job.states[0] in _LIVE and "COMPLETING" not in job.states
 
 
+def is_holding(job: SlurmJob) -> bool:
+    """Whether a job is on its nodes, or still completing there."""
+    return bool(job.nodes) and (job.states[0] in _ON_NODES or "COMPLETING" in job.states)
+
+
 def own_tasks(
     jobs: Iterable[SlurmJob], instance: Instance, arrays: Mapping[str, Array] = MappingProxyType({})
 ) -> dict[str, OwnTask]:
@@ -110,6 +116,18 @@ def own_tasks(
     return waiting | own
 
 
+def taken_fragments(
+    jobs: Iterable[SlurmJob], instance: Instance, arrays: Mapping[str, Array] = MappingProxyType({})
+) -> frozenset[str]:
+    """Fragments whose jobs Slurm has ended of its own accord, or told to go."""
+    taken = [job for job in jobs if was_taken(job.states, job.preempted_at)]
+    return frozenset(
+        intent if job.array_task_id is None else _fragment_of_task(intent, job.array_task_id, arrays.get(intent))
+        for job in taken
+        if (intent := instance.intent_of(job)) is not None
+    )
+
+
 def _fragment_of_task(name: str, index: int, array: Array | None) -> str:
     known = array is not None and index < len(array.fragments)
     return array.fragments[index] if array is not None and known else f"{name}_{index}"
@@ -126,10 +144,16 @@ def _waiting_tasks(job: SlurmJob, name: str, array: Array | None) -> dict[str, O
     }
 
 
-def to_snapshot(state: SlurmState, instance: Instance, policy: HolePolicy, own: Mapping[str, OwnTask]) -> Snapshot:
+def to_snapshot(
+    state: SlurmState,
+    instance: Instance,
+    policy: HolePolicy,
+    own: Mapping[str, OwnTask],
+    wanted: Mapping[str, SlurmJob] = MappingProxyType({}),
+) -> Snapshot:
     """The port's view of the nodes of our partition; `own` are the `own_tasks` of the state.
 
-    Raises `SchedulerError` for unreadable node lists.
+    `wanted`: node -> a pending job that it is kept free for. Raises `SchedulerError` for unreadable node lists.
     """
     foreign = [job for job in state.jobs if instance.intent_of(job) is None]
     holders = _holders(foreign)
@@ -140,7 +164,13 @@ def to_snapshot(state: SlurmState, instance: Instance, policy: HolePolicy, own: 
         for node in state.nodes
         if policy.partition in node.partitions
     )
-    return Snapshot(state.taken_at, nodes, tuple(_own_jobs(own)))
+    free = {node.name for node in nodes if node.state is NodeState.HOLE and node.name not in ours}
+    kept = tuple(_kept_for(wanted[n.name], n) if n.name in free and n.name in wanted else n for n in nodes)
+    return Snapshot(state.taken_at, kept, tuple(_own_jobs(own)))
+
+
+def _kept_for(job: SlurmJob, node: Node) -> Node:
+    return replace(node, state=NodeState.UNAVAILABLE, job=str(job.id), announced_at=None)
 
 
 def _own_jobs(own: Mapping[str, OwnTask]) -> Iterator[OwnJob]:
@@ -151,12 +181,7 @@ def _own_jobs(own: Mapping[str, OwnTask]) -> Iterator[OwnJob]:
 
 def _holders(jobs: Iterable[SlurmJob]) -> dict[str, SlurmJob]:
     """Node -> a job that is on it, or still completing there."""
-    return {
-        node: job
-        for job in jobs
-        if job.nodes and (job.states[0] in _ON_NODES or "COMPLETING" in job.states)
-        for node in unfold(job.nodes)
-    }
+    return {node: job for job in jobs if is_holding(job) for node in unfold(job.nodes)}
 
 
 def _announced(state: SlurmState, foreign: Iterable[SlurmJob]) -> dict[str, float]:

@@ -27,7 +27,10 @@ class SlurmNode(msgspec.Struct, frozen=True, gc=False):
 
 
 class SlurmJob(msgspec.Struct, frozen=True, gc=False):
-    """One job that is pending, running or completing; a task of an array is a job of its own once it starts."""
+    """One job that is pending, running or completing, or that Slurm has ended of its own accord (`was_taken`).
+
+    A task of an array is a job of its own once it starts.
+    """
 
     id: int
     name: str
@@ -48,6 +51,9 @@ class SlurmJob(msgspec.Struct, frozen=True, gc=False):
     end_at: float | None = None
     """When its time limit ends it."""
     preempted_at: float | None = None
+    """When Slurm told it to go for another job's sake, or ended it at once."""
+    reason: str = ""
+    """Why it is pending: `Resources`, `Dependency`, ..."""
     array_job_id: int | None = None
     array_task_id: int | None = None
 

@@ -19,6 +19,7 @@ from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import Node, Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.snapshot import Instance
+from oakum_service.states import NodeState
 from oakum_worker.errors import LaunchError
 from oakum_worker.launch import SlurmJobOptions, submit_slurm, submit_slurm_array
 from oakum_worker.protocol import FragmentConfig
@@ -81,6 +82,9 @@ class Submitter:
         node = snapshot.node(config.node)
         if node is None:
             raise SchedulerError(f"{config.node} is not a node of partition {self._settings.partition}")
+        if node.state is not NodeState.HOLE:
+            wanted = "" if node.job is None else f": Slurm has it, or keeps it, for job {node.job}"
+            raise SchedulerError(f"{node.name} is not idle any more{wanted}")
         return node
 
     def _time_limit_min(self, node: Node) -> int:

@@ -1,7 +1,7 @@
 """Slurm's format strings, for versions whose JSON is missing or leaves out too much.
 
 Every time is asked for in Unix seconds. A job's name is the user's: it may hold separators and whole lines, so it
-comes last, and each job begins with a mark that nobody could have put into a name.
+comes last, and each job ends with a mark that nobody could have put into a name.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from typing import TypeVar
 
 from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.fields import FieldError, words
-from oakum_service.schedulers.slurm.jobs import allocated, has_ended, job_states
+from oakum_service.schedulers.slurm.jobs import allocated, has_ended, job_states, was_taken
 from oakum_service.schedulers.slurm.nodes import gres, node_states
 from oakum_service.schedulers.slurm.payloads import Origin, no_nodes
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation
 
 _JOB_FIELDS = {
-    "id": "%A",
-    "array_job_id": "%F",
-    "array_task_id": "%K",
-    "user": "%u",
-    "partition": "%P",
-    "state": "%T",
-    "qos": "%q",
-    "nodes": "%N",
-    "planned_nodes": "%Y",
-    "num_nodes": "%D",
-    "submitted_at": "%V",
-    "start_at": "%S",
-    "end_at": "%e",
-    "name": "%j",
+    "id": "JobID",
+    "array_job_id": "ArrayJobID",
+    "array_task_id": "ArrayTaskID",
+    "user": "UserName",
+    "partition": "Partition",
+    "state": "State",
+    "qos": "QOS",
+    "nodes": "NodeList",
+    "planned_nodes": "SchedNodes",
+    "num_nodes": "NumNodes",
+    "submitted_at": "SubmitTime",
+    "start_at": "StartTime",
+    "end_at": "EndTime",
+    "preempted_at": "PreemptTime",
+    "reason": "Reason",
+    "name": "Name",
 }
 _NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown", "n/a"})
 _ENDLESS = frozenset({"NONE", "UNLIMITED", "INFINITE"})
@@ -46,20 +48,21 @@ Value = TypeVar("Value")
 
 
 def new_mark() -> str:
-    """Begins each job's line; another one for each call, since a user can see the ones before."""
+    """Ends each job's lines; another one for each call, since a user can see the ones before."""
     return f"oakum-{secrets.token_hex(8)}"
 
 
 def job_format(mark: str) -> str:
-    """For `squeue --format`."""
-    return "|".join([mark, *_JOB_FIELDS.values()])
+    """For `squeue --Format`: each field as wide as it is (0), and what follows it."""
+    *fields, name = _JOB_FIELDS.values()
+    return ",".join([*(f"{field}:0|" for field in fields), f"{name}:0|{mark}"])
 
 
 def read_jobs(output: bytes, mark: str, origin: Origin) -> tuple[SlurmJob, ...]:
-    """The jobs that have not ended. When a job was preempted is not told. Raises `PayloadError`."""
-    before, *records = output.decode(errors="replace").split(f"{mark}|")
-    if before.strip():
-        raise PayloadError(f"{origin} answered {before[:80]!r} before the first job")
+    """The jobs that have not ended, and those that were taken. Raises `PayloadError`."""
+    *records, after = output.decode(errors="replace").split(f"|{mark}\n")
+    if after.strip():
+        raise PayloadError(f"{origin} answered {after[:80]!r} after the last job")
     jobs = (_one("job", record.split("|", 1)[0], record, _job, origin) for record in records)
     return tuple(job for job in jobs if job is not None)
 
@@ -108,12 +111,13 @@ def _label(line: str) -> str:
 
 
 def _job(record: str) -> SlurmJob | None:
-    values = record.removesuffix("\n").split("|", len(_JOB_FIELDS) - 1)
+    values = record.split("|", len(_JOB_FIELDS) - 1)
     if len(values) != len(_JOB_FIELDS):
         raise FieldError("line", record, f"{len(_JOB_FIELDS)} fields: {', '.join(_JOB_FIELDS)}")
     told = dict(zip(_JOB_FIELDS, values, strict=True))
     states = job_states([told["state"]])
-    if has_ended(states):
+    preempted_at = _moment("preempted_at", told["preempted_at"])
+    if has_ended(states) and not was_taken(states, preempted_at):
         return None
     num_nodes = _whole("num_nodes", told["num_nodes"])
     task = told["array_task_id"]
@@ -130,6 +134,8 @@ def _job(record: str) -> SlurmJob | None:
         submitted_at=_moment("submitted_at", told["submitted_at"]),
         start_at=_moment("start_at", told["start_at"]),
         end_at=math.inf if told["end_at"] in _ENDLESS else _moment("end_at", told["end_at"]),
+        preempted_at=preempted_at,
+        reason=told["reason"],
         array_job_id=None if task in _NOTHING else _whole("array_job_id", told["array_job_id"]),
         array_task_id=int(task) if task.isdecimal() else None,
     )
