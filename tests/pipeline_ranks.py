@@ -34,7 +34,7 @@ from oakum_worker.sample_randomness import SampleRandomness
 
 torch.set_num_threads(1)
 
-DEADLINE_S = 60.0
+DEADLINE_S = 30.0
 NUM_WORDS, LENGTH, WIDTH = 11, 6, 16
 R = TypeVar("R")
 _BUILDING = threading.Lock()  # threads share torch's generator
