@@ -90,7 +90,7 @@ def test_nodes_that_other_services_and_users_lost_are_no_concern_of_ours() -> No
 def test_a_node_counts_as_taken_from_the_preemption_on_for_as_long_as_slurm_preempts_no_more(
     job: SlurmJob, expected: set[str]
 ) -> None:
-    assert kept(job, waiting()) == expected
+    assert kept(job, waiting(submitted_at=NOW - 60.0)) == expected
 
 
 @pytest.mark.parametrize(
