@@ -48,6 +48,11 @@ class Operation:
     """Their numbers within the replica's share: one, or two consecutive ones where a forward pass or its message
     takes two at once (forward doubling); none for SYNC."""
 
+    def __str__(self) -> str:
+        numbers = " and ".join(str(number) for number in self.micro_batches)
+        of = f" of micro-batch {numbers}" if numbers else ""
+        return f"{self.kind.name}{of} on stage {self.stage} of pipe {self.pipe}"
+
 
 def received(send: Operation) -> Operation:
     """The receive at the other end of a send."""

@@ -1,13 +1,13 @@
-"""Schedules by name.
+"""Schedules by name, of D workers and N micro-batches.
 
-| name | stages on a worker | bubble ratio with B = F | activations of a worker |
+| name | stages on a worker | bubble ratio | micro-batches that a worker holds at once |
 |---|---|---|---|
 | gpipe | 1 | (D-1)/(N+D-1) | N |
 | 1f1b | 1 | (D-1)/(N+D-1) | 1 to D |
-| interleaved | v | about (D-1)/(vN+D-1) | up to about D + (D-1)/v, of a vth of the layers each |
-| zero-bubble | v | less: weight gradients fill the bubbles | D |
-| zero-bubble-v | 2, the last stage on worker 0 | about none for N >= 2D - 1 | D |
-| chimera | 2f, one of each pipe | (D-2f)/(2fN+D-2f) | D-D/2f+1 to D |
+| interleaved | v, each 1/v as large | (D-1)/(vN+D-1) | up to (v+1)D - 1 of such |
+| zero-bubble | v | (D-1)/(3vN+D-1) for B = 2F | vD of such |
+| zero-bubble-v | 2, the first and the last on worker 0 | the same from N = 2D - 1 on | 2D of such |
+| chimera | 2f, one of each pipe | (D-2f)/(2fN+D-2f) for B = F | D-D/2f+1 to D |
 """
 
 from __future__ import annotations

@@ -43,15 +43,8 @@ def validate(schedule: Schedule) -> None:
     _check_run(schedule)
 
 
-def describe(operation: Operation) -> str:
-    """An operation in words."""
-    numbers = " and ".join(str(number) for number in operation.micro_batches)
-    of = f" of micro-batch {numbers}" if numbers else ""
-    return f"{operation.kind.name}{of} on stage {operation.stage} of pipe {operation.pipe}"
-
-
 def _error(schedule: Schedule, worker: int, operation: Operation, what: str) -> ScheduleError:
-    return ScheduleError(f"schedule {schedule.name!r}: worker {worker}: {describe(operation)}: {what}")
+    return ScheduleError(f"schedule {schedule.name!r}: worker {worker}: {operation}: {what}")
 
 
 def _check_placement(schedule: Schedule) -> None:
@@ -187,7 +180,7 @@ def _check_ended(schedule: Schedule, stuck: list[tuple[int, Operation]]) -> None
         if operation not in sent:
             raise _error(schedule, worker, operation, "waits for ever: its message is never sent")
     for worker, operation in stuck:
-        circle = ", ".join(f"worker {other} at {describe(waiting)}" for other, waiting in stuck if other != worker)
+        circle = ", ".join(f"worker {other} at {waiting}" for other, waiting in stuck if other != worker)
         raise _error(schedule, worker, operation, f"waits for ever, as do {circle}")
 
 
@@ -219,9 +212,7 @@ class _Run:
                 return False
             message = mail[sender, self.worker].popleft()
             if received(message) != operation:
-                what = (
-                    f"the next message of worker {sender} is {describe(message)}: receive in the order of sending"
-                )
+                what = f"the next message of worker {sender} is {message}: receive in the order of sending"
                 raise _error(self._schedule, self.worker, operation, what)
             self._results |= self._made_by(message)
         elif operation.kind in COMPUTATIONS:
