@@ -22,6 +22,7 @@ _COMMAND_MODULES = (
     "hooks",
     "collect",
     "check",
+    "profile",
 )
 
 

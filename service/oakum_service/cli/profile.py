@@ -1,0 +1,153 @@
+"""`oakum profile`: what a way of training would cost, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from oakum_service.cli.app import TRAINERS, CommandError, app, example
+from oakum_service.cli.output import console
+from oakum_service.cli.output_file import OutputFile
+
+if TYPE_CHECKING:
+    from oakum_worker.parallel.pipeline.operations import Schedule
+    from oakum_worker.parallel.pipeline.simulation import Simulation
+
+profile_app = typer.Typer(no_args_is_help=True, help="Look what a way of training costs, before it is used.")
+app.add_typer(profile_app, name="profile", rich_help_panel=TRAINERS)
+
+_STAGES_PER_WORKER = {"interleaved": 2, "zero-bubble-v": 2}
+
+
+@profile_app.command(
+    "pipeline",
+    epilog=example(
+        "oakum profile pipeline --stages 4 --micro-batches 8 --schedule chimera --draw",
+        "oakum profile pipeline --stages 8 --micro-batches 16 --schedule 1f1b --svg schedule.svg",
+    ),
+)
+def pipeline(
+    stages: Annotated[int, typer.Option(min=1, help="Parts that the model is cut into.", show_default=False)],
+    micro_batches: Annotated[
+        int, typer.Option(min=1, help="Parts of a replica's share of the batch.", show_default=False)
+    ],
+    schedule: Annotated[
+        Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "chimera"],
+        typer.Option(help="Which schedule. Interleaved and zero-bubble ones need torch."),
+    ] = "1f1b",
+    scheme: Annotated[
+        Literal["auto", "concatenation", "forward-doubling", "backward-halving"],
+        typer.Option(help="What Chimera does with more micro-batches than stages."),
+    ] = "auto",
+    pipes: Annotated[int, typer.Option(min=2, help="Ways through the workers that Chimera has.")] = 2,
+    stages_per_worker: Annotated[
+        int | None, typer.Option(min=1, help="Of interleaved and zero-bubble schedules.", show_default="1 or 2")
+    ] = None,
+    backward: Annotated[
+        float, typer.Option(min=0.1, help="How long a backward pass takes; a forward pass takes 1.")
+    ] = 2.0,
+    draw: Annotated[bool, typer.Option("--draw", help="Draw the schedule as text.")] = False,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture of the schedule.")] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show how long workers idle in a pipeline schedule, and how many micro-batches they hold."""
+    from oakum_worker.errors import ScheduleError
+    from oakum_worker.parallel.pipeline.drawing import draw_svg, draw_text
+    from oakum_worker.parallel.pipeline.schedules import build
+    from oakum_worker.parallel.pipeline.simulation import simulate
+    from oakum_worker.parallel.pipeline.validation import validate
+
+    picture = OutputFile(svg, "--svg") if svg else None
+    per_worker = stages_per_worker or _STAGES_PER_WORKER.get(schedule, 1)
+    if stages % per_worker:
+        raise CommandError(
+            f"{stages} stages cannot be dealt out {per_worker} to a worker: give a multiple of that"
+        )
+    try:
+        built = build(
+            schedule,
+            num_workers=stages // per_worker,
+            num_micro_batches=micro_batches,
+            stages_per_worker=per_worker if schedule != "chimera" else None,
+            num_pipes=pipes,
+            scheme=scheme,
+            backward=backward,
+        )
+        validate(built)
+    except ScheduleError as error:
+        raise CommandError(str(error)) from error
+    simulation = simulate(built, forward=1.0, backward=backward)
+    facts = _facts(built, simulation, backward, per_worker)
+    if picture is not None:
+        picture.write([draw_svg(built, simulation)])
+    if json_output:
+        typer.echo(json.dumps(facts | {"workers": _operations(simulation)}, indent=2))
+        return
+    screen = console()
+    if draw:
+        screen.print(draw_text(built, simulation), soft_wrap=True)
+        screen.print()
+    _print_facts(facts)
+
+
+def _facts(built: Schedule, simulation: Simulation, backward: float, per_worker: int) -> dict[str, Any]:
+    from oakum_worker.parallel.pipeline.formulas import bubble_formula
+
+    doubled = any(len(operation.micro_batches) == 2 for order in built.operations for operation in order)
+    formula = None
+    if backward in (1, 2):
+        formula = bubble_formula(
+            built.name,
+            built.num_workers,
+            built.num_micro_batches,
+            stages_per_worker=per_worker,
+            num_pipes=built.num_pipes,
+            backward=1 if backward == 1 else 2,
+        )
+    return {
+        "schedule": built.name,
+        "num_stages": built.num_stages,
+        "num_workers": built.num_workers,
+        "num_pipes": built.num_pipes,
+        "num_micro_batches": built.num_micro_batches,
+        "doubled_forwards": doubled,
+        "backward": backward,
+        "makespan": simulation.makespan,
+        "bubble_ratio": simulation.bubble_ratio,
+        "formula": {"text": formula.text, "value": formula.value} if formula else None,
+        "peak_activations": list(simulation.peak_activations),
+    }
+
+
+def _operations(simulation: Simulation) -> list[list[dict[str, Any]]]:
+    return [
+        [
+            {
+                "kind": span.operation.kind.name.lower(),
+                "stage": span.operation.stage,
+                "pipe": span.operation.pipe,
+                "micro_batches": span.operation.micro_batches,
+                "start": span.start,
+                "end": span.end,
+            }
+            for span in worker
+        ]
+        for worker in simulation.spans
+    ]
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    formula, held = facts["formula"], facts["peak_activations"]
+    pipes = f" in {facts['num_pipes']} pipes" if facts["num_pipes"] > 1 else ""
+    passes = ", forward passes of two micro-batches" if facts["doubled_forwards"] else ""
+    told = f"  ({formula['text']} = {100 * formula['value']:.1f} %)" if formula else ""
+    typer.echo(
+        f"{facts['schedule']}: {facts['num_micro_batches']} micro-batches through {facts['num_stages']} stages on "
+        f"{facts['num_workers']} workers{pipes}{passes}"
+    )
+    typer.echo(f"makespan     {facts['makespan']:g} forward passes; a backward pass takes {facts['backward']:g}")
+    typer.echo(f"bubbles      {100 * facts['bubble_ratio']:.1f} %{told}")
+    typer.echo(f"activations  {' '.join(f'{number:g}' for number in held)} micro-batches at most, by worker")
