@@ -1,18 +1,13 @@
-"""Small models as chains of layers, and the ranks of a pipeline as threads or processes of a test."""
+"""Small models as chains of layers, and the ranks of a pipeline as threads of a test."""
 
 from __future__ import annotations
 
-import multiprocessing as mp
-import os
 import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 import torch
@@ -294,51 +289,12 @@ def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R]) ->
     store = dist.HashStore()
 
     def as_rank(rank: int) -> R:
-        return function(rank, StoreSubgroups(store, rank, timedelta(seconds=DEADLINE_S)))
+        return function(rank, meeting_at(store, rank))
 
     with ThreadPoolExecutor(world_size) as threads:
         return list(threads.map(as_rank, range(world_size)))
 
 
-def _main(function: Callable[..., Any], arguments: tuple[Any, ...], port: int, rank: int, line: Any) -> None:
-    torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    try:
-        store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-        line.send(function(*arguments, rank, StoreSubgroups(store, rank, timedelta(seconds=DEADLINE_S))))
-    except Exception:
-        line.send(traceback.format_exc())
-    line.close()
-    os._exit(0)  # without torch's teardown, which may wait for peers that are gone
-
-
-def in_processes(world_size: int, function: Callable[..., R], *arguments: Any) -> list[R | str | None]:
-    """What `function(*arguments, rank, subgroups)` returns on each rank of a generation of processes.
-
-    Of one that raised its traceback, and of one that was killed None.
-    """
-    context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["pipeline_ranks"])
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    lines, processes = [], []
-    for rank in range(world_size):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_main, args=(function, arguments, store.port, rank, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        lines.append(ours)
-        processes.append(process)
-    try:
-        return [_answer(line, time.monotonic() + DEADLINE_S) for line in lines]
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-
-
-def _answer(line: Any, deadline_s: float) -> Any:
-    assert wait([line], timeout=max(deadline_s - time.monotonic(), 0)), "a process did not answer"
-    try:
-        return line.recv()
-    except (EOFError, ConnectionResetError):
-        return None
+def meeting_at(store: dist.Store, rank: int, name: str = "") -> StoreSubgroups:
+    """Subgroups of one of the generations that meet at the store."""
+    return StoreSubgroups(dist.PrefixStore(name, store), rank, timedelta(seconds=DEADLINE_S))
