@@ -85,7 +85,8 @@ class Processes:
     ) -> None:
         """Each calls `function(*arguments, rank, store)`, and `on_word()` in a thread when it is told."""
         context = mp.get_context("forkserver")
-        context.set_forkserver_preload(["pipeline_processes"])
+        # It does not have this process's `sys.path`, and passes over what it cannot import.
+        context.set_forkserver_preload(["torch.distributed.pipelining", "oakum_worker.trainer"])
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._lines: list[Connection] = []
         self._processes: list[Any] = []
