@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
+from torch.utils.data import Dataset
 
 from oakum_worker.chain import Chain
 from oakum_worker.task import Task
 from oakum_worker.trainer import TrainingLoop
+from pipeline_ranks import build_transformer, sentences
 from sharded_ranks import Act, Outcome, Script, play
-from training_ranks import Points, build_spec
+from training_ranks import NUM_SAMPLES, Points, build_spec
 
 STEPS = 14
 """Of two epochs of 53 samples in batches of 8: the last batch of an epoch has 5."""
@@ -83,10 +86,28 @@ def spec(schedule: str, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def undisturbed() -> dict[int, Any]:
+def undisturbed(task: Callable[[], Task] = build_deep_task) -> dict[int, Any]:
     """Losses of plain training of the same task in one process."""
-    loop = TrainingLoop(build_deep_task(), build_spec(clip_grad_norm=0.5))
+    loop = TrainingLoop(task(), build_spec(clip_grad_norm=0.5))
     return {step: pytest.approx(loop.step().loss, rel=1e-9) for step in range(1, STEPS + 1)}
+
+
+class Sentences(Dataset):
+    """53 sentences."""
+
+    def __len__(self) -> int:
+        return NUM_SAMPLES
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return sentences(NUM_SAMPLES)[index]
+
+
+def build_transformer_task() -> Task:
+    """Ten layers, tied at their ends, with dropout."""
+    chain = build_transformer(dropout=0.1)
+    assert isinstance(chain.layers, nn.ModuleList)
+    optimizer = torch.optim.AdamW(chain.layers.parameters(), lr=0.01)
+    return Task(model=chain.layers, dataset=Sentences(), loss=chain, optimizer=optimizer, chain=chain)
 
 
 def evaluate(model: nn.Module) -> dict[str, float]:
@@ -110,6 +131,19 @@ def test_the_ranks_of_a_pipeline_come_and_go_and_no_loss_changes(tmp_path: Path,
     outcomes = play(Script(acts, str(tmp_path), build_deep_task, spec(schedule)))
     assert losses_of(outcomes) == undisturbed()
     assert all(not outcome.warnings and not any(outcome.redone) for outcome in outcomes if outcome is not None)
+
+
+@pytest.mark.parametrize(("schedule", "stages"), [("chimera", 8), ("zero-bubble", 4), ("message-driven", 8)])
+def test_a_transformer_goes_from_8_ranks_to_6_to_4_and_back_and_no_loss_changes(
+    tmp_path: Path, schedule: str, stages: int
+) -> None:
+    eight = tuple(range(8))
+    acts = (Act(eight, 3), Act((0, 2, 3, 4, 6, 7), 6), Act((7, 2, 4, 3), 9), Act((3, 4, 8, 7, 2, 0, 5, 1), STEPS))
+    pipeline = {"pipeline": {"stages": stages, "schedule": schedule, "micro_batch": 1}}
+    script = Script(acts, str(tmp_path), build_transformer_task, spec(schedule, parallel=pipeline))
+    outcomes = play(script)
+    assert losses_of(outcomes) == undisturbed(build_transformer_task)
+    assert all(not any(outcome.redone) for outcome in outcomes if outcome is not None)
 
 
 def test_a_lost_stage_is_taken_from_memory_and_no_loss_changes(tmp_path: Path) -> None:
