@@ -1,4 +1,4 @@
-"""`python -m oakum_worker run`: the same training, alone in one process, without a service or a scheduler."""
+"""`python -m oakum_worker`: training alone in one process, without a service or a scheduler, and its profiles."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from oakum_worker.errors import SpecError, WorkerError
+from oakum_worker.profile_command import profile_app
 from oakum_worker.spec import TrainerSpec, explain, read_spec
 from oakum_worker.task import load_task
 from oakum_worker.trainer import TrainingLoop
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
+app.add_typer(profile_app, name="profile")
 
 
 @app.callback()

@@ -1,0 +1,108 @@
+"""Which micro-batch trains fastest within the memory there is.
+
+A replica's share of B samples is computed in n = B / m micro-batches of m, each of which goes through D pipeline
+stages, D = 1 without a pipeline. With a stage's times t_f and t_b for the forward and backward pass of m samples a
+step takes ("Towards accelerating model parallelism in distributed deep learning systems", PLOS ONE 2023)
+
+    T(m) = (n + D - 1) (t_f(m) + t_b(m)) + overhead,
+
+so B / T(m) is what to maximise over the divisors m of B that fit. Memory grows with m: the largest one that fits
+is found in O(log) probes, and only those up to it are timed.
+
+This module only searches; `oakum_worker.micro_batch_probe` measures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from oakum_worker.errors import TaskError
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A micro-batch that fits."""
+
+    micro_batch: int
+    num_micro_batches: int
+    step_s: float
+    """T(m): what a step would take."""
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What came of a search."""
+
+    best: Candidate
+    candidates: tuple[Candidate, ...]
+    """All that fit, by their size."""
+
+
+def divisors(number: int) -> list[int]:
+    """In rising order."""
+    small = [n for n in range(1, int(number**0.5) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number]
+
+
+def largest_that_fits(sizes: Sequence[int], fits: Callable[[int], bool]) -> int | None:
+    """The largest of the sizes, which rise, that fits; None where none does. Each that is smaller has to fit, too.
+
+    Takes at most 2 log2(number of sizes) + 2 probes. It starts with the smallest, so that one is never probed that
+    is far beyond what fits.
+    """
+    low, high, stride = -1, len(sizes), 1  # sizes[low] fits, sizes[high] does not
+    while low + stride < high:
+        if not fits(sizes[low + stride]):
+            high = low + stride
+            break
+        low += stride
+        stride *= 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(sizes[middle]) else (low, middle)
+    return sizes[low] if low >= 0 else None
+
+
+def step_time(batch: int, micro_batch: int, stages: int, pass_s: float, overhead_s: float) -> float:
+    """T(m); `pass_s` is what one stage takes for forward and backward pass of a micro-batch."""
+    return (batch // micro_batch + stages - 1) * pass_s + overhead_s
+
+
+def search(
+    batch: int,
+    fits: Callable[[int], bool],
+    pass_s: Callable[[int], float],
+    *,
+    stages: int = 1,
+    overhead_s: float = 0.0,
+    smallest: int = 1,
+) -> Choice:
+    """The micro-batch of the highest B / T(m); the larger of two that are as fast.
+
+    Raises `TaskError` where none fits.
+    """
+    sizes = [size for size in divisors(batch) if size >= min(smallest, batch)]
+    largest = largest_that_fits(sizes, fits)
+    if largest is None:
+        raise TaskError(
+            f"not even a micro-batch of {sizes[0]} fits into the memory: allow for more, make the model smaller, "
+            "compute activations again (torch.utils.checkpoint), or spread the model over several ranks"
+        )
+    candidates = []
+    for size in sizes[: sizes.index(largest) + 1]:
+        seconds = step_time(batch, size, stages, pass_s(size), overhead_s)
+        candidates.append(Candidate(size, batch // size, seconds, batch / seconds))
+    best = max(candidates, key=lambda candidate: (candidate.samples_per_s, candidate.micro_batch))
+    return Choice(best, tuple(candidates))
+
+
+def largest_batch(most: int, fits: Callable[[int, int], bool]) -> int | None:
+    """The largest batch up to `most` of which some micro-batch fits: `fits(batch, micro_batch)`. None: none does.
+
+    More memory has to be needed by a larger batch with the same micro-batch, and by a larger micro-batch of the
+    same batch.
+    """
+    # Of a batch that can be trained at all, micro-batches of one sample fit.
+    return largest_that_fits(range(1, most + 1), lambda batch: fits(batch, 1))

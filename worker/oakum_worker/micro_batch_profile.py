@@ -1,0 +1,208 @@
+"""The fastest micro-batch for a trainer spec on this machine, measured once and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oakum_worker.micro_batch import Candidate, largest_that_fits, search
+from oakum_worker.micro_batch_probe import Probe
+from oakum_worker.spec import TrainerSpec
+from oakum_worker.task import Task, load_task
+
+_FORMAT = 1
+"""Of remembered results: those of another one are measured again."""
+_MOST_AT_ONCE = 1 << 16
+
+Progress = Callable[[str], None]
+"""Told what is measured next."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchProfile:
+    """What was measured."""
+
+    batch: int
+    """Samples of a replica's share of a step."""
+    stages: int
+    limit_bytes: int
+    device: str
+    best: Candidate
+    candidates: tuple[Candidate, ...]
+    peak_bytes: dict[int, int]
+    """By micro-batch, what a rank takes at most; of those whose memory was measured."""
+    largest_at_once: int | None
+    """The most samples that fit at once, up to 65,536; None where it was not asked for."""
+    num_probes: int
+    """How often memory was measured."""
+    remembered: bool = False
+    """Whether it comes from an earlier run."""
+
+
+def profile_micro_batch(
+    spec: TrainerSpec,
+    *,
+    limit_bytes: int | None = None,
+    stages: int = 1,
+    batch: int | None = None,
+    find_largest: bool = False,
+    cache: Path | None = None,
+    progress: Progress = lambda _: None,
+) -> MicroBatchProfile:
+    """Find the fastest micro-batch of a replica's share of `batch` samples.
+
+    `limit_bytes` is what one rank may use, by default what the device has. `batch` is by default the largest share
+    that a rank ever has. To `find_largest` measures, too, how many samples would fit at once. Results are
+    remembered in the file `cache`, by model, device and all that was asked for. Raises `TaskError` where the task
+    fails, or nothing fits.
+    """
+    torch.set_num_threads(spec.threads_per_rank)
+    progress("build the task")
+    task = load_task(spec)
+    device = next(task.model.parameters()).device
+    limit = limit_bytes or device_memory_bytes(device)
+    share = batch or -(-spec.global_batch // (spec.min_nodes * spec.ranks_per_node))
+    key = _key(task, spec, device, [limit, stages, share, find_largest])
+    remembered = _recall(cache, key) if cache is not None else None
+    if remembered is not None:
+        return remembered
+    found = _measure(Probe(task, spec, limit * stages), device, (limit, stages, share), find_largest, progress)
+    if cache is not None:
+        _remember(cache, key, found)
+    return found
+
+
+def _measure(
+    probe: Probe, device: torch.device, asked: tuple[int, int, int], find_largest: bool, progress: Progress
+) -> MicroBatchProfile:
+    limit, stages, share = asked
+    peaks: dict[int, int] = {}
+
+    def peak(size: int, num_in_flight: int) -> int | None:
+        progress(f"memory of {size} samples")
+        footprint = probe.footprint(size)
+        return footprint.at_stage(stages, num_in_flight) if footprint is not None else None
+
+    def fits(size: int) -> bool:
+        found = peak(size, min(stages, share // size))
+        if found is not None:
+            peaks[size] = found
+        return found is not None and found <= limit
+
+    def fits_alone(size: int) -> bool:
+        found = peak(size, 1)
+        return found is not None and found <= limit
+
+    def stage_s(size: int) -> float:
+        progress(f"time of {size} samples")
+        return probe.seconds(size) / stages
+
+    overhead_s = probe.overhead_s() / stages
+    choice = search(share, fits, stage_s, stages=stages, overhead_s=overhead_s, smallest=probe.smallest)
+    at_once = range(choice.candidates[-1].micro_batch, _MOST_AT_ONCE + 1)
+    return MicroBatchProfile(
+        batch=share,
+        stages=stages,
+        limit_bytes=limit,
+        device=device_name(device),
+        best=choice.best,
+        candidates=choice.candidates,
+        peak_bytes=dict(sorted(peaks.items())),
+        largest_at_once=largest_that_fits(at_once, fits_alone) if find_largest else None,
+        num_probes=probe.num_probes,
+    )
+
+
+def device_memory_bytes(device: torch.device) -> int:
+    """What the device has in all; on a CPU, half of the machine's memory."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def device_name(device: torch.device) -> str:
+    """What tells one device's speed from another's."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{device.type} {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def default_cache() -> Path:
+    """A file in the user's own folder for what can be found out again."""
+    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(folder) / "oakum" / "micro-batch.json"
+
+
+def _key(task: Task, spec: TrainerSpec, device: torch.device, asked: list[int]) -> str:
+    """Changes with whatever the result depends on, as far as that can be seen."""
+    kinds = sorted({type(module) for module in task.model.modules()} | {type(task.optimizer)}, key=repr)
+    parts = {
+        "format": _FORMAT,
+        "parameters": [[name, list(p.shape), str(p.dtype)] for name, p in task.model.named_parameters()],
+        "layers": [[name, repr(module)] for name, module in task.model.named_children()],
+        "code": [_source(kind) for kind in kinds] + [_source(task.loss)],
+        "device": device_name(device),
+        "torch": torch.__version__,
+        "asked": asked,
+        "spec": [spec.entrypoint, spec.arguments, spec.precision, spec.threads_per_rank],
+        "batch_norm": spec.parallel.batch_norm,
+    }
+    return hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+
+
+def _source(code: Any) -> str:
+    try:
+        return inspect.getsource(code if hasattr(code, "__code__") or isinstance(code, type) else type(code))
+    except (OSError, TypeError):  # made at run time, or in C
+        return repr(type(code))
+
+
+def _recall(cache: Path, key: str) -> MicroBatchProfile | None:
+    found = _entries(cache).get(key)
+    try:
+        return _from_json(found) if found is not None else None
+    except (KeyError, TypeError, ValueError, AttributeError):  # written by another version
+        return None
+
+
+def _from_json(entry: dict[str, Any]) -> MicroBatchProfile:
+    return MicroBatchProfile(
+        **entry
+        | {
+            "best": Candidate(**entry["best"]),
+            "candidates": tuple(Candidate(**one) for one in entry["candidates"]),
+            "peak_bytes": {int(size): peak for size, peak in entry["peak_bytes"].items()},
+            "remembered": True,
+        }
+    )
+
+
+def _entries(cache: Path) -> dict[str, Any]:
+    try:
+        entries = json.loads(cache.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return entries if isinstance(entries, dict) else {}
+
+
+def _remember(cache: Path, key: str, found: MicroBatchProfile) -> None:
+    """Others see the old file or the new one. A folder that cannot be written to costs only the memory of it."""
+    try:
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        entries = _entries(cache) | {key: asdict(found)}
+        with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
+            written = Path(folder) / cache.name
+            written.write_text(json.dumps(entries), encoding="utf-8")
+            written.replace(cache)
+    except OSError:
+        return
