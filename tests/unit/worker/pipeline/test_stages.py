@@ -179,5 +179,11 @@ class Listing(nn.Module):
 
 def test_a_layer_that_returns_no_tensor_is_named() -> None:
     chain = build_chain(Listing(), linear(1))
-    with pytest.raises(TaskError, match=r"layer 0 \(Listing\) returned list: what a layer hands"):
+    with pytest.raises(TaskError, match=r"layer 0 \(Listing\) returned list: what a layer is called with"):
+        Stage(chain, range(1)).forward(share_of(chain, 2), 0)
+
+
+def test_inputs_that_are_no_tensors_are_refused() -> None:
+    chain = Chain([linear(1)], inputs=lambda batch: {"points": batch}, loss=lambda output, batch: output.mean())
+    with pytest.raises(TaskError, match="the chain's `inputs` returned dict"):
         Stage(chain, range(1)).forward(share_of(chain, 2), 0)

@@ -69,7 +69,10 @@ class Stage:
         `inputs` are what the stage before gave; the first stage asks the micro-batch. None from the last stage,
         which computes the loss.
         """
-        given = work.inputs(number) if inputs is None else inputs
+        given = inputs
+        if inputs is None:
+            given = work.inputs(number)
+            _check(given, "the chain's `inputs`")
         if self._recompute and self.is_last:
             self._saved[number] = _Saved(given, None)  # backward comes next
             return None
@@ -155,24 +158,25 @@ class Stage:
             self._changes_inputs = _versions(given) != versions
         if self.is_last:
             return work.loss(outputs, number)
-        self._check(outputs)
+        last = self._layers.stop - 1
+        _check(outputs, f"layer {last} ({type(self._chain.layers[last]).__name__})")
         return outputs
-
-    def _check(self, outputs: Any) -> None:
-        parts = outputs if isinstance(outputs, tuple) else (outputs,)
-        if not all(isinstance(part, torch.Tensor) for part in parts):
-            number = self._layers.stop - 1
-            kinds = ", ".join(type(part).__name__ for part in parts)
-            raise TaskError(
-                f"layer {number} ({type(self._chain.layers[number]).__name__}) returned {kinds}: what a layer "
-                "hands to the next must be a tensor or a tuple of tensors"
-            )
 
 
 def parameters_of(chain: Chain, layers: range) -> list[nn.Parameter]:
     """The parameters of some of the layers that require gradients, each once, in their order."""
     found = (p for number in layers for p in chain.layers[number].parameters() if p.requires_grad)
     return list(dict.fromkeys(found))
+
+
+def _check(values: Any, source: str) -> None:
+    """Raise `TaskError` unless they can be sent."""
+    parts = _parts(values)
+    if not all(isinstance(part, torch.Tensor) for part in parts):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise TaskError(
+            f"{source} returned {kinds}: what a layer is called with must be a tensor or a tuple of tensors"
+        )
 
 
 def _leaves(inputs: Any) -> Sequence[torch.Tensor]:
