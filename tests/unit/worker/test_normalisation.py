@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from oakum_worker.parallel.normalisation import (
     normalise,
     warn_of_batch_norm,
 )
+from oakum_worker.parallel.subgroups import StoreSubgroups
 from training_ranks import Points, build_loop, build_model, digest, in_ranks, mean_squared_error, step_together
 
 POINTS = Points()
@@ -167,6 +169,27 @@ def test_a_trainer_has_the_same_losses_and_statistics_on_any_number_of_ranks(mic
     assert losses == pytest.approx([alone.step().loss for _ in range(7)], rel=1e-9)
     theirs, ours = (dict(loop.task.model.named_buffers()) for loop in (alone, loops[0]))
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_statistics_have_connections_of_their_own_where_they_can() -> None:
+    store = dist.HashStore()
+    names: list[str] = []
+
+    class Noting(StoreSubgroups):
+        def form(self, name: str, ranks: Any) -> dist.ProcessGroup | None:
+            names.append(name)
+            return super().form(name, ranks)
+
+    def run(group: dist.ProcessGroup, rank: int) -> list[float]:
+        loop = loops[rank]
+        loop.join(group, rank, 2, subgroups=Noting(store, rank, timedelta(seconds=60)))
+        return [loop.step().loss for _ in range(3)]
+
+    loops = [build_loop(nn.BatchNorm1d(8), parallel={"batch_norm": "synchronised"}) for _ in range(2)]
+    alone = build_loop(nn.BatchNorm1d(8))
+    expected = [alone.step().loss for _ in range(3)]
+    assert in_ranks(2, run) == [pytest.approx(expected, rel=1e-9)] * 2
+    assert names == ["normalisation"] * 2
 
 
 @pytest.mark.parametrize("num_ranks", [1, 3])

@@ -17,7 +17,7 @@ from oakum_worker.errors import GroupError
 from oakum_worker.parallel.data import GradientReducer
 from oakum_worker.parallel.subgroups import StoreSubgroups
 from oakum_worker.parallel.torus import Grid, TorusAllReduce, grid, torus_hook
-from training_ranks import Points, build_model, in_ranks, mean_squared_error
+from training_ranks import Points, build_loop, build_model, digest, in_ranks, mean_squared_error
 
 POINTS = Points()
 GRIDS = [Grid(2, 2), Grid(2, 3), Grid(3, 2)]
@@ -259,6 +259,26 @@ def test_where_there_is_no_grid_the_ranks_use_a_plain_all_reduce(
 
     assert in_ranks(num_ranks, run) == [num_ranks] * num_ranks
     assert sent == [num_ranks] * num_ranks
+
+
+def test_a_trainer_with_a_torus_takes_the_same_steps() -> None:
+    """Through a spec, with the grid changing as ranks leave: 4, 3, 2 in both directions."""
+    expected = build_loop()
+    losses = [expected.step().loss for _ in range(6)]
+    loops = [build_loop(parallel={"all_reduce": "torus"}) for _ in range(4)]
+    found: list[float] = []
+    for num_ranks in (4, 3, 2):
+        store = dist.HashStore()
+
+        def run(group: dist.ProcessGroup, rank: int, store: dist.Store = store, size: int = num_ranks) -> Any:
+            loops[rank].join(group, rank, size, subgroups=subgroups_of(store, rank))
+            return [loops[rank].step().loss for _ in range(2)]
+
+        results = in_ranks(num_ranks, run)
+        assert all(result == results[0] for result in results)
+        assert len({digest(loop) for loop in loops[:num_ranks]}) == 1
+        found += results[0]
+    assert found == pytest.approx(losses, rel=1e-9)
 
 
 class Broken(Recording):

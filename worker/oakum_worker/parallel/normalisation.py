@@ -85,12 +85,14 @@ class Synchronisation:
     def join(self, group: dist.ProcessGroup | None, subgroups: Subgroups | None) -> None:
         """Share statistics over `group` from now on; None is a rank alone.
 
-        With `subgroups` over connections of its own, which gradients on their way do not hold up: collective then.
-        Raises `GroupError` when a rank is gone.
+        With `subgroups`, which are for CPUs, over connections of its own, which gradients on their way do not hold
+        up: collective then. Raises `GroupError` when a rank is gone.
         """
         self.defers = False
         self.group = group
-        if group is not None and subgroups is not None and self.is_used:
+        tensors = [tensor for layer in self._layers for tensor in layer.state_dict().values()]
+        on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+        if group is not None and subgroups is not None and self.is_used and on_cpu:
             self.group = subgroups.form("normalisation", range(group.size()))
 
     def begin(self) -> None:
