@@ -151,6 +151,8 @@ def end_fragments(
             heard_at = fragment.launched_at if report is None else report.received_at
             _end(session, fragment, report, trainer, taken=taken, unheard=heard_at < listening_since)
             continue
+        if fragment.id in snapshot.preempted and not _has_heard(fragment, report, trainer):
+            silent.append(fragment.id)
         if report is not None:
             given_s, silent_s = heartbeat_timeout_s, _silent_s(report, listening_since)
         else:
@@ -161,6 +163,19 @@ def end_fragments(
         if silent_s > given_s:
             silent.append(fragment.id)
     return silent
+
+
+def _has_heard(fragment: Fragment, report: Report | None, trainer: Trainer) -> bool:
+    """Whether a fragment that was preempted has heard of it, or hears of it from us; else it has nothing to save.
+
+    A scheduler signals a job once, and one that was just beginning may have had no process to hear it.
+    """
+    if report is None:
+        return False
+    if not report.body.get("signalled") and not fragment.released:
+        fragment.released = True
+        trainer.revision += 1
+    return True
 
 
 def _silent_s(report: Report, listening_since: float) -> float:

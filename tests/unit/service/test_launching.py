@@ -289,6 +289,32 @@ def test_a_job_that_the_scheduler_says_it_has_taken_is_no_crash(sessions: Sessio
     assert crashes(sessions) == 1
 
 
+@pytest.mark.parametrize(
+    ("body", "cancelled", "released"),
+    [
+        (None, True, False),
+        ({"signalled": False}, False, True),
+        ({"signalled": True, "signalled_at": 5.0}, False, False),
+    ],
+    ids=["never heard of", "heard of", "knows"],
+)
+def test_a_fragment_that_has_not_heard_that_it_was_preempted_is_told_by_us(
+    sessions: Sessions, body: dict[str, object] | None, cancelled: bool, released: bool
+) -> None:
+    """Slurm signals a job's steps once, and one that is being started has none; whoever knows may be saving."""
+    now = time.time()
+    [name] = add_fragments(sessions, FragmentState.LIVE, 1, launched_at=now - 1.0)
+    snapshot = Snapshot(now, holes(f"on {name}"), (OwnJob("1", name, f"on {name}"),), preempted=frozenset({name}))
+    with sessions.begin() as session:
+        if body is not None:
+            session.add(Report(fragment_id=name, sequence=1, received_at=now, body=body))
+            session.flush()
+        assert end_fragments(session, snapshot, 10.0) == ([name] if cancelled else [])
+        found = session.get_one(Fragment, name)
+        assert (found.state, found.released) == (FragmentState.LIVE, released)
+        assert session.get_one(Trainer, "t").revision == released
+
+
 @pytest.mark.parametrize("heard", [True, False], ids=["heard of before", "never heard of"])
 def test_jobs_that_ended_while_no_service_listened_are_no_crashes(sessions: Sessions, heard: bool) -> None:
     """Without a service fragments leave by themselves, and nobody is told how they ended."""
