@@ -132,6 +132,8 @@ class Progress(_Message):
     """Since the last report or, where that is later, the beginning of the generation."""
     checkpoint_step: Number | None = None
     """Step of the newest durable checkpoint that this rank 0 has written or found."""
+    predicted_curve: Annotated[tuple[tuple[Number, float], ...], Field(max_length=256)] = ()
+    """(nodes, samples per second) as the worker predicts them from what it has measured of the model's layers."""
     metrics: dict[str, float] = {}
     """What the task's `evaluate` last returned, as far as it is finite: JSON knows no other numbers."""
 

@@ -59,6 +59,7 @@ class ProgressReporter:
                 loss=self._last_loss if final or not self._losses else sum(self._losses) / len(self._losses),
                 samples_per_s=self._samples / elapsed_s if self._losses else None,
                 checkpoint_step=self._checkpoints.newest_step,
+                predicted_curve=self._loop.predicted_curve,
                 metrics=self.metrics,
             )
         )

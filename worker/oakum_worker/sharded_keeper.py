@@ -78,7 +78,7 @@ class SplitState(Protocol):
     is_partial: bool
     place: Place
 
-    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None: ...
+    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None: ...
     def free(self) -> None: ...
     def capture(self, rest: Mapping[str, Any]) -> LocalState: ...
     def complete(self, state: LocalState, tell: Tell) -> LocalState: ...
@@ -141,7 +141,7 @@ class ShardedKeeper:
         finished = None if self._first is not None else self._loop.step_count
         told = self._tell_each_other(recovery.announce(snapshots, finished))
         source = recovery.choose(told)
-        self._shards.lay_out(self._engine.group, rank, self._world_size)
+        self._shards.lay_out(self._engine.group, rank, self._world_size, self._tell_each_other)
         if source is not None:
             self._take_up(source, snapshots)
             origin = "survivor" if source.step == recovery.most_finished(told) else "memory"

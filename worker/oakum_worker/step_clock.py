@@ -1,9 +1,9 @@
 """Who hangs, and who only waits for the one that hangs.
 
-Where parameters are sharded every forward and backward pass is a collective, and in a pipeline every stage waits for
-its neighbours. When one rank never ends its step, all others stand in the middle of theirs, in torch's code for
-collectives or where messages are received; they must not be taken for hung, since they have the copies to go on
-from. So time that the training thread spends there is not counted as its own.
+Where parameters are sharded every forward and backward pass is a collective, and in a pipeline every stage waits
+for its neighbours. When one rank never ends its step, all others stand in the middle of theirs, in torch's code
+for collectives or where messages are received; they must not be taken for hung, since they have the copies to go
+on from. So time that the training thread spends there is not counted as its own.
 
 Collectives on GPUs hold up nobody but who reads a result off the device; that is not told from computing.
 """
@@ -18,8 +18,13 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-_PIPELINE = Path(__file__).parent / "parallel" / "pipeline"
-_WAITING = (str(Path(dist.__file__).parent), str(_PIPELINE / "links.py"), str(_PIPELINE / "message_driven.py"))
+_PARALLEL = Path(__file__).parent / "parallel"
+_WAITING = (
+    str(Path(dist.__file__).parent),
+    str(_PARALLEL / "waiting.py"),
+    str(_PARALLEL / "pipeline" / "links.py"),
+    str(_PARALLEL / "pipeline" / "message_driven.py"),
+)
 """Folder and modules whose code does nothing but wait for other ranks, at least not for long."""
 PATIENCE = 10
 """Times the limit that a step may take waits included: collectives that never meet free nobody by themselves."""

@@ -269,6 +269,11 @@ class TrainingLoop:
         return self._batches.total_steps(self._cursor)
 
     @property
+    def predicted_curve(self) -> tuple[tuple[int, float], ...]:
+        """(nodes, samples per second) as predicted from what was measured of the layers; empty where it is not."""
+        return () if self._replicas is None else self._replicas.predicted_curve
+
+    @property
     def evaluation_due(self) -> bool:
         """Whether this step boundary is one at which the task wants to be evaluated."""
         at_epoch_end = self._cursor.consumed == 0 and self._cursor.step > 0
@@ -376,8 +381,9 @@ def _spread(task: Task, spec: TrainerSpec) -> tuple[StageState, ReplicaEngine]:
             "parallel.pipeline is asked for and the task does not name its layers: return "
             "Task(..., chain=oakum_worker.chain.Chain(...))"
         )
-    state = StageState(task, task.chain, Arranger(task.chain, spec))
-    return state, ReplicaEngine(task.chain, state)
+    arranger = Arranger(task, task.chain, spec)
+    state = StageState(task, task.chain, arranger)
+    return state, ReplicaEngine(task.chain, state, arranger)
 
 
 def _restore_modes(modes: dict[nn.Module, bool]) -> None:

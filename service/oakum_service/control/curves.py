@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -27,10 +29,11 @@ def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings:
     if not settings.learns_curves:
         return {trainer: curve_from_points(spec.curve, spec.max_nodes) for trainer, spec in specs.items()}
     measured = measured_rates(session, list(specs))
+    priors = {trainer.id: _prior(specs[trainer.id], trainer.progress) for trainer in trainers}
     known = {
-        trainer: _learnt(spec, measured.get(trainer, []), settings)
+        trainer: _learnt(spec, priors[trainer], measured.get(trainer, []), settings)
         for trainer, spec in specs.items()
-        if spec.curve or spec.curves_by_type or trainer in measured
+        if priors[trainer] is not None or trainer in measured
     }
     best = max((curve.rate(specs[t].min_nodes) / specs[t].min_nodes for t, curve in known.items()), default=1.0)
     unknown = {t: _unknown(spec, best, alone=not known) for t, spec in specs.items() if t not in known}
@@ -46,8 +49,7 @@ def _samples(rows: Sequence[MeasuredRate]) -> tuple[Sample, ...]:
     )
 
 
-def _learnt(spec: TrainerSpec, rows: Sequence[MeasuredRate], settings: Settings) -> Curve:
-    prior = _prior(spec)
+def _learnt(spec: TrainerSpec, prior: Curve | None, rows: Sequence[MeasuredRate], settings: Settings) -> Curve:
     exploration = settings.exploration
     budget = exploration.budget(
         {row.nodes: row.seconds for row in rows}, {row.nodes: row.explored_s for row in rows}
@@ -55,10 +57,25 @@ def _learnt(spec: TrainerSpec, rows: Sequence[MeasuredRate], settings: Settings)
     return _fitted_and_raised(_samples(rows), prior, spec.max_nodes, budget, exploration)
 
 
-def _prior(spec: TrainerSpec) -> Curve | None:
-    """The user's curve; where there is one for each type of nodes, that of the fastest."""
-    curves = [Curve(points) for points in (spec.curve, *spec.curves_by_type.values()) if points]
+def _prior(spec: TrainerSpec, progress: Mapping[str, Any]) -> Curve | None:
+    """The user's curve; where there is one for each type of nodes, that of the fastest.
+
+    Without one it is what the worker predicts, as those of pipelines do.
+    """
+    given = [points for points in (spec.curve, *spec.curves_by_type.values()) if points]
+    predicted = _rising(progress.get("predicted_curve", ()))
+    curves = [Curve(points) for points in given or ([predicted] if predicted else [])]
     return max(curves, key=lambda curve: curve.rate(spec.min_nodes), default=None)
+
+
+def _rising(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Those that rise above all before them: an agent may say anything."""
+    found: list[tuple[int, float]] = []
+    for nodes, rate in points:
+        before = found[-1] if found else (0, 0.0)
+        if nodes > before[0] and before[1] < rate < math.inf:
+            found.append((nodes, rate))
+    return tuple(found)
 
 
 @lru_cache(maxsize=1024)

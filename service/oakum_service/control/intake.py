@@ -106,8 +106,9 @@ def _take_progress(session: Session, trainer: Trainer, fragment: Fragment, progr
     if last is not None:
         if (progress.generation, progress.step) < (last.generation, last.step):
             return False
-        if not progress.metrics:
-            progress = progress.model_copy(update={"metrics": last.metrics})
+        kept = {"metrics": last.metrics, "predicted_curve": last.predicted_curve}
+        untold = {key: old for key, old in kept.items() if not getattr(progress, key)}
+        progress = progress.model_copy(update=untold)
         if progress == last:
             return False
     _count_steps(session, trainer, last, progress)

@@ -88,7 +88,7 @@ class Shards:
         """On which the task trains."""
         return self._template.device
 
-    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None:
+    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None:
         """Put a module for the generation into the task, still without values. Does not communicate."""
         self.drop()
         self._task.model, self._mesh = self._template.build(group, rank, world_size)

@@ -1,81 +1,159 @@
-"""Which arrangement a pipeline trainer gets for a number of ranks, as its spec asks for: a pure function.
+"""Which arrangement a pipeline trainer gets for a number of ranks: the fastest that its spec allows.
 
-All ranks come to the same one without asking each other, since it depends on the spec, the chain and the number of
-ranks alone.
+It follows from the spec, the chain, and what was measured of layers and links. All ranks have the same
+measurements, those of one of them, so they come to the same arrangement.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
+import dataclasses
+import warnings
+from typing import Any
+
+import torch
 
 from oakum_worker.chain import Chain
-from oakum_worker.errors import ScheduleError, TaskError
+from oakum_worker.errors import ScheduleError, TaskError, TrainingWarning
+from oakum_worker.micro_batch_profile import device_memory_bytes
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
-from oakum_worker.parallel.pipeline.operations import Schedule
-from oakum_worker.parallel.pipeline.partition import partition
-from oakum_worker.parallel.pipeline.schedules import build
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
+from oakum_worker.parallel.pipeline.layouts import Choices, Layout, best_layouts, choose, curve
+from oakum_worker.parallel.pipeline.measuring import measure_chain, sizes_up_to
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.task import Task
 
-_MICRO_BATCHES_PER_STAGE = 2
-"""Where the spec does not say: the bubble is then below a third, and micro-batches are still large."""
+_USUAL_LINKS = Links(latency_s=100e-6, bandwidth_bytes_per_s=1e9)
+"""Until they are measured."""
+_AUTO = ("1f1b", "chimera", "zero-bubble")
+_MOST_PREDICTED = 64
+"""Ranks; beyond these the curve is left to measurements."""
 
 
 class Arranger:
-    """Arranges generations of one trainer."""
+    """Arranges the generations of one trainer."""
 
-    def __init__(self, chain: Chain, spec: TrainerSpec) -> None:
+    def __init__(self, task: Task, chain: Chain, spec: TrainerSpec) -> None:
+        """Raises `TaskError` where the spec's wishes go with no number of ranks."""
         assert spec.parallel.pipeline is not None
-        self._spec = spec
-        self._options = spec.parallel.pipeline
-        # Until layers are measured: what a layer takes goes about with its parameters, and nothing takes no time.
-        sizes = [sum(p.numel() for p in layer.parameters()) for layer in chain.layers]
-        self._costs = [size + 0.01 * max(sizes) + 1e-9 for size in sizes]
-        if not sizes:
+        if not len(chain.layers):
             raise TaskError("the task's chain has no layer: name the model's layers in Chain(layers=...)")
+        self._task, self._chain, self._spec = task, chain, spec
+        self._options = spec.parallel.pipeline
+        self._device = next(task.model.parameters()).device
+        self._choices = self._choices_of_spec()
+        self._arranged: dict[int, Arrangement] = {}
+        self._profile: ModelProfile | None = None
+        self._links: Links | None = None
+        self._warned = False
 
-    @lru_cache(maxsize=64)  # noqa: B019  lives as long as the trainer
     def __call__(self, world_size: int) -> Arrangement:
         """The arrangement of a generation of so many ranks. Raises `TaskError` where there is none."""
-        wanted = self._options.stages
-        most = len(self._costs) if wanted == "auto" else wanted
-        complaint: ScheduleError | None = None
-        for num_workers in range(min(most, world_size), 0, -1):
-            try:
-                return self._arranged(world_size, num_workers)
-            except ScheduleError as error:
-                complaint = complaint or error
-        raise TaskError(f"the model cannot be spread over {world_size} ranks: {complaint}")
+        if world_size not in self._arranged:
+            self._arranged[world_size] = self._arrange(world_size)
+        return self._arranged[world_size]
 
-    def _arranged(self, world_size: int, num_workers: int) -> Arrangement:
-        num_replicas = world_size // num_workers
-        schedule = self._schedule(num_workers, num_replicas)
+    @property
+    def measurements(self) -> dict[str, Any]:
+        """What is known, as a JSON document for the other ranks."""
+        return {
+            "profile": None if self._profile is None else dataclasses.asdict(self._profile),
+            "links": None if self._links is None else dataclasses.asdict(self._links),
+        }
+
+    def agree(self, told: list[dict[str, Any]]) -> None:
+        """Take the measurements of the lowest rank that has any, of those that all ranks told."""
+        profile = next((known["profile"] for known in told if known["profile"] is not None), None)
+        links = next((known["links"] for known in told if known["links"] is not None), None)
+        self._profile = None if profile is None else _profile(profile)
+        self._links = None if links is None else Links(**links)
+        self._arranged.clear()
+
+    @property
+    def knows_layers(self) -> bool:
+        """Whether the layers have been measured."""
+        return self._profile is not None
+
+    @property
+    def knows_links(self) -> bool:
+        """Whether the links have been measured."""
+        return self._links is not None
+
+    def measure_layers(self) -> None:
+        """Time the layers. The task's model has to be whole."""
+        size = self._choices.micro_batch
+        sizes = sizes_up_to(self._spec.global_batch) if size is None else [size]
+        self._profile = measure_chain(self._task, self._chain, sizes, self._precision)
+        self._arranged.clear()
+
+    def note_links(self, links: Links | None) -> None:
+        """Take what was measured of them."""
+        self._links = links
+
+    def predicted_curve(self) -> tuple[tuple[int, float], ...]:
+        """(nodes, samples per second) by the measurements; empty before there are any."""
+        if self._profile is None:
+            return ()
+        per_node = self._spec.ranks_per_node
+        most = min(self._spec.max_nodes * per_node, _MOST_PREDICTED)
+        layouts = best_layouts(most, self._profile, self._links or _USUAL_LINKS, self._choices)
+        points = curve(layouts[per_node - 1 :: per_node])
+        return tuple((nodes, rate) for nodes, rate in points if nodes >= self._spec.min_nodes)
+
+    def _arrange(self, world_size: int) -> Arrangement:
+        profile = self._profile or self._nominal()
+        try:
+            layout = choose(world_size, profile, self._links or _USUAL_LINKS, self._choices)
+        except ScheduleError as error:
+            raise TaskError(f"the model cannot be spread over {world_size} ranks: {error}") from error
+        self._warn_of_memory(layout, world_size)
         return Arrangement(
             world_size=world_size,
-            num_replicas=num_replicas,
-            schedule=schedule,
-            cuts=partition(self._costs, schedule.num_stages),
-            recompute=self._options.recompute is True,
-            message_driven=self._options.schedule == "message-driven" and num_workers > 1,
+            num_replicas=layout.num_replicas,
+            schedule=layout.build(),
+            cuts=layout.cuts,
+            recompute=layout.recompute,
+            message_driven=self._options.schedule == "message-driven" and layout.num_workers > 1,
         )
 
-    def _schedule(self, num_workers: int, num_replicas: int) -> Schedule:
-        """For as many micro-batches as the spec asks for, or a few more where the schedule has none for these."""
-        name = self._options.schedule
-        if num_workers == 1 or name in ("auto", "message-driven"):
-            name = "1f1b"
-        wanted = self._num_micro_batches(num_workers, num_replicas)
-        complaint: ScheduleError | None = None
-        for num_micro_batches in range(wanted, wanted + 2 * num_workers + 1):
-            try:
-                return build(name, num_workers=num_workers, num_micro_batches=num_micro_batches)
-            except ScheduleError as error:
-                complaint = complaint or error
-        assert complaint is not None
-        raise complaint
+    def _choices_of_spec(self) -> Choices:
+        options, spec = self._options, self._spec
+        name = options.schedule
+        memory = options.memory_bytes or device_memory_bytes(self._device) // spec.ranks_per_node
+        return Choices(
+            global_batch=min([spec.global_batch, *(samples for _, samples in spec.batch_schedule)]),
+            memory_bytes=memory,
+            schedules=_AUTO if name == "auto" else ("1f1b",) if name == "message-driven" else (name,),
+            num_workers=None if options.stages == "auto" else options.stages,
+            micro_batch=options.micro_batch or spec.micro_batch,
+            recompute=None if options.recompute == "auto" else options.recompute,
+        )
 
-    def _num_micro_batches(self, num_workers: int, num_replicas: int) -> int:
-        share = -(-self._spec.global_batch // num_replicas)
-        size = self._options.micro_batch or self._spec.micro_batch
-        if size is not None:
-            return -(-share // size)
-        return max(1, min(share, _MICRO_BATCHES_PER_STAGE * num_workers))
+    def _nominal(self) -> ModelProfile:
+        """Before anything is measured: what a layer takes goes with its parameters, and nothing takes no time."""
+        sizes = [sum(p.nbytes for p in layer.parameters()) for layer in self._chain.layers]
+        costs = [1e-9 * (size + 1 + max(sizes) / 100) for size in sizes]
+        layers = tuple(LayerCost((cost,), (2 * cost,), size) for cost, size in zip(costs, sizes, strict=True))
+        return ModelProfile((self._choices.micro_batch or 1,), layers)
+
+    def _precision(self) -> Any:
+        halves = self._spec.precision == "bfloat16"
+        return torch.autocast(self._device.type, torch.bfloat16, enabled=halves)
+
+    def _warn_of_memory(self, layout: Layout, world_size: int) -> None:
+        if layout.fits or self._warned or self._profile is None:
+            return
+        self._warned = True
+        warnings.warn(
+            f"on {world_size} ranks one needs about {max(layout.peak_bytes):,} bytes for its stages and has "
+            f"{self._choices.memory_bytes:,.0f}: raise min_nodes, or lower micro_batch",
+            TrainingWarning,
+            stacklevel=2,
+        )
+
+
+def _profile(document: dict[str, Any]) -> ModelProfile:
+    layers = tuple(
+        LayerCost(**{**layer, "forward_s": tuple(layer["forward_s"]), "backward_s": tuple(layer["backward_s"])})
+        for layer in document["layers"]
+    )
+    return ModelProfile(tuple(document["micro_batches"]), layers, document["input_bytes"])

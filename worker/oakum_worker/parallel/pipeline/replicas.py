@@ -20,6 +20,7 @@ from oakum_worker.parallel.chunks import Chunk, cut_evenly
 from oakum_worker.parallel.data import Reduced
 from oakum_worker.parallel.layout import by_part
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
+from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.parallel.pipeline.engine import Engine, MicroBatches
 from oakum_worker.parallel.pipeline.gradients import StageGradients
 from oakum_worker.parallel.pipeline.links import Links, pairs_of
@@ -42,9 +43,12 @@ class ReplicaEngine:
     A step is `begin`, `run` and `finish`, on every rank, spare ones included.
     """
 
-    def __init__(self, chain: Chain, state: StageState) -> None:
+    def __init__(self, chain: Chain, state: StageState, arranger: Arranger) -> None:
         self._chain = chain
         self._state = state
+        self._arranger = arranger
+        self.predicted_curve: tuple[tuple[int, float], ...] = ()
+        """(nodes, samples per second), once the layers have been measured."""
         self.group: dist.ProcessGroup | None = None
         """Of all ranks of the generation; None for a rank alone."""
         self.votes: Callable[[], tuple[int, ...]] = no_votes
@@ -160,6 +164,8 @@ class ReplicaEngine:
             ranks = arrangement.ranks_of(seat.replica)
             self._engine = self._engine_of(arrangement, ranks, seat.worker, gradients)
         self._gradients = gradients
+        if rank == 0:
+            self.predicted_curve = self._arranger.predicted_curve()
 
     def _engine_of(
         self, arrangement: Arrangement, ranks: list[int], worker: int, gradients: StageGradients

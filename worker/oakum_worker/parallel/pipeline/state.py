@@ -11,7 +11,7 @@ A rank knows the optimizer's state of its own layers alone, so its document of t
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -21,7 +21,9 @@ from torch import nn
 from oakum_worker.chain import Chain
 from oakum_worker.errors import CheckpointError, TaskError
 from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, by_part, rows_of
-from oakum_worker.parallel.pipeline.arrangement import Arrangement, holdings
+from oakum_worker.parallel.pipeline.arrangement import holdings
+from oakum_worker.parallel.pipeline.arranging import Arranger
+from oakum_worker.parallel.pipeline.measuring import measure_links
 from oakum_worker.parallel.shards import LocalState, Tell, tensor_leaves
 from oakum_worker.skeleton import Document, assemble, dismantle
 from oakum_worker.task import Task
@@ -38,13 +40,10 @@ class StageState:
     is_partial = True
     """Whether a rank's document lacks what others know."""
 
-    def __init__(self, task: Task, chain: Chain, arrange: Callable[[int], Arrangement]) -> None:
-        """`arrange` gives the arrangement of a generation of so many ranks.
-
-        Raises `TaskError` where a trained parameter belongs to no layer of the chain.
-        """
+    def __init__(self, task: Task, chain: Chain, arranger: Arranger) -> None:
+        """Raises `TaskError` where a trained parameter belongs to no layer of the chain."""
         self._task = task
-        self._arrange = arrange
+        self._arranger = arranger
         self.device = next(task.model.parameters()).device
         model = task.model
         names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -60,7 +59,7 @@ class StageState:
         self._homes, self.parts = _homes(live, chain)
         _check(model, self._homes)
         self._held: dict[str, nn.Parameter] = dict(model.named_parameters())
-        self.arrangement = arrange(1)
+        self.arrangement = arranger(1)
         self.place = Place(holdings(self.arrangement, self.parts), 0)
 
     @property
@@ -74,10 +73,14 @@ class StageState:
         first = {part.number for part in self.place.first_of}
         return [parameter for name, parameter in self._held.items() if self._homes.get(name) in first]
 
-    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int) -> None:
-        """Give this rank the parameters of its layers, still without values. Does not communicate."""
+    def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None:
+        """Collective: agree on the arrangement, and give this rank its layers' parameters, still without values.
+
+        What the arrangement follows from is measured where nobody knows it yet. Raises `GroupError`.
+        """
+        self._measure(group, rank, tell)
         self.drop()
-        self.arrangement = self._arrange(world_size)
+        self.arrangement = self._arranger(world_size)
         self.place = Place(holdings(self.arrangement, self.parts), rank)
         own = {part.number for part in self.place.parts}
         for name, (shape, dtype, trained) in self._templates.items():
@@ -192,6 +195,17 @@ class StageState:
         """The model's parameters and buffers under all of their names."""
         state = self._task.model.state_dict(keep_vars=True)
         return {key: tensor for key, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+
+    def _measure(self, group: dist.ProcessGroup | None, rank: int, tell: Tell) -> None:
+        arranger = self._arranger
+        arranger.agree(tell(arranger.measurements))
+        lacks_layers, lacks_links = not arranger.knows_layers, group is not None and not arranger.knows_links
+        if lacks_layers and rank == 0:  # Nobody has trained here yet: the model is the user's own, whole.
+            arranger.measure_layers()
+        if lacks_links and group is not None:
+            arranger.note_links(measure_links(group, rank))
+        if lacks_layers or lacks_links:
+            arranger.agree(tell(arranger.measurements))
 
     def _optimizer_state(self) -> dict[str, Any]:
         optimizer = self._task.optimizer

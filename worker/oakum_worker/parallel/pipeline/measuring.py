@@ -1,0 +1,185 @@
+"""What layers and links take on this node, measured: what the choice of a layout is made from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.optim import SGD, Optimizer
+
+from oakum_worker.boundary import BoundarySnapshot
+from oakum_worker.chain import Chain
+from oakum_worker.errors import GroupError
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
+from oakum_worker.task import Task
+
+_BUDGET_S = 1.5
+"""No larger micro-batch is measured once so much time has gone."""
+_LARGEST = 64
+_PASSES = 3
+_PINGS = 20
+_LARGE_BYTES = 4 << 20
+
+
+def measure_chain(
+    task: Task, chain: Chain, sizes: list[int], precision: Callable[[], Any] | None = None
+) -> ModelProfile:
+    """Time each layer's forward and backward pass, one layer at a time, with micro-batches of these sizes.
+
+    Takes a second or two: the largest sizes are left out where that is not enough. No more memory is needed than
+    one layer takes. Leaves the task as it was. Raises whatever the task's code raises.
+    """
+    began_s = time.monotonic()
+    measured: dict[int, list[LayerCost]] = {}
+    input_bytes = 0
+    noted = BoundarySnapshot(task)
+    noted.take()
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for size in sizes:
+                if measured and time.monotonic() - began_s > _BUDGET_S:
+                    break
+                batch = task.read([0] * size)
+                measured[size] = list(_layers(chain, batch, size, task.optimizer, precision or _as_it_is))
+                input_bytes = _bytes(chain.inputs(batch)) // size
+    finally:
+        noted.restore()
+        for parameter in task.model.parameters():
+            parameter.grad = None
+    return ModelProfile(tuple(measured), tuple(map(_merged, zip(*measured.values(), strict=True))), input_bytes)
+
+
+def sizes_up_to(most: int) -> list[int]:
+    """Micro-batches worth to be measured: powers of two."""
+    return [1 << power for power in range(_LARGEST.bit_length()) if 1 << power <= min(most, _LARGEST)]
+
+
+def measure_links(group: dist.ProcessGroup, rank: int) -> Links | None:
+    """What a message takes between ranks 0 and 1, found by both; None on the others. Raises `GroupError`."""
+    if rank > 1:
+        return None
+    try:
+        for _ in range(2):  # the first time connections wake up
+            latency_s = _round_trip_s(group, rank, torch.zeros(1), _PINGS) / 2
+        large_s = _round_trip_s(group, rank, torch.zeros(_LARGE_BYTES // 4), 2) / 2
+    except RuntimeError as error:
+        raise GroupError(f"a rank was lost while links were measured: {error}") from error
+    return Links(latency_s, _LARGE_BYTES / max(large_s - latency_s, 1e-9))
+
+
+@contextmanager
+def _as_it_is() -> Iterator[None]:
+    yield
+
+
+def _layers(
+    chain: Chain, batch: Any, size: int, optimizer: Optimizer, precision: Callable[[], Any]
+) -> Iterator[LayerCost]:
+    values = chain.inputs(batch)
+    last = len(chain.layers) - 1
+    for number in range(len(chain.layers)):
+        inputs = _leaves(values)
+
+        def compute(number: int = number, inputs: Any = inputs) -> Any:
+            with precision():
+                made = chain.run(range(number, number + 1), inputs)
+                return chain.end(made, batch) if number == last else made
+
+        # The quickest of some: memory and caches warm up, and what else the machine does is not the layer's.
+        passes = [_passed(compute, inputs) for _ in range(_PASSES)]
+        forward_s, backward_s = min(p.forward_s for p in passes), min(p.backward_s for p in passes)
+        values = passes[-1].outputs
+        parameter_bytes = sum(p.nbytes for p in chain.layers[number].parameters() if p.requires_grad)
+        yield LayerCost(
+            (forward_s / size,),
+            (backward_s / size,),
+            parameter_bytes,
+            parameter_bytes * _moments(optimizer),
+            passes[-1].kept_bytes // size,
+            _bytes(values) // size,
+        )
+
+
+class _Pass(NamedTuple):
+    """A forward and a backward pass of one layer."""
+
+    forward_s: float
+    backward_s: float
+    kept_bytes: int
+    """In between."""
+    outputs: Any
+
+
+def _passed(compute: Callable[[], Any], inputs: Any) -> _Pass:
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, torch.nn.Parameter):
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    began_s = _now_s(inputs)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = compute()
+    middle_s = _now_s(inputs)
+    made = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
+    if made:
+        torch.autograd.backward(made, [torch.ones_like(tensor) for tensor in made])
+    return _Pass(middle_s - began_s, _now_s(inputs) - middle_s, sum(kept.values()), outputs)
+
+
+def _now_s(values: Any) -> float:
+    if any(tensor.is_cuda for tensor in _tensors(values)):
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+def _leaves(values: Any) -> Any:
+    """The same values as a stage receives them."""
+    leaves = tuple(t.detach().requires_grad_(t.is_floating_point()) for t in _tensors(values))
+    return leaves if isinstance(values, tuple) else leaves[0]
+
+
+def _tensors(values: Any) -> tuple[torch.Tensor, ...]:
+    return values if isinstance(values, tuple) else (values,)
+
+
+def _bytes(values: Any) -> int:
+    return sum(tensor.nbytes for tensor in _tensors(values))
+
+
+def _moments(optimizer: Optimizer) -> int:
+    """Tensors of a parameter's size that the optimizer keeps for it: two for Adam and its kind."""
+    if isinstance(optimizer, SGD):
+        return int(any(group["momentum"] for group in optimizer.param_groups))
+    return 2
+
+
+def _merged(costs: tuple[LayerCost, ...]) -> LayerCost:
+    """One layer's costs at all sizes; what it keeps as at the largest."""
+    largest = costs[-1]
+    return LayerCost(
+        tuple(cost.forward_s[0] for cost in costs),
+        tuple(cost.backward_s[0] for cost in costs),
+        largest.parameter_bytes,
+        largest.optimizer_bytes,
+        largest.activation_bytes,
+        largest.output_bytes,
+    )
+
+
+def _round_trip_s(group: dist.ProcessGroup, rank: int, message: torch.Tensor, times: int) -> float:
+    peer, began_s = 1 - rank, time.perf_counter()
+    for _ in range(times):
+        for sender in (0, 1):
+            work = dist.isend if sender == rank else dist.irecv
+            where = {"group_dst": peer} if sender == rank else {"group_src": peer}
+            done = work(message, group=group, **where)
+            assert done is not None
+            done.wait()
+    return (time.perf_counter() - began_s) / times
