@@ -28,6 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.group import lost_peers
 from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.spec_options import BatchNormChoice
 
 _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -175,9 +176,8 @@ class SynchronisedBatchNorm(_BatchNorm):
         if group is None:
             return Moments(count, mean, squares)
         own = torch.cat([count[None], mean, squares * counts])
-        everybodys = [torch.empty_like(own) for _ in range(group.size())]
         with lost_peers("in a normalisation"):
-            dist.all_gather(everybodys, own, group=group)
+            everybodys = all_gather(own, group)
         sizes = [1, self.num_features, self.num_features]
         return pooled([Moments(part[0], *part.split(sizes)[1:]) for part in everybodys])
 
@@ -224,7 +224,7 @@ class _Normalise(torch.autograd.Function):
         sums = torch.stack([bias_gradient, weight_gradient])
         if ctx.group is not None:
             with lost_peers("in a normalisation"):
-                dist.all_reduce(sums, group=ctx.group)
+                all_reduce(sums, ctx.group)
         through_mean, through_variance = (_as_channels(one, outward) for one in sums / count * ctx.counts)
         inward = outward - through_mean - normalised * through_variance
         inward *= _as_channels(scale if weight is None else scale * weight, inward)

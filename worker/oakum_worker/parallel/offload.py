@@ -28,6 +28,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from oakum_worker.group import lost_peers
 from oakum_worker.parallel.offload_shelf import WEIGHTS, Shelf, shelves
+from oakum_worker.parallel.waiting import all_reduce
 
 BUCKET_ELEMENTS = 16_000_000
 """What AxoNN uses."""
@@ -125,7 +126,7 @@ class _Offloaded(Optimizer):
             return False
         largest = torch.stack([shelf.largest_gradient().to(all_shelves[0].device) for shelf in all_shelves])
         if self._group is not None:
-            dist.all_reduce(largest, group=self._group)
+            all_reduce(largest, self._group)
         limits = [torch.finfo(shelf.parameters[0].dtype).max for shelf in all_shelves]
         return not all(value <= limit for value, limit in zip(largest.tolist(), limits, strict=True))
 
@@ -134,7 +135,7 @@ class _Offloaded(Optimizer):
         if self._group is None or shelf.gradients is None:
             return []
         parts = shelf.gradients.split(_BUCKETS_PER_SUM * self.bucket_elements)
-        return [dist.all_reduce(part, group=self._group, async_op=True) for part in parts]
+        return [self._group.allreduce([part]) for part in parts]
 
     @contextlib.contextmanager
     def _streaming(self, device: torch.device) -> Iterator[None]:

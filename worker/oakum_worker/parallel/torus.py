@@ -31,6 +31,7 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.waiting import all_reduce
 
 
 class Grid(NamedTuple):
@@ -81,7 +82,7 @@ class TorusAllReduce:
     def __init__(self, row: dist.ProcessGroup, column: dist.ProcessGroup) -> None:
         """This rank's groups, of two or more ranks each."""
         self._row, self._column = row, column
-        self._failure: RuntimeError | None = None
+        self._failure: Exception | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._stream: torch.cuda.Stream | None = None
@@ -130,7 +131,7 @@ class TorusAllReduce:
             if self._failure is not None:
                 raise RuntimeError(f"an earlier collective has failed: {self._failure}")
             self._sum(flat)
-        except RuntimeError as error:
+        except Exception as error:
             self._failure = self._failure or error
             future.set_exception(error)  # type: ignore[arg-type]  # torch's stub asks for a type variable
         else:
@@ -151,8 +152,7 @@ class TorusAllReduce:
         missing = -len(flat) % self.row_length
         padded = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
         own = _reduce_scatter(padded, self._row)
-        dist.all_reduce(own, group=self._column, async_op=True).wait()
-        # torch.distributed's functions for these two take no bare gloo group.
+        all_reduce(own, self._column)
         group: Any = self._row
         group._allgather_base(padded, own).wait()
         if missing:
