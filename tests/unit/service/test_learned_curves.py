@@ -243,3 +243,32 @@ def test_a_trainers_document_shows_what_was_measured(sessions: Sessions) -> None
         {"nodes": 1, "samples_per_s": 700.0, "seconds": 40.0},
         {"nodes": 2, "samples_per_s": 1300.0, "seconds": 40.0},
     ]
+
+
+def predict(sessions: Sessions, *points: object) -> None:
+    with sessions.begin() as session:
+        trainer = session.get_one(Trainer, "digits")
+        trainer.progress = {"predicted_curve": list(points)}
+
+
+def test_what_the_worker_predicts_is_the_curve_until_it_is_measured(sessions: Sessions) -> None:
+    add_trainer(sessions, "digits")
+    predict(sessions, [2, 100.0], [4, 180.0], [8, 300.0])
+    assert planned(sessions)["digits"].rate(4) == pytest.approx(180.0)
+    add_rate(sessions, "digits", nodes=4, rate=90.0, seconds=3600.0)
+    assert planned(sessions)["digits"].rate(4) == pytest.approx(90.0, rel=0.05)
+
+
+def test_the_users_own_curve_goes_before_what_the_worker_predicts(sessions: Sessions) -> None:
+    add_trainer(sessions, "digits", curve=[[1, 10.0], [4, 40.0]])
+    predict(sessions, [4, 180.0])
+    assert planned(sessions)["digits"].rate(4) == pytest.approx(40.0)
+
+
+@pytest.mark.parametrize(
+    "points", [[[4, 5.0], [2, 9.0]], [[1, math.inf]], [[0, 1.0]], [[1, 5.0], [2, 3.0]], [[1, -1.0]]]
+)
+def test_no_prediction_keeps_the_planner_from_planning(sessions: Sessions, points: list[object]) -> None:
+    add_trainer(sessions, "digits")
+    predict(sessions, *points)
+    assert planned(sessions)["digits"].rate(1) >= 0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.optim import SGD, Optimizer
 
 from oakum_worker.boundary import BoundarySnapshot
@@ -90,7 +91,7 @@ def _layers(
                 return chain.end(made, batch) if number == last else made
 
         # The quickest of some: memory and caches warm up, and what else the machine does is not the layer's.
-        passes = [_passed(compute, inputs) for _ in range(_PASSES)]
+        passes = [_passed(compute, inputs, chain.layers[number]) for _ in range(_PASSES)]
         forward_s, backward_s = min(p.forward_s for p in passes), min(p.backward_s for p in passes)
         values = passes[-1].outputs
         parameter_bytes = sum(p.nbytes for p in chain.layers[number].parameters() if p.requires_grad)
@@ -114,12 +115,13 @@ class _Pass(NamedTuple):
     outputs: Any
 
 
-def _passed(compute: Callable[[], Any], inputs: Any) -> _Pass:
+def _passed(compute: Callable[[], Any], inputs: Any, layer: nn.Module) -> _Pass:
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     kept: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if not isinstance(tensor, torch.nn.Parameter):
-            storage = tensor.untyped_storage()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 

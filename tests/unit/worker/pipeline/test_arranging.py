@@ -1,0 +1,138 @@
+"""Measurements of a chain, and the arrangement that follows from them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from oakum_worker.chain import Chain
+from oakum_worker.errors import TaskError, TrainingWarning
+from oakum_worker.parallel.pipeline.arranging import Arranger
+from oakum_worker.parallel.pipeline.measuring import measure_chain, measure_links, sizes_up_to
+from oakum_worker.task import Task
+from training_ranks import Points, build_spec, in_ranks, mean_squared_error
+
+
+class Counting(nn.Module):
+    """Passes on what it gets, and counts how often."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return values + torch.rand(())
+
+
+def build_task(num_layers: int = 4) -> Task:
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 8), Counting(), *(nn.Linear(8, 8) for _ in range(num_layers - 3)), nn.Linear(8, 2)]
+    model = nn.Sequential(*layers).double()
+    chain = Chain(layers=list(model), inputs=lambda batch: batch[0], loss=_loss)
+    optimizer = torch.optim.Adam(model.parameters())
+    return Task(model=model, dataset=Points(), loss=mean_squared_error, optimizer=optimizer, chain=chain)
+
+
+def _loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
+    return nn.functional.mse_loss(output, batch[1])
+
+
+def arranger(stages: int | str = "auto", **options: Any) -> Arranger:
+    task = build_task()
+    assert task.chain is not None
+    return Arranger(task, task.chain, build_spec(parallel={"pipeline": {"stages": stages, **options}}))
+
+
+def test_a_layer_is_measured_with_all_that_it_keeps_and_hands_on() -> None:
+    task = build_task()
+    assert task.chain is not None
+    profile = measure_chain(task, task.chain, [1, 4])
+    first = profile.layers[0]
+    assert profile.micro_batches == (1, 4)
+    assert profile.input_bytes == 5 * 8
+    assert (first.parameter_bytes, first.optimizer_bytes, first.output_bytes) == (48 * 8, 2 * 48 * 8, 8 * 8)
+    assert first.activation_bytes == 5 * 8  # the layer's input, for the gradient of its weight
+    assert all(seconds > 0 for layer in profile.layers for seconds in (*layer.forward_s, *layer.backward_s))
+
+
+def test_measuring_leaves_nothing_behind() -> None:
+    task = build_task()
+    assert task.chain is not None
+    before = {name: value.clone() for name, value in task.model.state_dict().items()}
+    generator = torch.get_rng_state()
+    measure_chain(task, task.chain, [1, 2])
+    assert all(torch.equal(before[name], value) for name, value in task.model.state_dict().items())
+    assert torch.equal(generator, torch.get_rng_state())
+    assert all(parameter.grad is None for parameter in task.model.parameters())
+    assert not task.optimizer.state
+
+
+@pytest.mark.parametrize(("most", "sizes"), [(1, [1]), (6, [1, 2, 4]), (1000, [1, 2, 4, 8, 16, 32, 64])])
+def test_no_size_is_measured_that_a_batch_has_not(most: int, sizes: list[int]) -> None:
+    assert sizes_up_to(most) == sizes
+
+
+def test_two_ranks_measure_their_link_and_the_others_wait_for_nothing() -> None:
+    found = in_ranks(3, measure_links)
+    assert found[2] is None
+    for links in found[:2]:
+        assert links is not None
+        assert links.latency_s > 0
+        assert links.bandwidth_bytes_per_s > 0
+
+
+def test_what_the_lowest_rank_knows_is_what_all_go_by() -> None:
+    known, newcomer = arranger(), arranger()
+    known.measure_layers()
+    newcomer.agree([newcomer.measurements, known.measurements])
+    assert newcomer.measurements == known.measurements
+    assert newcomer.knows_layers
+    assert not newcomer.knows_links
+    assert [newcomer(count).cuts for count in range(1, 6)] == [known(count).cuts for count in range(1, 6)]
+
+
+def test_as_many_stages_as_asked_for_are_replicated_and_who_is_left_over_is_spare() -> None:
+    found = arranger(stages=2, schedule="1f1b")(5)
+    assert (found.num_replicas, found.schedule.num_workers, found.seat(4)) == (2, 2, None)
+
+
+def test_fewer_ranks_than_stages_hold_larger_ones() -> None:
+    found = arranger(stages=4, schedule="1f1b")(3)
+    assert (found.num_replicas, found.schedule.num_workers) == (1, 3)
+    assert [layer for cut in found.cuts for layer in cut] == [0, 1, 2, 3]
+
+
+def test_chimera_takes_an_even_number_of_ranks() -> None:
+    found = arranger(stages=4, schedule="chimera")(3)
+    assert (found.schedule.name, found.schedule.num_workers, found.num_replicas) == ("chimera", 2, 1)
+
+
+def test_too_little_memory_is_told_once() -> None:
+    tight = arranger(memory_bytes=100)
+    tight.measure_layers()
+    with pytest.warns(TrainingWarning, match=r"needs about [\d,]+ bytes .* has 100: raise min_nodes"):
+        tight(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        tight(2)
+
+
+def test_the_predicted_curve_is_there_when_layers_are_measured_and_it_rises() -> None:
+    known = arranger()
+    assert known.predicted_curve() == ()
+    known.measure_layers()
+    points = known.predicted_curve()
+    assert points[0][0] == 1
+    assert list(points) == sorted(set(points))
+
+
+def test_a_chain_without_layers_is_refused() -> None:
+    task = build_task()
+    empty = Chain(layers=[], inputs=lambda batch: batch, loss=_loss)
+    with pytest.raises(TaskError, match="has no layer: name the model's layers"):
+        Arranger(task, empty, build_spec(parallel={"pipeline": {}}))
