@@ -111,7 +111,9 @@ def test_gradients_that_nothing_requires_are_an_empty_message() -> None:
         if rank == 0:
             links.send(1, activations(), (torch.tensor([1]), torch.tensor([2.0])))
             links.expect(1, [gradients()])
-            return links.receive(1)
+            received = links.receive(1)
+            links.settle()  # Nothing else waits for rank 1 here.
+            return received
         links.expect(0, [activations()])
         links.receive(0)
         links.send(0, gradients(), ())

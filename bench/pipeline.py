@@ -1,0 +1,182 @@
+"""How close pipelines come to their schedules' bubbles, and how they do beside torch's own.
+
+    python bench/pipeline.py                                  # all parts, about ten minutes
+    python bench/pipeline.py --only bubbles --workers 4 --json pipeline.json
+    python bench/pipeline.py --only jitter --forward-ms 10
+
+Stages sleep for a given time instead of computing, so that 4 or 8 workers overlap on two processors and the times
+of forward and backward passes are known exactly. What is measured beyond them is what the engines cost: messages,
+autograd, Python.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from pipelining.cases import Case, Figures, Runner, figures_of
+from pipelining.workers import TORCHS, run_cases
+
+
+class Part(StrEnum):
+    """Parts of the benchmark."""
+
+    BUBBLES = "bubbles"
+    JITTER = "jitter"
+    TORCH = "torch"
+
+
+SCHEDULES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("gpipe", {}),
+    ("1f1b", {}),
+    ("interleaved", {}),
+    ("zero-bubble", {}),
+    ("zero-bubble-v", {}),
+    ("chimera", {"scheme": "concatenation"}),
+    ("chimera", {"scheme": "forward-doubling"}),
+    ("chimera", {"num_pipes": 4}),
+)
+JITTERS = (0.0, 0.25, 0.5, 1.0)
+
+
+def bubble_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
+    """Each schedule with each number of micro-batches that it can take."""
+    for number in (4, 8, 16):
+        for name, options in SCHEDULES:
+            if number < num_workers or (number <= num_workers and options.get("scheme") == "forward-doubling"):
+                continue
+            yield make(name, num_workers, number, tuple(options.items()))
+
+
+def jitter_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
+    """1F1B as scheduled, and by messages, with the same delays."""
+    runners: tuple[Runner, ...] = ("scheduled", "message-driven")
+    for jitter in JITTERS:
+        for number in (8, 16):
+            for runner in runners:
+                yield make("1f1b", num_workers, number, runner=runner, jitter=jitter)
+
+
+def torch_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
+    """The schedules that torch has too, with its runtime and ours."""
+    runners: tuple[Runner, ...] = ("scheduled", "torch")
+    for number in (4, 8, 16):
+        for name in TORCHS:
+            for runner in runners:
+                yield make(name, num_workers, number, runner=runner)
+
+
+CASES = {Part.BUBBLES: bubble_cases, Part.JITTER: jitter_cases, Part.TORCH: torch_cases}
+
+
+def bubble_table(figures: list[Figures]) -> Table:
+    """One row for each case: what was measured beside what should be."""
+    columns = ("D", "N", "schedule", "formula", "its value", "simulated", "measured", "alive on a worker")
+    table = Table(*columns, title="Bubble ratios and micro-batches alive, B = 2F", box=box.MARKDOWN)
+    for one in figures:
+        table.add_row(
+            str(one.case.num_workers),
+            str(one.case.num_micro_batches),
+            one.case.label,
+            one.formula_text,
+            _percent(one.formula),
+            _percent(one.simulated),
+            _percent(one.bubble),
+            f"{min(one.live)} to {max(one.live)}",
+        )
+    return table
+
+
+def jitter_table(figures: list[Figures]) -> Table:
+    """Each scheduled case beside the same one without a schedule, which comes after it."""
+    columns = ("D", "N", "jitter", "scheduled, ms a step", "message-driven, ms a step", "ratio", "step by step")
+    table = Table(*columns, title="1F1B where passes take longer at random", box=box.MARKDOWN)
+    for one, other in zip(figures[::2], figures[1::2], strict=True):
+        case = one.case
+        table.add_row(str(case.num_workers), str(case.num_micro_batches), f"{case.jitter:g}", *_beside(one, other))
+    return table
+
+
+def torch_table(figures: list[Figures]) -> Table:
+    """Each case beside the same one in torch's runtime, which comes after it."""
+    columns = ("D", "N", "schedule", "ours, ms a step", "torch's, ms a step", "ratio", "step by step")
+    table = Table(*columns, title="Beside torch's runtime of the same schedule", box=box.MARKDOWN)
+    for one, other in zip(figures[::2], figures[1::2], strict=True):
+        case = one.case
+        table.add_row(str(case.num_workers), str(case.num_micro_batches), case.label, *_beside(one, other))
+    return table
+
+
+def _beside(one: Figures, other: Figures) -> tuple[str, str, str, str]:
+    ratios = [theirs / ours for ours, theirs in zip(one.steps_s, other.steps_s, strict=True)]
+    ours_s, theirs_s = statistics.mean(one.steps_s), statistics.mean(other.steps_s)
+    return (
+        f"{1e3 * ours_s:.0f}",
+        f"{1e3 * theirs_s:.0f}",
+        f"{theirs_s / ours_s:.3f}",
+        f"{min(ratios):.3f} to {max(ratios):.3f}",
+    )
+
+
+def _percent(ratio: float | None) -> str:
+    return "" if ratio is None else f"{100 * ratio:.1f} %"
+
+
+def measure(cases: list[Case], progress: Progress, title: str) -> Iterator[Figures]:
+    """Run the cases on one set of processes."""
+    task = progress.add_task(title, total=len(cases))
+    for case, seen in zip(cases, run_cases(cases), strict=True):
+        progress.update(task, advance=1, description=f"{title}: {case.label}, N = {case.num_micro_batches}")
+        yield figures_of(case, seen)
+
+
+TABLES = {Part.BUBBLES: bubble_table, Part.JITTER: jitter_table, Part.TORCH: torch_table}
+
+
+def main(
+    workers: Annotated[list[int] | None, typer.Option(help="Workers of a pipeline; may be repeated.")] = None,
+    only: Annotated[list[Part] | None, typer.Option(help="Run these parts alone; may be repeated.")] = None,
+    forward_ms: Annotated[float, typer.Option(min=1, help="How long a forward pass of a worker sleeps.")] = 20.0,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each case, after one to warm up.")] = 4,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here, too.")] = None,
+) -> None:
+    """Measure bubbles, micro-batches alive and step times of pipelines whose stages sleep, and print tables.
+
+    Example: python bench/pipeline.py --workers 4 --only bubbles --json pipeline.json
+    """
+    figures: dict[str, list[Figures]] = {}
+
+    def make(*arguments: Any, jitter: float = 0.0, **options: Any) -> Case:
+        # What is random needs more steps.
+        num_steps = steps * 4 if jitter else steps
+        return Case(*arguments, forward_s=forward_ms / 1e3, num_steps=num_steps, jitter=jitter, **options)
+
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    console = Console(width=140)
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        for part in only or list(Part):
+            made = figures.setdefault(part, [])
+            for num_workers in workers or ([4, 8] if part == Part.BUBBLES else [4]):
+                cases = list(CASES[part](num_workers, make))
+                for one in measure(cases, progress, f"{part}, D = {num_workers}"):
+                    made.append(one)
+                    if json_file is not None:
+                        document = {name: [dataclasses.asdict(f) for f in all_] for name, all_ in figures.items()}
+                        json_file.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    for part, made in figures.items():
+        console.print(TABLES[Part(part)](made))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""Pipelines of layers that sleep, so that many workers overlap on few processors, and processes for them."""

@@ -1,0 +1,123 @@
+"""What is measured: one way to take micro-batches through a pipeline, and what came of it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from oakum_worker.parallel.pipeline.formulas import bubble_formula
+from oakum_worker.parallel.pipeline.operations import Schedule
+from oakum_worker.parallel.pipeline.schedules import build
+from oakum_worker.parallel.pipeline.simulation import simulate
+
+Runner = Literal["scheduled", "message-driven", "torch"]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pipeline and how long its stages sleep."""
+
+    schedule: str
+    num_workers: int
+    num_micro_batches: int
+    options: tuple[tuple[str, Any], ...] = ()
+    runner: Runner = "scheduled"
+    forward_s: float = 0.02
+    """Of a micro-batch through a whole worker, however many stages it has."""
+    backward_ratio: float = 2.0
+    """Of a backward pass, in forward passes."""
+    jitter: float = 0.0
+    """The mean of what each pass takes longer, as a part of its time; exponentially distributed."""
+    num_steps: int = 4
+    """After one to warm up."""
+
+    def build(self) -> Schedule:
+        """The schedule, fastest for these times where there is a choice."""
+        return build(
+            self.schedule,
+            num_workers=self.num_workers,
+            num_micro_batches=self.num_micro_batches,
+            forward=1.0,
+            backward=self.backward_ratio,
+            **dict(self.options),
+        )
+
+    @property
+    def label(self) -> str:
+        """The schedule with its options."""
+        return " ".join([self.schedule, *(f"{value}" for _, value in self.options)])
+
+
+@dataclass
+class Seen:
+    """What one worker saw of a case, step by step."""
+
+    begins_s: list[float] = field(default_factory=list)
+    """When its first computation began, on a clock of all processes."""
+    ends_s: list[float] = field(default_factory=list)
+    """When its last one ended."""
+    walls_s: list[float] = field(default_factory=list)
+    """How long the step took, after all were ready."""
+    max_live: int = 0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What came of a case."""
+
+    case: Case
+    step_s: float
+    """Median of the slowest worker's."""
+    bubble: float | None
+    """Median over the steps of 1 - work / (workers x time from the first to the last computation)."""
+    simulated: float | None
+    formula: float | None
+    formula_text: str
+    live: tuple[int, ...]
+    """For each worker the most micro-batches that it kept something of at once, summed over its stages."""
+    steps_s: tuple[float, ...]
+
+
+def figures_of(case: Case, seen: Sequence[Seen]) -> Figures:
+    """Put together what a case's workers saw."""
+    walls = [max(step) for step in zip(*(one.walls_s for one in seen), strict=True)]
+    bubble = simulated = formula = None
+    if case.runner != "torch":
+        work_s = case.num_micro_batches * case.forward_s * (1 + case.backward_ratio)
+        bubble = statistics.median(1 - work_s / span for span in _spans(seen))
+        simulated = simulate(case.build(), 1.0, case.backward_ratio).bubble_ratio
+        formula = _formula(case)
+    return Figures(
+        case,
+        statistics.median(walls),
+        bubble,
+        simulated,
+        formula.value if formula else None,
+        formula.text if formula else "",
+        tuple(one.max_live for one in seen),
+        tuple(walls),
+    )
+
+
+def _spans(seen: Sequence[Seen]) -> list[float]:
+    begins = zip(*(one.begins_s for one in seen), strict=True)
+    ends = zip(*(one.ends_s for one in seen), strict=True)
+    return [max(end) - min(begin) for begin, end in zip(begins, ends, strict=True)]
+
+
+def _formula(case: Case) -> Any:
+    if case.backward_ratio not in (1.0, 2.0):
+        return None
+    options = {name: value for name, value in case.options if name in ("stages_per_worker", "num_pipes")}
+    if case.schedule in ("interleaved", "zero-bubble-v"):
+        options.setdefault("stages_per_worker", 2)
+    if (
+        dict(case.options).get("scheme") == "concatenation"
+        and case.backward_ratio == 2
+        and (case.num_micro_batches > case.num_workers)
+    ):
+        return None
+    backward: Any = int(case.backward_ratio)
+    return bubble_formula(case.schedule, case.num_workers, case.num_micro_batches, backward=backward, **options)
