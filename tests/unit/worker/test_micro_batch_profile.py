@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
 from oakum_worker.__main__ import app
@@ -19,8 +20,9 @@ from oakum_worker.micro_batch import Candidate
 from oakum_worker.micro_batch_probe import Footprint, Probe
 from oakum_worker.micro_batch_profile import MicroBatchProfile, profile_micro_batch
 from oakum_worker.profile_command import as_text, parse_bytes
-from oakum_worker.task import Task
-from training_ranks import Points, build_spec, build_task, mean_squared_error
+from oakum_worker.spec import read_spec
+from oakum_worker.task import Task, load_task
+from training_ranks import build_spec, build_task, mean_squared_error
 
 WIDTH, DEPTH = 256, 4
 FLOAT = 4
@@ -94,8 +96,10 @@ def test_the_working_part_grows_with_the_samples_and_holds_their_activations() -
     working = [found.working_bytes for size in (512, 1024, 2048) if (found := probe.footprint(size)) is not None]
     grown = (working[1] - working[0]) / 512, (working[2] - working[1]) / 1024
     assert grown[0] == pytest.approx(grown[1], rel=0.01)
-    # Inputs, targets, each layer's output, the loss, and what is on its way back; linear layers keep no more.
+    # Inputs, targets, each tanh's output, and what is on its way back; linear layers keep no more.
     assert DEPTH + 2 <= grown[0] / (FLOAT * WIDTH) <= 2 * DEPTH + 4
+    # The gradients of the micro-batch before are there all the while, which the static part has counted.
+    assert working[2] - 2048 * grown[1] == pytest.approx(0, abs=0.01 * FLOAT * NUM_WEIGHTS)
 
 
 def test_a_probe_ends_where_the_limit_is_passed_and_leaves_the_device_usable() -> None:
@@ -110,10 +114,11 @@ def test_a_probe_ends_where_the_limit_is_passed_and_leaves_the_device_usable() -
 
 
 def test_samples_that_are_parts_of_a_whole_data_set_count_for_themselves() -> None:
-    task = build_task(dataset=Points())
-    few = Probe(task, build_spec(), 1 << 30).footprint(1)
-    assert few is not None
-    assert few.working_bytes < 4000  # all of the data set's 53 samples would be 2,968 bytes more
+    task = wide_task()
+    task.dataset = TensorDataset(torch.zeros(20_000, WIDTH), torch.zeros(20_000, WIDTH))
+    found = Probe(task, build_spec(), 1 << 30).footprint(1)
+    assert found is not None
+    assert found.working_bytes < 20_000 * FLOAT * WIDTH
 
 
 def test_stages_share_what_is_static_and_hold_what_is_in_flight() -> None:
@@ -210,6 +215,16 @@ def test_a_limit_keeps_large_micro_batches_out(spec_file: Path) -> None:
     assert "not even a micro-batch of 1 fits into the memory: allow for more" in problem
 
 
+def test_a_stage_holds_as_many_micro_batches_as_there_are_stages(spec_file: Path) -> None:
+    _, output, _ = run(spec_file, "--json", "--pipeline-stages", 4)
+    peaks = {int(size): peak for size, peak in json.loads(output[output.index("{") :])["peak_bytes"].items()}
+    probe = Probe(load_task(read_spec(spec_file)), build_spec(), 1 << 30)
+    for size, peak in peaks.items():
+        found = probe.footprint(size)
+        assert found is not None
+        assert peak == found.at_stage(4, min(4, 12 // size))
+
+
 def test_a_task_that_fails_is_named(spec_file: Path) -> None:
     document = json.loads(spec_file.read_text()) | {"arguments": {"fails_at": 3}}
     spec_file.write_text(json.dumps(document))
@@ -293,7 +308,5 @@ def test_the_table_shows_what_was_measured_and_what_was_too_large() -> None:
 
 
 def test_a_model_that_does_not_fit_at_all_is_a_task_error(spec_file: Path) -> None:
-    from oakum_worker.spec import read_spec
-
     with pytest.raises(TaskError, match="not even a micro-batch of 1 fits"):
         profile_micro_batch(read_spec(spec_file), limit_bytes=1000)

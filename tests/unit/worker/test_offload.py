@@ -166,6 +166,23 @@ def test_weights_in_float32_survive_a_state_dict() -> None:
         assert other.state[theirs]["exp_avg"].dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_state_of_a_fresh_optimizer_begins_anew_from_the_present_weights(dtype: torch.dtype) -> None:
+    found, fresh = parameters(dtype), parameters(dtype)
+    optimizer, other = OffloadedAdamW(found), OffloadedAdamW(fresh)
+    for step in range(3):
+        fill_gradients(found, step)
+        optimizer.step()
+    for ours, theirs in zip(found, fresh, strict=True):
+        ours.data.copy_(theirs.data)
+    optimizer.load_state_dict(OffloadedAdamW(parameters(dtype)).state_dict())
+    for tensors, one in ((found, optimizer), (fresh, other)):
+        fill_gradients(tensors, 9)
+        one.step()
+    torch.testing.assert_close(optimizer.state_dict(), other.state_dict(), rtol=0, atol=0)
+    assert all(map(torch.equal, found, fresh))
+
+
 def test_a_state_of_other_shapes_is_refused() -> None:
     found = parameters()
     optimizer = OffloadedAdam(found)
@@ -210,7 +227,7 @@ def test_the_closure_is_called() -> None:
 
 def test_what_cannot_be_offloaded_is_explained() -> None:
     optimizer = OffloadedSGD([nn.Parameter(torch.ones(3, dtype=torch.complex64))])
-    with pytest.raises(ValueError, match="has to be real and to fill its memory; use torch's own optimizer"):
+    with pytest.raises(ValueError, match=r"of shape \(3,\) cannot be offloaded: it is complex"):
         optimizer.step()
     with pytest.raises(ValueError, match="bucket_elements is 0: give at least 1"):
         OffloadedSGD([nn.Parameter(torch.ones(3))], bucket_elements=0)

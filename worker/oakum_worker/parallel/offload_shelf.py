@@ -171,11 +171,10 @@ def shelves(parameters: Sequence[torch.Tensor], moments: Sequence[str]) -> list[
     for parameter in parameters:
         if not parameter.requires_grad or not parameter.numel():
             continue
-        if parameter.is_complex() or not _is_dense(parameter):
+        if parameter.is_complex() or hasattr(parameter, "to_local") or not _is_dense(parameter):
             raise ValueError(
-                f"a parameter of shape {tuple(parameter.shape)}, {parameter.dtype} and strides "
-                f"{parameter.stride()} cannot be offloaded: it has to be real and to fill its memory; use torch's "
-                "own optimizer"
+                f"a parameter of shape {tuple(parameter.shape)} cannot be offloaded: it is complex, sharded, or "
+                "does not fill its memory; use torch's own optimizer"
             )
         kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
     return [Shelf(of_kind, moments) for of_kind in kinds.values()]
