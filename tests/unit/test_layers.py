@@ -11,7 +11,7 @@ WORKER = ROOT / "worker" / "oakum_worker"
 FORBIDDEN_TO_SOLVER = {"oakum_worker", "oakum_service", "torch", "sqlalchemy", "fastapi"}
 FORBIDDEN_TO_WORKER = {"oakum_solver", "oakum_service", "sqlalchemy", "fastapi"}
 PIPELINES = ("partition", "operations", "communication", "chimera", "schedules", "torch_orders", "validation")
-SIMULATED_PIPELINES = ("simulation", "formulas", "drawing", "layouts")
+SIMULATED_PIPELINES = ("simulation", "formulas", "drawing", "costs", "layouts")
 WITHOUT_TORCH = (
     *("__init__", "spec", "protocol", "launch", "errors", "parallel/__init__", "parallel/pipeline/__init__"),
     *(f"parallel/pipeline/{name}" for name in PIPELINES + SIMULATED_PIPELINES),

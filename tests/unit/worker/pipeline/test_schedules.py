@@ -148,7 +148,7 @@ def test_gradients_are_summed_before_the_last_computation_where_a_worker_is_idle
     [
         ("dapple", {}, "no schedule 'dapple': choose one of gpipe, 1f1b"),
         ("1f1b", {"num_micro_batches": 0}, "0 micro-batches on 4 workers"),
-        ("1f1b", {"stages_per_worker": 2}, "1f1b has one stage on each worker, not 2"),
+        ("1f1b", {"stages_per_worker": 2}, "1f1b has one stage of a pipe on each worker, not 2"),
         ("chimera", {"num_workers": 3}, "even number of workers, at least 2, not 3"),
         ("chimera", {"num_pipes": 3}, "cannot have 3 pipes on 4 workers"),
         ("chimera", {"num_workers": 8, "num_pipes": 6}, "cannot have 6 pipes on 8 workers"),

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.pipeline.communication import with_messages, with_syncs
+from oakum_worker.parallel.pipeline.communication import with_communication
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
-from oakum_worker.parallel.pipeline.simulation import simulate
 
 Scheme = Literal["auto", "concatenation", "forward-doubling", "backward-halving"]
 """What is done with more micro-batches than workers (section 3.5); `auto` is the faster of the first two."""
@@ -33,6 +32,17 @@ class _Unit:
     doubled: bool
     num_slots: int
     """Until the next unit begins."""
+
+
+class _Slot(NamedTuple):
+    """One pass through one stage."""
+
+    number: int
+    is_forward: bool
+    worker: int
+    pipe: int
+    stage: int
+    micro_batches: range
 
 
 def chimera(
@@ -51,13 +61,17 @@ def chimera(
     Chimera cannot do.
     """
     _check(num_workers, num_micro_batches, num_pipes, scheme)
-    candidates = [
-        units
+    layouts = (
+        _slots(num_workers, num_pipes, units)
         for name in (("concatenation", "forward-doubling") if scheme == "auto" else (scheme,))
-        for units in _sequences(num_workers, num_micro_batches, num_pipes, name)
-    ]
-    schedules = (_schedule(num_workers, num_micro_batches, num_pipes, units) for units in candidates)
-    return with_syncs(min(schedules, key=lambda schedule: simulate(schedule, forward, backward).makespan))
+        for units in _sequences(num_workers, num_micro_batches, name)
+    )
+    slots = min(layouts, key=lambda slots: _makespan(slots, num_workers, forward, backward))
+    computations: list[list[Operation]] = [[] for _ in range(num_workers)]
+    for slot in slots:
+        kind = Kind.FORWARD if slot.is_forward else Kind.BACKWARD
+        computations[slot.worker].append(Operation(kind, slot.stage, slot.pipe, tuple(slot.micro_batches)))
+    return with_communication("chimera", num_micro_batches, placement(num_workers, num_pipes), computations)
 
 
 def _check(num_workers: int, num_micro_batches: int, num_pipes: int, scheme: str) -> None:
@@ -91,7 +105,7 @@ def placement(num_workers: int, num_pipes: int) -> tuple[tuple[int, ...], ...]:
     return tuple(workers for down in downs for workers in (down, down[::-1]))
 
 
-def _sequences(num_workers: int, num_micro_batches: int, num_pipes: int, scheme: str) -> list[list[_Unit]]:
+def _sequences(num_workers: int, num_micro_batches: int, scheme: str) -> list[list[_Unit]]:
     """Sequences of units to choose the fastest from: they differ in where the rest of N/D goes.
 
     Doubled units are last: then the formulas of section 3.5 hold for odd N/D, too. A rest, which leaves many slots
@@ -123,25 +137,43 @@ def _sequences(num_workers: int, num_micro_batches: int, num_pipes: int, scheme:
     return firsts + lasts
 
 
-def _schedule(num_workers: int, num_micro_batches: int, num_pipes: int, units: Sequence[_Unit]) -> Schedule:
+def _slots(num_workers: int, num_pipes: int, units: Sequence[_Unit]) -> list[_Slot]:
+    """All passes in the order of their slots; in one slot, which only a rest shares, backward passes are first."""
     pipes = placement(num_workers, num_pipes)
-    slots: list[list[tuple[int, Operation]]] = [[] for _ in range(num_workers)]
+    slots: list[_Slot] = []
     first_slot = first = 0
     for unit in units:
         for pipe, share in enumerate(_shares(unit, num_pipes)):
             numbers = range(first, first + share)
             first += share
             for stage, worker in enumerate(pipes[pipe]):
-                slots[worker] += [
-                    (first_slot + slot, operation)
-                    for slot, operation in _in_slots(num_workers, pipe, stage, numbers, unit.doubled)
+                begin = first_slot + stage
+                size = 2 if unit.doubled else 1
+                slots += [
+                    _Slot(begin + 2 * place, True, worker, pipe, stage, numbers[start : start + size])
+                    for place, start in enumerate(range(0, share, size))
+                ]
+                begin = first_slot + 2 * num_workers - 1 - stage
+                slots += [
+                    _Slot(begin + 2 * place, False, worker, pipe, stage, numbers[place : place + 1])
+                    for place in range(share)
                 ]
         first_slot += unit.num_slots
-    computations = (
-        [operation for _, operation in sorted(worker, key=lambda item: (item[0], item[1].kind is Kind.FORWARD))]
-        for worker in slots
-    )
-    return with_messages("chimera", num_micro_batches, pipes, computations)
+    return sorted(slots, key=lambda slot: (slot.number, slot.is_forward))
+
+
+def _makespan(slots: Sequence[_Slot], num_workers: int, forward: float, backward: float) -> float:
+    """How long the passes take. What a pass waits for is in an earlier slot: one look at each is enough."""
+    clocks = [0.0] * num_workers
+    ends: dict[tuple[bool, int, int], float] = {}
+    for _, is_forward, worker, _, stage, numbers in slots:
+        step = -1 if is_forward else 1
+        ready = max(ends.get((is_forward, stage + step, number), 0.0) for number in numbers)
+        end = max(clocks[worker], ready) + (forward * len(numbers) if is_forward else backward)
+        clocks[worker] = end
+        for number in numbers:
+            ends[is_forward, stage, number] = end
+    return max(clocks)
 
 
 def _shares(unit: _Unit, num_pipes: int) -> list[int]:
@@ -149,18 +181,3 @@ def _shares(unit: _Unit, num_pipes: int) -> list[int]:
     size = 2 if unit.doubled else 1
     whole, rest = divmod(unit.num_micro_batches // size, num_pipes)
     return [size * (whole + (pipe < rest)) for pipe in range(num_pipes)]
-
-
-def _in_slots(
-    num_stages: int, pipe: int, stage: int, numbers: range, doubled: bool
-) -> list[tuple[int, Operation]]:
-    """A stage's passes over the micro-batches of a unit, with their slots since the unit's begin."""
-    size = 2 if doubled else 1
-    forwards = [tuple(numbers[start : start + size]) for start in range(0, len(numbers), size)]
-    return [
-        (stage + 2 * position, Operation(Kind.FORWARD, stage, pipe, together))
-        for position, together in enumerate(forwards)
-    ] + [
-        (2 * num_stages - 1 - stage + 2 * position, Operation(Kind.BACKWARD, stage, pipe, (number,)))
-        for position, number in enumerate(numbers)
-    ]

@@ -20,23 +20,13 @@ def with_communication(
     `computations[worker]` are its forward and backward passes. Raises `ScheduleError` if they wait for each other
     for ever; whether they are the right ones is `validate`'s to say.
     """
-    return with_syncs(with_messages(name, num_micro_batches, placement, computations))
-
-
-def with_messages(
-    name: str,
-    num_micro_batches: int,
-    placement: Sequence[Sequence[int]],
-    computations: Iterable[Iterable[Operation]],
-) -> Schedule:
-    """The same without gradient sums."""
     schedule = Schedule(
         name=name,
         num_micro_batches=num_micro_batches,
         placement=tuple(tuple(workers) for workers in placement),
         operations=tuple(tuple(operations) for operations in computations),
     )
-    return _with_receives(_with_sends(schedule))
+    return _with_syncs(_with_receives(_with_sends(schedule)))
 
 
 def _with_sends(schedule: Schedule) -> Schedule:
@@ -56,9 +46,9 @@ def _with_sends(schedule: Schedule) -> Schedule:
 def _message(operation: Operation, num_stages: int) -> Operation | None:
     """The part of an operation's result that a neighbouring stage needs."""
     if operation.kind is Kind.FORWARD and operation.stage + 1 < num_stages:
-        return replace(operation, kind=Kind.SEND_ACTIVATION)
+        return Operation(Kind.SEND_ACTIVATION, operation.stage, operation.pipe, operation.micro_batches)
     if operation.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT) and operation.stage > 0:
-        return replace(operation, kind=Kind.SEND_GRADIENT)
+        return Operation(Kind.SEND_GRADIENT, operation.stage, operation.pipe, operation.micro_batches)
     return None
 
 
@@ -103,7 +93,7 @@ def _need(operation: Operation, number: int) -> tuple[bool, int, int, int] | Non
             return None
 
 
-def with_syncs(schedule: Schedule) -> Schedule:
+def _with_syncs(schedule: Schedule) -> Schedule:
     """The sum of a stage's gradients begins right after its last backward pass if the worker is idle later on.
 
     Else it begins after the worker's last computation: without idle time it would only slow computing down

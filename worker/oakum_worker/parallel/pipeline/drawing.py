@@ -55,8 +55,8 @@ def draw_text(schedule: Schedule, simulation: Simulation, *, colours: bool = Tru
 def draw_svg(schedule: Schedule, simulation: Simulation, *, unit_px: float = 30.0) -> str:
     """A whole SVG document that needs nothing else; `unit_px` is the width of one unit of time.
 
-    Forward passes are light, backward passes dark, each pipe has a colour; a triangle is where the sum of a stage's
-    gradients begins. Each shape says what it is when it is pointed at.
+    Forward passes are light, backward passes dark, each pipe has a colour; a triangle is where summing a stage's
+    gradients begins. Each shape says what it is when pointed at.
     """
     width = _LEFT_PX + simulation.makespan * unit_px + 16
     height = _TOP_PX + schedule.num_workers * (_ROW_PX + _GAP_PX) + 26

@@ -10,7 +10,7 @@ the same stages on other workers, so that a stage's weights are on several worke
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -57,8 +57,8 @@ class Operation:
 def received(send: Operation) -> Operation:
     """The receive at the other end of a send."""
     if send.kind is Kind.SEND_ACTIVATION:
-        return replace(send, kind=Kind.RECEIVE_ACTIVATION, stage=send.stage + 1)
-    return replace(send, kind=Kind.RECEIVE_GRADIENT, stage=send.stage - 1)
+        return Operation(Kind.RECEIVE_ACTIVATION, send.stage + 1, send.pipe, send.micro_batches)
+    return Operation(Kind.RECEIVE_GRADIENT, send.stage - 1, send.pipe, send.micro_batches)
 
 
 @dataclass(frozen=True)

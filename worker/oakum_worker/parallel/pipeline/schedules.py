@@ -49,6 +49,10 @@ def build(
         raise ScheduleError(
             f"{num_micro_batches} micro-batches on {num_workers} workers make no schedule: give at least 1 of each"
         )
+    if name in ("gpipe", "1f1b", "chimera") and stages_per_worker not in (None, 1):
+        raise ScheduleError(
+            f"{name} has one stage of a pipe on each worker, not {stages_per_worker}: choose interleaved"
+        )
     if name == "chimera":
         return chimera(
             num_workers,
@@ -60,12 +64,26 @@ def build(
         )
     per_worker = stages_per_worker or {"interleaved": 2, "zero-bubble-v": 2}.get(name, 1)
     if name in ("gpipe", "1f1b"):
-        if per_worker != 1:
-            raise ScheduleError(f"{name} has one stage on each worker, not {per_worker}: choose interleaved")
         order = [_one_pipe(name, worker, num_workers, num_micro_batches) for worker in range(num_workers)]
     else:
         order = torch_order(name, num_workers, per_worker, num_micro_batches)
     return with_communication(name, num_micro_batches, [_placement(name, num_workers, per_worker)], order)
+
+
+def exists(name: str, num_workers: int, num_micro_batches: int, scheme: Scheme | None = None) -> bool:
+    """Whether `build` has that schedule, with 2 pipes in Chimera; found out without building it."""
+    if num_workers < 1 or num_micro_batches < 1:
+        return False
+    if name in ("interleaved", "zero-bubble"):
+        return num_micro_batches % max(1, num_micro_batches // num_workers) == 0
+    if name == "chimera":
+        halving = scheme == "backward-halving"
+        return (
+            num_workers % 2 == 0
+            and num_micro_batches >= 2 + 2 * halving
+            and not (halving and num_micro_batches % 2)
+        )
+    return name in NAMES
 
 
 def _one_pipe(name: str, stage: int, num_stages: int, num_micro_batches: int) -> list[Operation]:

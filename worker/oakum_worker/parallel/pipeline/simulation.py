@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.operations import (
-    COMPUTATIONS,
     RECEIVES,
     SENDS,
     Kind,
@@ -37,28 +38,32 @@ class Span:
 class Simulation:
     """One step of a replica."""
 
-    spans: tuple[tuple[Span, ...], ...]
-    """spans[worker], in the worker's order."""
+    schedule: Schedule
+    starts: tuple[tuple[float, ...], ...]
+    """starts[worker][position]: of each operation, in the worker's order."""
+    ends: tuple[tuple[float, ...], ...]
+    makespan: float
+    """When the last computation of any worker ended."""
+    busy: float
+    """Time in which workers computed, summed over them."""
     peak_activations: tuple[float, ...]
     """For each worker the most that it held at once: micro-batches between their forward and the end of their
     backward, each weighted with its stage's `activation`; by default a count of micro-batches (Ma)."""
     sync_ends: tuple[float, ...]
     """For each worker when the gradients of all its stages were summed."""
 
+    @cached_property
+    def spans(self) -> tuple[tuple[Span, ...], ...]:
+        """spans[worker], in the worker's order."""
+        return tuple(
+            tuple(Span(*span) for span in zip(order, starts, ends, strict=True))
+            for order, starts, ends in zip(self.schedule.operations, self.starts, self.ends, strict=True)
+        )
+
     @property
     def num_workers(self) -> int:
         """Ranks of the replica."""
-        return len(self.spans)
-
-    @property
-    def makespan(self) -> float:
-        """When the last computation of any worker ended."""
-        return max((span.end for span in self._computations()), default=0.0)
-
-    @property
-    def busy(self) -> float:
-        """Time in which workers computed, summed over them."""
-        return sum(span.end - span.start for span in self._computations())
+        return len(self.starts)
 
     @property
     def bubble_ratio(self) -> float:
@@ -73,16 +78,12 @@ class Simulation:
         The greatest is the last term of T = (F + p) C_f + (B + p) C_b + max_i unoverlapped_i (Chimera,
         arXiv:2107.06925, section 3.4): here the sum is exact, as bubbles are where they are.
         """
-        makespan = self.makespan
-        return tuple(max(0.0, end - makespan) for end in self.sync_ends)
+        return tuple(max(0.0, end - self.makespan) for end in self.sync_ends)
 
     @property
     def step(self) -> float:
         """When all is computed and summed."""
         return self.makespan + max(self.unoverlapped, default=0.0)
-
-    def _computations(self) -> list[Span]:
-        return [span for worker in self.spans for span in worker if span.operation.kind in COMPUTATIONS]
 
 
 def simulate(
@@ -93,7 +94,7 @@ def simulate(
     doubled: Times | None = None,
     input_share: float = 0.5,
     latency: float = 0.0,
-    transfer: float = 0.0,
+    transfer: Times = 0.0,
     sync: Times = 0.0,
     activation: Times = 1.0,
 ) -> Simulation:
@@ -101,117 +102,150 @@ def simulate(
 
     `forward` and `backward` are of one micro-batch through one stage; a forward pass of two takes `doubled`, by
     default twice `forward`. Of a split backward pass the part for the inputs takes `input_share`. A message needs
-    `transfer` for each micro-batch in it and arrives `latency` later; messages from one worker to another go one
-    after the other, and sending costs the sender no time. `sync` is how long summing a stage's gradients takes
-    once all its holders have begun; a worker takes part in one sum at a time.
+    `transfer` for each micro-batch in it, that of the lower of its two stages, and arrives `latency` later;
+    messages from one worker to another go one after the other, and sending costs the sender no time. `sync` is how
+    long summing a stage's gradients takes once all holders have begun; a worker takes part in one sum at a time.
     Raises `ScheduleError` if workers wait for each other for ever.
     """
-    stages = schedule.num_stages
-    forwards = _by_stage(forward, stages)
-    costs = _Costs(
-        forward=forwards,
-        doubled=[2 * time for time in forwards] if doubled is None else _by_stage(doubled, stages),
-        backward=_by_stage(backward, stages),
-        input_share=input_share,
-    )
-    spans = _run(schedule, costs, latency, transfer)
+    forwards = _by_stage(forward, schedule)
+    backwards = _by_stage(backward, schedule)
+    costs = {
+        "F": forwards,
+        "FF": [2 * time for time in forwards] if doubled is None else _by_stage(doubled, schedule),
+        "B": backwards,
+        "I": [time * input_share for time in backwards],
+        "W": [time * (1 - input_share) for time in backwards],
+    }
+    run = _Run(schedule)
+    run.take(costs, latency, _by_stage(transfer, schedule), _by_stage(activation, schedule))
     return Simulation(
-        spans=tuple(tuple(worker) for worker in spans),
-        peak_activations=_peaks(schedule, _by_stage(activation, stages)),
-        sync_ends=_sync_ends(schedule, spans, _by_stage(sync, stages)),
+        schedule=schedule,
+        starts=tuple(tuple(starts) for starts in run.starts),
+        ends=tuple(tuple(ends) for ends in run.ends),
+        makespan=run.makespan,
+        busy=run.busy,
+        peak_activations=tuple(run.peaks),
+        sync_ends=_sync_ends(run.syncs, _by_stage(sync, schedule), schedule.num_workers),
     )
 
 
-@dataclass(frozen=True)
-class _Costs:
-    forward: list[float]
-    doubled: list[float]
-    backward: list[float]
-    input_share: float
-
-    def of(self, operation: Operation) -> float:
-        """How long the worker is at an operation that waits for nobody."""
-        stage = operation.stage
-        match operation.kind:
-            case Kind.FORWARD:
-                return (self.doubled if len(operation.micro_batches) == 2 else self.forward)[stage]
-            case Kind.BACKWARD:
-                return self.backward[stage]
-            case Kind.BACKWARD_INPUT:
-                return self.backward[stage] * self.input_share
-            case Kind.BACKWARD_WEIGHT:
-                return self.backward[stage] * (1 - self.input_share)
-            case _:
-                return 0.0
-
-
-def _by_stage(times: Times, num_stages: int) -> list[float]:
+def _by_stage(times: Times, schedule: Schedule) -> list[float]:
     if isinstance(times, (int, float)):
-        return [float(times)] * num_stages
-    if len(times) != num_stages:
-        raise ScheduleError(f"{len(times)} times were given for {num_stages} stages: give one for all or one each")
+        return [float(times)] * schedule.num_stages
+    if len(times) != schedule.num_stages:
+        raise ScheduleError(
+            f"{len(times)} times were given for {schedule.num_stages} stages: give one for all or one each"
+        )
     return [float(time) for time in times]
 
 
-def _run(schedule: Schedule, costs: _Costs, latency: float, transfer: float) -> list[list[Span]]:
-    """Each worker's spans. A worker that lacks a message is set aside until it has been sent."""
-    spans: list[list[Span]] = [[] for _ in range(schedule.num_workers)]
-    clocks = [0.0] * schedule.num_workers
-    arrivals: dict[Operation, float] = {}
-    link_free: defaultdict[tuple[int, int], float] = defaultdict(float)
+class _Action(NamedTuple):
+    """An operation in the form that is quick to simulate."""
+
+    worker: int
+    code: str
+    """F or FF for one or two micro-batches, B, I, W; S, or > for sends and < for receives."""
+    stage: int
+    size: int
+    """Micro-batches."""
+    message: int
+    """The number of the message that is sent or received."""
+    link: tuple[int, int]
+    """From whom to whom it is."""
+
+
+class _Run:
+    """Takes all workers through their operations, in an order that does not depend on times."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        workers = range(schedule.num_workers)
+        self._actions = _actions(schedule)
+        self.starts: list[list[float]] = [[] for _ in workers]
+        self.ends: list[list[float]] = [[] for _ in workers]
+        self.peaks = [0.0 for _ in workers]
+        self.makespan = 0.0
+        self.busy = 0.0
+        self.syncs: defaultdict[int, dict[int, float]] = defaultdict(dict)
+        """When each worker began to sum each stage: stage -> worker -> time."""
+
+    def take(
+        self, costs: dict[str, list[float]], latency: float, transfer: list[float], activation: list[float]
+    ) -> None:
+        """Fill in what becomes of them."""
+        clocks = [0.0] * len(self.starts)
+        held = [0.0] * len(self.starts)
+        arrivals: dict[int, float] = {}
+        link_free: defaultdict[tuple[int, int], float] = defaultdict(float)
+        for worker, code, stage, size, message, link in self._actions:
+            start = end = clocks[worker]
+            if code == "<":
+                end = max(start, arrivals[message])
+            elif code == ">":
+                link_free[link] = max(start, link_free[link]) + transfer[stage] * size
+                arrivals[message] = link_free[link] + latency
+            elif code == "S":
+                self.syncs[stage][worker] = start
+            else:
+                end = start + costs[code][stage]
+                self.busy += end - start
+                self.makespan = max(self.makespan, end)
+                if code in ("F", "FF"):
+                    held[worker] += activation[stage] * size
+                    self.peaks[worker] = max(self.peaks[worker], held[worker])
+                elif code in ("B", "W"):
+                    held[worker] -= activation[stage] * size
+            clocks[worker] = end
+            self.starts[worker].append(start)
+            self.ends[worker].append(end)
+
+
+def _actions(schedule: Schedule) -> list[_Action]:
+    """All operations in an order in which they can be taken one after the other.
+
+    A worker that lacks a message is set aside until that has been sent. Found once for each schedule, which keeps
+    it, since schedules are simulated again and again with other times.
+    """
+    known: list[_Action] | None = schedule.__dict__.get("_actions")
+    if known is not None:
+        return known
+    actions: list[_Action] = []
+    positions = [0] * schedule.num_workers
+    sent: dict[Operation, int] = {}
     waiting: dict[Operation, int] = {}
     ready = list(range(schedule.num_workers))
     while ready:
         worker = ready.pop()
-        order = schedule.operations[worker]
-        for operation in order[len(spans[worker]) :]:
-            start = clocks[worker]
+        for operation in schedule.operations[worker][positions[worker] :]:
+            code, stage, message, link = operation.kind.value, operation.stage, -1, (worker, worker)
+            size = len(operation.micro_batches)
             if operation.kind in RECEIVES:
-                if operation not in arrivals:
+                if operation not in sent:
                     waiting[operation] = worker
                     break
-                clocks[worker] = max(start, arrivals[operation])
+                code, message = "<", sent[operation]
             elif operation.kind in SENDS:
-                message, receiver = received(operation), schedule.peer_of(operation)
-                sent = max(start, link_free[worker, receiver]) + transfer * len(operation.micro_batches)
-                link_free[worker, receiver] = sent
-                arrivals[message] = sent + latency
-                if message in waiting:
-                    ready.append(waiting.pop(message))
-            else:
-                clocks[worker] = start + costs.of(operation)
-            spans[worker].append(Span(operation, start, clocks[worker]))
+                arriving = received(operation)
+                code, message, link = ">", len(sent), (worker, schedule.peer_of(operation))
+                stage = min(stage, arriving.stage)
+                sent[arriving] = message
+                if arriving in waiting:
+                    ready.append(waiting.pop(arriving))
+            elif operation.kind is Kind.FORWARD and size == 2:
+                code = "FF"
+            actions.append(_Action(worker, code, stage, size, message, link))
+            positions[worker] += 1
     if waiting:
         stuck = ", ".join(f"worker {worker} for {operation}" for operation, worker in waiting.items())
         raise ScheduleError(f"the schedule {schedule.name!r} never ends: {stuck} waits for ever")
-    return spans
+    schedule.__dict__["_actions"] = actions
+    return actions
 
 
-def _peaks(schedule: Schedule, activation: list[float]) -> tuple[float, ...]:
-    """The most that each worker holds at once, which its order alone decides."""
-    peaks = []
-    for order in schedule.operations:
-        held = peak = 0.0
-        for operation in order:
-            if operation.kind is Kind.FORWARD:
-                held += activation[operation.stage] * len(operation.micro_batches)
-                peak = max(peak, held)
-            elif operation.kind in (Kind.BACKWARD, Kind.BACKWARD_WEIGHT):
-                held -= activation[operation.stage] * len(operation.micro_batches)
-        peaks.append(peak)
-    return tuple(peaks)
-
-
-def _sync_ends(schedule: Schedule, spans: list[list[Span]], sync: list[float]) -> tuple[float, ...]:
+def _sync_ends(syncs: dict[int, dict[int, float]], durations: list[float], num_workers: int) -> tuple[float, ...]:
     """When each worker has the sums of all its stages, taking part in them one at a time in its order."""
-    begun: defaultdict[int, dict[int, float]] = defaultdict(dict)
-    for worker, worker_spans in enumerate(spans):
-        for span in worker_spans:
-            if span.operation.kind is Kind.SYNC:
-                begun[span.operation.stage][worker] = span.start
-    ends = [0.0] * schedule.num_workers
-    for stage in sorted(begun, key=lambda stage: (max(begun[stage].values()), -stage)):
-        start = max(max(begun[stage].values()), *(ends[worker] for worker in begun[stage]))
-        for worker in begun[stage]:
-            ends[worker] = start + sync[stage]
+    ends = [0.0] * num_workers
+    for stage in sorted(syncs, key=lambda stage: (max(syncs[stage].values()), -stage)):
+        start = max(max(syncs[stage].values()), *(ends[worker] for worker in syncs[stage]))
+        for worker in syncs[stage]:
+            ends[worker] = start + durations[stage]
     return tuple(ends)

@@ -1,0 +1,180 @@
+"""The layout that is chosen is the one that trying them all finds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
+from oakum_worker.parallel.pipeline.layouts import Choices, best_layouts, choose, curve
+from oakum_worker.parallel.pipeline.partition import partition
+from oakum_worker.parallel.pipeline.schedules import build
+from oakum_worker.parallel.pipeline.simulation import simulate
+
+SIZES = (1, 2, 4)
+SCHEMES = ("concatenation", "forward-doubling", "backward-halving")
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> LayerCost:
+    """A layer that is quicker for each sample with larger micro-batches, as they are."""
+    forward, backward = draw(st.integers(1, 9)), draw(st.integers(1, 18))
+    gain = draw(st.sampled_from([1.0, 0.8, 0.5]))
+    return LayerCost(
+        forward_s=tuple(forward * gain**step for step in range(len(SIZES))),
+        backward_s=tuple(backward * gain**step for step in range(len(SIZES))),
+        parameter_bytes=draw(st.integers(0, 40)),
+        optimizer_bytes=draw(st.integers(0, 80)),
+        activation_bytes=draw(st.integers(0, 20)),
+        output_bytes=draw(st.integers(0, 5)),
+    )
+
+
+profiles = st.builds(
+    ModelProfile,
+    micro_batches=st.just(SIZES),
+    layers=st.lists(layers(), min_size=1, max_size=5).map(tuple),
+    input_bytes=st.integers(0, 5),
+)
+links = st.builds(
+    Links, latency_s=st.sampled_from([0.0, 0.5]), bandwidth_bytes_per_s=st.sampled_from([math.inf, 50.0, 5.0])
+)
+
+
+class BruteForce:
+    """Every layout there is, each predicted from the definitions, without anything of the chooser."""
+
+    def __init__(self, profile: ModelProfile, links: Links, batch: int, memory: float) -> None:
+        self.profile, self.links, self.batch, self.memory = profile, links, batch, memory
+
+    def best_step_s(self, num_ranks: int, schedules: tuple[str, ...]) -> float | None:
+        """Of what fits, on as many ranks or fewer; None if nothing does."""
+        steps = []
+        for num_workers in range(1, num_ranks + 1):
+            for num_replicas in range(1, min(num_ranks // num_workers, self.batch) + 1):
+                for name, options, number in self.ways(num_workers, num_replicas, schedules):
+                    for recompute in (False, True):
+                        step, bytes_ = self.predicted(num_workers, num_replicas, name, options, number, recompute)
+                        if bytes_ <= self.memory:
+                            steps.append(step)
+                            break
+        return min(steps, default=None)
+
+    def ways(
+        self, num_workers: int, num_replicas: int, schedules: tuple[str, ...]
+    ) -> Iterator[tuple[str, dict[str, str], int]]:
+        for name in schedules if num_workers > 1 else ("1f1b",):
+            for options in [{"scheme": scheme} for scheme in SCHEMES] if name == "chimera" else [{}]:
+                for size in SIZES:
+                    number = self.number(num_workers, num_replicas, name, options, size)
+                    if number is not None and len(self.profile.layers) >= num_workers:
+                        yield name, options, number
+
+    def number(
+        self, num_workers: int, num_replicas: int, name: str, options: dict[str, str], size: int
+    ) -> int | None:
+        """The fewest micro-batches of that size at most that there is a schedule for."""
+        wanted = math.ceil(math.ceil(self.batch / num_replicas) / size)
+        most = self.batch // num_replicas
+        wanted *= 2 if options.get("scheme") == "backward-halving" else 1
+        for number in range(min(wanted, most), most + 1):
+            try:
+                build(name, num_workers=num_workers, num_micro_batches=number, **options)  # type: ignore[arg-type]
+            except ScheduleError:
+                continue
+            return number
+        return None
+
+    def predicted(
+        self,
+        num_workers: int,
+        num_replicas: int,
+        name: str,
+        options: dict[str, str],
+        number: int,
+        recompute: bool,
+    ) -> tuple[float, float]:
+        """Seconds of a step and bytes of the worker that needs most."""
+        schedule = build(name, num_workers=num_workers, num_micro_batches=number, **options)  # type: ignore[arg-type]
+        size = math.ceil(math.ceil(self.batch / num_replicas) / number)
+        forward = [self.seconds(layer.forward_s, size) for layer in self.profile.layers]
+        doubled = [self.seconds(layer.forward_s, 2 * size) for layer in self.profile.layers]
+        backward = [self.seconds(layer.backward_s, size) for layer in self.profile.layers]
+        if recompute:
+            backward = [f + b for f, b in zip(forward, backward, strict=True)]
+        cuts = partition([f + b for f, b in zip(forward, backward, strict=True)], num_workers)
+        stages = [[self.profile.layers[layer] for layer in cut] for cut in cuts]
+        outputs = [size * stage[-1].output_bytes for stage in stages]
+        activations = [size * sum(layer.activation_bytes for layer in stage) for stage in stages]
+        kept = [size * self.profile.input_bytes, *outputs[:-1]] if recompute else activations
+        simulation = simulate(
+            schedule,
+            [sum(forward[layer] for layer in cut) for cut in cuts],
+            [sum(backward[layer] for layer in cut) for cut in cuts],
+            doubled=[sum(doubled[layer] for layer in cut) for cut in cuts],
+            latency=self.links.latency_s,
+            transfer=[output / self.links.bandwidth_bytes_per_s for output in outputs],
+            sync=[self.sum_s(num_replicas * schedule.num_pipes, stage) for stage in stages],
+            activation=kept,
+        )
+        state = [sum(2 * layer.parameter_bytes + layer.optimizer_bytes for layer in stage) for stage in stages]
+        peaks = []
+        for worker, held in enumerate(simulation.peak_activations):
+            mine = [stage for _, stage in schedule.stages_of(worker)]
+            working = max(activations[stage] for stage in mine) if recompute else 0
+            peaks.append(held + working + sum(state[stage] for stage in mine))
+        return simulation.step, max(peaks)
+
+    def sum_s(self, num_ranks: int, stage: list[LayerCost]) -> float:
+        if num_ranks == 1:
+            return 0.0
+        size = sum(layer.parameter_bytes for layer in stage) / self.links.bandwidth_bytes_per_s
+        return 2 * math.log2(num_ranks) * self.links.latency_s + 2 * (num_ranks - 1) * size / num_ranks
+
+    @staticmethod
+    def seconds(rates: tuple[float, ...], size: int) -> float:
+        times = [0.0, *(measured * rate for measured, rate in zip(SIZES, rates, strict=True))]
+        points = [0, *SIZES]
+        for i in range(1, len(points)):
+            if size <= points[i]:
+                return times[i - 1] + (times[i] - times[i - 1]) * (size - points[i - 1]) / (
+                    points[i] - points[i - 1]
+                )
+        return size * rates[-1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(profiles, links, st.integers(1, 12), st.integers(1, 5), st.sampled_from([60, 150, 400, math.inf]))
+def test_the_chooser_finds_what_trying_every_layout_finds(
+    profile: ModelProfile, links: Links, batch: int, num_ranks: int, memory: float
+) -> None:
+    schedules = ("1f1b", "gpipe", "chimera")
+    choices = Choices(batch, memory, schedules)
+    chosen = choose(num_ranks, profile, links, choices)
+    best = BruteForce(profile, links, batch, memory).best_step_s(num_ranks, schedules)
+    assert chosen.fits == (best is not None)
+    if best is not None:
+        assert chosen.predicted_step_s == pytest.approx(best)
+        assert max(chosen.peak_bytes) <= memory
+    assert chosen.num_ranks <= num_ranks
+    assert [layer for cut in chosen.cuts for layer in cut] == list(range(len(profile.layers)))
+    again = best_layouts(num_ranks, profile, links, choices)[-1]
+    if best is not None:
+        assert again.predicted_step_s == pytest.approx(best)
+
+
+@settings(max_examples=25, deadline=None)
+@given(profiles, links, st.integers(4, 40))
+def test_more_ranks_are_never_slower_and_the_curve_rises(profile: ModelProfile, links: Links, batch: int) -> None:
+    layouts = best_layouts(5, profile, links, Choices(batch))
+    steps = [layout.predicted_step_s for layout in layouts]
+    assert all(later <= earlier * (1 + 1e-8) for earlier, later in pairwise(steps))
+    points = curve(layouts)
+    assert points[0][0] == 1
+    assert all(n < m and r < s for (n, r), (m, s) in pairwise(points))

@@ -1,0 +1,166 @@
+"""Layouts for ranks, memory and links as they are."""
+
+import math
+from dataclasses import fields
+
+import pytest
+
+from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.pipeline import layouts
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, seconds, stage_costs
+from oakum_worker.parallel.pipeline.layouts import Choices, Way, best_layouts, choose, curve, predict
+from oakum_worker.parallel.pipeline.schedules import NAMES, build, exists
+from oakum_worker.parallel.pipeline.validation import validate
+
+LAYER = LayerCost(
+    (1.0, 0.8), (2.0, 1.6), parameter_bytes=100, optimizer_bytes=200, activation_bytes=50, output_bytes=5
+)
+PROFILE = ModelProfile((1, 2), (LAYER,) * 4, input_bytes=5)
+
+
+def test_plain_data_parallelism_is_fastest_where_it_fits_and_links_are_free() -> None:
+    chosen = choose(4, PROFILE, Links(), Choices(16))
+    assert (chosen.num_replicas, chosen.num_workers, chosen.micro_batch) == (4, 1, 2)
+    assert chosen.predicted_step_s == pytest.approx(4 * 4 * 2.4)
+    assert chosen.samples_per_s == pytest.approx(4 * 1 / (4 * 2.4))
+
+
+def test_a_model_too_large_for_one_rank_is_cut() -> None:
+    chosen = choose(4, PROFILE, Links(), Choices(16, memory_bytes=1000))
+    assert chosen.num_workers == 4
+    assert chosen.fits
+    assert max(chosen.peak_bytes) <= 1000
+    assert curve(best_layouts(4, PROFILE, Links(), Choices(16, memory_bytes=1000)))[0][0] > 1
+
+
+def test_slow_links_make_stages_better_than_summing_all_gradients() -> None:
+    slow = Links(latency_s=0.0, bandwidth_bytes_per_s=2.0)
+    assert choose(4, PROFILE, slow, Choices(16)).num_workers > 1
+
+
+def test_activations_are_computed_again_only_where_they_do_not_fit() -> None:
+    """Weights, gradients and optimizer take 1,600 bytes, one sample's activations 200, its inputs 5 a layer."""
+    plain = choose(1, PROFILE, Links(), Choices(2, memory_bytes=2000))
+    assert (plain.recompute, plain.micro_batch, plain.peak_bytes) == (False, 2, (2000,))
+    single = Choices(8, memory_bytes=900, num_workers=2, micro_batch=1, schedules=("gpipe",))
+    assert not choose(2, PROFILE, Links(), single).fits
+    tight = Choices(8, memory_bytes=950, num_workers=2, micro_batch=1, schedules=("gpipe",))
+    again = choose(2, PROFILE, Links(), tight)
+    assert (again.recompute, again.fits, again.peak_bytes) == (True, True, (800 + 8 * 5 + 100,) * 2)
+
+
+def test_where_nothing_fits_the_smallest_is_given_and_said_not_to_fit() -> None:
+    chosen = choose(2, PROFILE, Links(), Choices(4, memory_bytes=10))
+    assert not chosen.fits
+    assert max(chosen.peak_bytes) < 1600
+    assert curve(best_layouts(2, PROFILE, Links(), Choices(4, memory_bytes=10))) == ()
+
+
+def test_there_is_a_layout_for_every_number_of_ranks() -> None:
+    for workers in (None, 1, 2, 3, 7):
+        for schedules in (("chimera",), ("1f1b",)):
+            choices = Choices(3, schedules=schedules, num_workers=workers)
+            for num_ranks, layout in enumerate(best_layouts(9, PROFILE, Links(), choices), start=1):
+                assert layout.num_ranks <= num_ranks
+                validate(layout.build())
+
+
+def test_a_fixed_number_of_workers_is_kept_once_there_are_as_many_ranks() -> None:
+    found = best_layouts(6, PROFILE, Links(), Choices(12, num_workers=2))
+    assert [(layout.num_replicas, layout.num_workers) for layout in found] == [
+        (1, 1),
+        (1, 2),
+        (1, 2),
+        (2, 2),
+        (2, 2),
+        (3, 2),
+    ]
+
+
+def test_the_curve_has_points_only_where_more_ranks_are_faster() -> None:
+    found = best_layouts(5, PROFILE, Links(), Choices(2))
+    points = curve(found)
+    assert [rate for _, rate in points] == sorted({layout.samples_per_s for layout in found})
+    assert len(points) < len(found)
+    assert points[0] == (1, pytest.approx(2 / (4 * 2 * 2.4)))
+
+
+def test_very_many_micro_batches_are_predicted_as_if_all_were_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    uneven = ModelProfile((1, 2), tuple(LayerCost((i + 1.0,) * 2, (3.0 - i / 2,) * 2) for i in range(4)))
+    for schedule, scheme in (
+        ("1f1b", None),
+        ("gpipe", None),
+        ("chimera", "concatenation"),
+        ("chimera", "forward-doubling"),
+    ):
+        for number in (61, 70, 96):
+            way = Way(1, 4, 4, schedule, scheme, number, 1)  # type: ignore[arg-type]
+            quick = predict(way, uneven, Links(0.25, 10.0), Choices(number))
+            with monkeypatch.context() as patch:
+                patch.setattr(layouts, "_PERIODS_SIMULATED", 1000)
+                whole = predict(way, uneven, Links(0.25, 10.0), Choices(number))
+            assert quick.predicted_step_s == pytest.approx(whole.predicted_step_s, rel=1e-9)
+            assert quick.peak_bytes == whole.peak_bytes or schedule == "gpipe"
+
+
+def test_a_layout_builds_the_schedule_that_was_simulated() -> None:
+    chosen = choose(4, PROFILE, Links(), Choices(32, num_workers=4, schedules=("chimera",)))
+    schedule = chosen.build()
+    assert (schedule.name, schedule.num_workers) == ("chimera", 4)
+    assert schedule.num_micro_batches == chosen.num_micro_batches
+    assert {field.name for field in fields(chosen)} >= {"num_replicas", "cuts", "recompute", "predicted_step_s"}
+
+
+def test_it_is_known_which_schedules_exist_without_building_them() -> None:
+    for name in NAMES:
+        for scheme in ("concatenation", "forward-doubling", "backward-halving") if name == "chimera" else (None,):
+            for num_workers in (1, 2, 3, 4):
+                for number in range(14):
+                    try:
+                        build(name, num_workers=num_workers, num_micro_batches=number, scheme=scheme or "auto")
+                        built = True
+                    except ScheduleError:
+                        built = False
+                    assert exists(name, num_workers, number, scheme) == built, (name, scheme, num_workers, number)
+
+
+def test_a_sum_takes_the_time_of_the_papers_formula() -> None:
+    assert Links(3.0, 10.0).all_reduce_s(4, 100) == pytest.approx(2 * 2 * 3 + 2 * 3 * (100 / 10) / 4)
+    assert Links(3.0, 10.0).all_reduce_s(1, 100) == 0.0
+
+
+def test_times_between_and_beyond_the_sizes_measured() -> None:
+    assert [seconds((2, 4), (3.0, 2.0), size) for size in (1, 2, 3, 4, 8)] == [3.0, 6.0, 7.0, 8.0, 16.0]
+
+
+def test_stages_cost_what_their_layers_do() -> None:
+    costs = stage_costs(PROFILE, (range(0, 1), range(1, 4)), 2, Links(0.0, 10.0), recompute=True)
+    assert costs.forward_s == pytest.approx((1.6, 4.8))
+    assert costs.backward_s == pytest.approx((3.2 + 1.6, 9.6 + 4.8))
+    assert costs.doubled_s == pytest.approx((3.2, 9.6))
+    assert costs.transfer_s == (1.0, 1.0)
+    assert (costs.state_bytes, costs.parameter_bytes) == ((400, 1200), (100, 300))
+    assert (costs.held_bytes, costs.working_bytes) == ((10, 10), (100, 300))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layers", "message"),
+    [
+        ((), (LAYER,), "sizes in rising order"),
+        ((2, 1), (LAYER,), "sizes in rising order"),
+        ((1, 2), (), "at least one layer"),
+        ((1,), (LAYER,), "layer 0 needs 1 times"),
+        ((1, 2), (LAYER, LayerCost((1.0, math.nan), (1.0, 1.0))), "layer 1 needs 2 times"),
+    ],
+)
+def test_a_profile_that_says_nothing_is_refused(
+    sizes: tuple[int, ...], layers: tuple[LayerCost, ...], message: str
+) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        ModelProfile(sizes, layers)
+
+
+def test_no_ranks_and_no_samples_have_no_layout() -> None:
+    for num_ranks, batch in ((0, 4), (4, 0)):
+        with pytest.raises(ScheduleError, match="have no layout"):
+            choose(num_ranks, PROFILE, Links(), Choices(batch))

@@ -1,0 +1,323 @@
+"""Which layout trains a model fastest on so many ranks: replicas, stages, schedule, micro-batch, recomputation.
+
+Every way that there is is predicted by simulation, T = (F + p) C_f + (B + p) C_b + max_i unoverlapped_i (Chimera,
+arXiv:2107.06925, section 3.4), except those that would be too slow even without bubbles and messages. What does
+not fit into memory is no choice; activations are computed again only where they do not fit otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import accumulate
+
+from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.pipeline.chimera import Scheme
+from oakum_worker.parallel.pipeline.costs import (
+    Links,
+    ModelProfile,
+    StageCosts,
+    layer_costs_s,
+    stage_costs,
+)
+from oakum_worker.parallel.pipeline.operations import Schedule
+from oakum_worker.parallel.pipeline.partition import partition
+from oakum_worker.parallel.pipeline.schedules import build, exists
+from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
+
+_SCHEMES: tuple[Scheme, ...] = ("concatenation", "forward-doubling", "backward-halving")
+_PERIODS_SIMULATED = 3
+"""Of 2D micro-batches each. After them a step grows by the same with each further one."""
+_EQUAL = 1e-9
+"""Times that differ by less, of each other, are the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What a trainer may do."""
+
+    global_batch: int
+    memory_bytes: float = math.inf
+    """Of one rank."""
+    schedules: tuple[str, ...] = ("1f1b", "chimera")
+    num_workers: int | None = None
+    """Ranks of a replica, fewer only where there are fewer or it has no schedule; by default what is fastest."""
+    micro_batch: int | None = None
+    """Samples; by default the fastest of those measured."""
+    recompute: bool | None = None
+    """By default where activations do not fit otherwise."""
+    interleaved_stages: int = 2
+    """On each worker, of the interleaved schedule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the ranks take a batch."""
+
+    num_replicas: int
+    num_workers: int
+    """Ranks of one replica."""
+    num_stages: int
+    """Parts of the model; more than workers where a worker has several of them in one pipe."""
+    schedule: str
+    scheme: Scheme | None
+    """Of Chimera."""
+    num_micro_batches: int
+    """Of one replica, as `build` counts them: what a backward pass takes."""
+    micro_batch: int
+    """Samples of the largest of them."""
+    recompute: bool = False
+
+    @property
+    def num_ranks(self) -> int:
+        """Those that compute; others are spare."""
+        return self.num_replicas * self.num_workers
+
+    def build(self, num_micro_batches: int | None = None) -> Schedule:
+        """The schedule of a replica; for another number of micro-batches if one is given."""
+        return build(
+            self.schedule,
+            num_workers=self.num_workers,
+            num_micro_batches=num_micro_batches or self.num_micro_batches,
+            stages_per_worker=self.num_stages // self.num_workers,
+            scheme=self.scheme or "auto",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout(Way):
+    """A way, the layers of its stages, and what is predicted of it."""
+
+    cuts: tuple[range, ...]
+    predicted_step_s: float
+    samples_per_s: float
+    peak_bytes: tuple[int, ...]
+    """Of each worker of a replica."""
+    fits: bool
+    """Whether that is within the memory of a rank."""
+
+
+def choose(num_ranks: int, profile: ModelProfile, links: Links, choices: Choices) -> Layout:
+    """The fastest layout that fits on that many ranks, of which some may stay spare.
+
+    Where none fits it is the one that needs least memory, with `fits` False; one worker in each replica is always
+    a way. Raises `ScheduleError` for a batch or a number of ranks below 1.
+    """
+    _check(num_ranks, choices)
+    counts = range(1, num_ranks + 1) if choices.num_workers is None else (num_ranks,)
+    ways = (way for count in counts for way in _ways(count, profile, choices))
+    found = _fastest(None, ways, profile, links, choices)
+    assert found is not None
+    return found
+
+
+def best_layouts(num_ranks: int, profile: ModelProfile, links: Links, choices: Choices) -> tuple[Layout, ...]:
+    """What `choose` gives for each number of ranks from 1 to `num_ranks`."""
+    _check(num_ranks, choices)
+    best: list[Layout] = []
+    for count in range(1, num_ranks + 1):
+        before = best[-1] if best and choices.num_workers is None else None
+        found = _fastest(before, _ways(count, profile, choices), profile, links, choices)
+        assert found is not None
+        best.append(found)
+    return tuple(best)
+
+
+def _check(num_ranks: int, choices: Choices) -> None:
+    if num_ranks < 1 or choices.global_batch < 1:
+        raise ScheduleError(
+            f"{choices.global_batch} samples on {num_ranks} ranks have no layout: give at least 1 of each"
+        )
+
+
+def _fastest(
+    found: Layout | None, ways: Iterable[Way], profile: ModelProfile, links: Links, choices: Choices
+) -> Layout | None:
+    """The best of one found before and of the ways, the most promising of which are predicted first."""
+    promising = [(_fastest_s(way, profile, links), way) for way in ways]
+    for fastest_s, way in sorted(promising, key=lambda pair: pair[0]):
+        if found is not None and found.fits and fastest_s >= found.predicted_step_s:
+            break
+        plain = replace(way, recompute=False)
+        if way.recompute and choices.recompute is None and predict(plain, profile, links, choices).fits:
+            continue
+        found = _better(found, predict(way, profile, links, choices))
+    return found
+
+
+def curve(layouts: tuple[Layout, ...]) -> tuple[tuple[int, float], ...]:
+    """The points (ranks, samples per second) of a trainer's scalability curve: where more ranks are faster.
+
+    `layouts` are of 1, 2, ... ranks. There is no point where the model does not fit or ranks would be spare.
+    """
+    points: list[tuple[int, float]] = []
+    for num_ranks, layout in enumerate(layouts, start=1):
+        if layout.fits and (not points or layout.samples_per_s > (1 + _EQUAL) * points[-1][1]):
+            points.append((num_ranks, layout.samples_per_s))
+    return tuple(points)
+
+
+def predict(way: Way, profile: ModelProfile, links: Links, choices: Choices) -> Layout:
+    """Simulate a step. Of very many micro-batches some are simulated; the rest goes on like the last ones."""
+    cuts = _cuts(profile, way.num_stages, way.micro_batch, way.recompute)
+    costs = stage_costs(profile, cuts, way.micro_batch, links, recompute=way.recompute)
+    number, period = way.num_micro_batches, 2 * way.num_workers
+    simulated = _num_simulated(way, period)
+    schedule = way.build(simulated)
+    simulation = _simulate(schedule, way.num_replicas, costs, links)
+    step_s = simulation.step
+    if simulated < number:
+        shorter = _simulate(way.build(simulated - period), way.num_replicas, costs, links)
+        step_s += (number - simulated) // period * (simulation.makespan - shorter.makespan)
+    peak_bytes = _peak_bytes(schedule, simulation, costs)
+    return Layout(
+        **{field.name: getattr(way, field.name) for field in fields(Way)},
+        cuts=cuts,
+        predicted_step_s=step_s,
+        samples_per_s=choices.global_batch / step_s if step_s else math.inf,
+        peak_bytes=peak_bytes,
+        fits=max(peak_bytes) <= choices.memory_bytes,
+    )
+
+
+def _num_simulated(way: Way, period: int) -> int:
+    """As many micro-batches as there are, or fewer by some periods."""
+    number, most = way.num_micro_batches, _PERIODS_SIMULATED * period
+    fewer = most + (number - most) % period
+    if fewer < number and all(
+        exists(way.schedule, way.num_workers, n, way.scheme) for n in (fewer, fewer - period)
+    ):
+        return fewer
+    return number
+
+
+@lru_cache(maxsize=1024)
+def _cuts(profile: ModelProfile, num_stages: int, micro_batch: int, recompute: bool) -> tuple[range, ...]:
+    return partition(layer_costs_s(profile, micro_batch, recompute=recompute), num_stages)
+
+
+def _simulate(schedule: Schedule, num_replicas: int, costs: StageCosts, links: Links) -> Simulation:
+    return simulate(
+        schedule,
+        costs.forward_s,
+        costs.backward_s,
+        doubled=costs.doubled_s,
+        latency=links.latency_s,
+        transfer=costs.transfer_s,
+        sync=[
+            links.all_reduce_s(num_replicas * len(schedule.holders_of(stage)), size)
+            for stage, size in enumerate(costs.parameter_bytes)
+        ],
+        activation=costs.held_bytes,
+    )
+
+
+def _peak_bytes(schedule: Schedule, simulation: Simulation, costs: StageCosts) -> tuple[int, ...]:
+    """Of each worker: the state of all stages that it holds, and what it keeps and works on of micro-batches."""
+    peaks = []
+    for worker, activations in enumerate(simulation.peak_activations):
+        stages = [stage for _, stage in schedule.stages_of(worker)]
+        working = max(costs.working_bytes[stage] for stage in stages)
+        peaks.append(int(activations) + working + sum(costs.state_bytes[stage] for stage in stages))
+    return tuple(peaks)
+
+
+def _better(found: Layout | None, other: Layout) -> Layout:
+    """The faster one of those that fit, else the smaller one; of equally fast ones that with fewer stages."""
+    if found is None or other.fits > found.fits:
+        return other
+    if not found.fits:
+        return other if max(other.peak_bytes) < max(found.peak_bytes) else found
+    gain = found.predicted_step_s - other.predicted_step_s
+    equal = abs(gain) <= _EQUAL * found.predicted_step_s
+    wins = other.num_workers < found.num_workers if equal else gain > 0
+    return other if other.fits and wins else found
+
+
+def _fastest_s(way: Way, profile: ModelProfile, links: Links) -> float:
+    """What the way cannot be faster than, found without its schedule.
+
+    A worker has nothing to do until a first micro-batch has come to one of its stages. After its last backward
+    pass a micro-batch goes back from there to the first stage, whose gradients are summed only then; but split
+    backward passes may end with gradients of weights on any stage.
+    """
+    cuts = _cuts(profile, way.num_stages, way.micro_batch, way.recompute)
+    costs = stage_costs(profile, cuts, way.micro_batch, links, recompute=way.recompute)
+    split = way.schedule.startswith("zero-bubble")
+    forward_s = [min(one, two / 2) for one, two in zip(costs.forward_s, costs.doubled_s, strict=True)]
+    pass_s = [f + b for f, b in zip(forward_s, costs.backward_s, strict=True)]
+    before_s = list(accumulate(costs.forward_s, initial=0.0))
+    after_s = list(accumulate(costs.backward_s, initial=0.0))
+    least_s = 0.0
+    for worker in range(way.num_workers):
+        held = _stages_of(way, worker)
+        start_s = min(before_s[stage] for stage in held)
+        end_s = 0.0 if split else min(after_s[stage] for stage in held)
+        least_s = max(least_s, start_s + _least_work_s(way, [pass_s[stage] for stage in held]) + end_s)
+    if not split:
+        copies = 2 if way.schedule == "chimera" else 1
+        least_s += links.all_reduce_s(way.num_replicas * copies, costs.parameter_bytes[0])
+    return (1 - _EQUAL) * least_s
+
+
+def _stages_of(way: Way, worker: int) -> list[int]:
+    """Those on a worker, as the schedules place them."""
+    if way.schedule in ("chimera", "zero-bubble-v"):
+        return [worker, way.num_stages - 1 - worker]
+    return list(range(worker, way.num_stages, way.num_workers))
+
+
+def _least_work_s(way: Way, pass_s: list[float]) -> float:
+    """Of one worker. Chimera's two pipes have a half of the micro-batches each, and one more or less at most."""
+    number = way.num_micro_batches
+    if way.schedule != "chimera":
+        return number * sum(pass_s)
+    in_each = max(0, number // 2 - 1)
+    return in_each * sum(pass_s) + (number - 2 * in_each) * min(pass_s)
+
+
+def _ways(num_ranks: int, profile: ModelProfile, choices: Choices) -> Iterator[Way]:
+    """All ways that use exactly so many ranks; with a fixed number of workers, as many as that can use."""
+    if choices.num_workers is not None:
+        for num_workers in range(min(choices.num_workers, num_ranks), 0, -1):
+            num_replicas = min(num_ranks // num_workers, choices.global_batch)
+            ways = list(_ways_of(num_replicas, num_workers, profile, choices))
+            yield from ways
+            if ways:
+                return
+        return
+    for num_workers in range(1, num_ranks + 1):
+        num_replicas, rest = divmod(num_ranks, num_workers)
+        if not rest and num_replicas <= choices.global_batch:
+            yield from _ways_of(num_replicas, num_workers, profile, choices)
+
+
+def _ways_of(num_replicas: int, num_workers: int, profile: ModelProfile, choices: Choices) -> Iterator[Way]:
+    for schedule in choices.schedules if num_workers > 1 else ("1f1b",):
+        per_worker = {"interleaved": choices.interleaved_stages, "zero-bubble-v": 2}.get(schedule, 1)
+        num_stages = per_worker * num_workers
+        for scheme in _SCHEMES if schedule == "chimera" else (None,):
+            if num_stages > len(profile.layers):
+                continue
+            way = Way(num_replicas, num_workers, num_stages, schedule, scheme, 0, 0)
+            sizes = profile.micro_batches if choices.micro_batch is None else (choices.micro_batch,)
+            found = {sized: None for size in sizes if (sized := _sized(way, size, choices.global_batch))}
+            for recompute in (False, True) if choices.recompute is None else (choices.recompute,):
+                yield from (replace(sized, recompute=recompute) for sized in found)
+
+
+def _sized(way: Way, micro_batch: int, global_batch: int) -> Way | None:
+    """The way with micro-batches of that size, or smaller ones if the schedule does not exist for their number.
+
+    Where backward passes are halved it is forward passes that take that size. None where a replica has too few
+    samples. Each replica has as many micro-batches, so that with shares of different sizes one sample more may be
+    in one of them.
+    """
+    largest_share, smallest_share = -(-global_batch // way.num_replicas), global_batch // way.num_replicas
+    wanted = -(-largest_share // micro_batch) * (2 if way.scheme == "backward-halving" else 1)
+    for number in range(min(wanted, smallest_share), smallest_share + 1)[: 2 * way.num_workers + 1]:
+        if exists(way.schedule, way.num_workers, number, way.scheme):
+            return replace(way, num_micro_batches=number, micro_batch=-(-largest_share // number))
+    return None
