@@ -28,6 +28,8 @@ class Case:
     """Of a micro-batch through a whole worker, however many stages it has."""
     backward_ratio: float = 2.0
     """Of a backward pass, in forward passes."""
+    limit: int | None = None
+    """Micro-batches on their way at once, for the message-driven."""
     jitter: float = 0.0
     """The mean of what each pass takes longer, as a part of its time; exponentially distributed."""
     num_steps: int = 4

@@ -185,8 +185,12 @@ def _our_step(
         if operation.kind in COMPUTATIONS:
             spans.append((begin_s, end_s))
 
-    make = MessageDrivenEngine if case.runner == "message-driven" else ScheduledEngine
-    engine = make(schedule, rank, chain, cuts, links, lambda stage: None, observe=observe)
+    arguments = schedule, rank, chain, cuts, links, lambda stage: None
+    engine: Any
+    if case.runner == "message-driven":
+        engine = MessageDrivenEngine(*arguments, observe=observe, limit=case.limit)
+    else:
+        engine = ScheduledEngine(*arguments, observe=observe)
 
     def step(values: torch.Tensor) -> None:
         spans.clear()

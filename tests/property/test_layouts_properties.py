@@ -7,12 +7,20 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
-from oakum_worker.parallel.pipeline.layouts import Choices, best_layouts, choose, curve
+from oakum_worker.parallel.pipeline.layouts import (
+    Choices,
+    Way,
+    best_layouts,
+    choose,
+    curve,
+    lower_bound_s,
+    predict,
+)
 from oakum_worker.parallel.pipeline.partition import partition
 from oakum_worker.parallel.pipeline.schedules import build
 from oakum_worker.parallel.pipeline.simulation import simulate
@@ -167,6 +175,35 @@ def test_the_chooser_finds_what_trying_every_layout_finds(
     again = best_layouts(num_ranks, profile, links, choices)[-1]
     if best is not None:
         assert again.predicted_step_s == pytest.approx(best)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    profiles,
+    links,
+    st.sampled_from(["1f1b", "gpipe", "interleaved", "zero-bubble", *SCHEMES]),
+    st.sampled_from([2, 3, 4]),
+    st.sampled_from([1, 3]),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_no_layout_is_faster_than_the_bound_that_rules_others_out(
+    profile: ModelProfile,
+    links: Links,
+    name: str,
+    num_workers: int,
+    num_replicas: int,
+    rounds: int,
+    recompute: bool,
+) -> None:
+    scheme = name if name in SCHEMES else None
+    num_stages = 2 * num_workers if name == "interleaved" else num_workers
+    number = rounds * num_workers if scheme is None else 2 + 2 * rounds
+    assume(num_stages <= len(profile.layers) and (scheme is None or num_workers % 2 == 0))
+    schedule = "chimera" if scheme else name
+    way = Way(num_replicas, num_workers, num_stages, schedule, scheme, number, 2, recompute)  # type: ignore[arg-type]
+    layout = predict(way, profile, links, Choices(2 * number * num_replicas))
+    assert lower_bound_s(way, profile, links) <= layout.predicted_step_s
 
 
 @settings(max_examples=25, deadline=None)

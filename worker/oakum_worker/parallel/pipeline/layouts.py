@@ -136,7 +136,7 @@ def _fastest(
     found: Layout | None, ways: Iterable[Way], profile: ModelProfile, links: Links, choices: Choices
 ) -> Layout | None:
     """The best of one found before and of the ways, the most promising of which are predicted first."""
-    promising = [(_fastest_s(way, profile, links), way) for way in ways]
+    promising = [(lower_bound_s(way, profile, links), way) for way in ways]
     for fastest_s, way in sorted(promising, key=lambda pair: pair[0]):
         if found is not None and found.fits and fastest_s >= found.predicted_step_s:
             break
@@ -236,7 +236,7 @@ def _better(found: Layout | None, other: Layout) -> Layout:
     return other if other.fits and wins else found
 
 
-def _fastest_s(way: Way, profile: ModelProfile, links: Links) -> float:
+def lower_bound_s(way: Way, profile: ModelProfile, links: Links) -> float:
     """What the way cannot be faster than, found without its schedule.
 
     A worker has nothing to do until a first micro-batch has come to one of its stages. After its last backward
