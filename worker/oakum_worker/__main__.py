@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from oakum_worker import layout_command  # noqa: F401  its command is one of the profiles
 from oakum_worker.errors import SpecError, WorkerError
 from oakum_worker.profile_command import profile_app
 from oakum_worker.spec import TrainerSpec, explain, read_spec

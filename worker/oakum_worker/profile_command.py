@@ -3,42 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from oakum_worker.errors import SpecError, WorkerError
+from oakum_worker.errors import WorkerError
+from oakum_worker.layout_profile import LayoutProfile
 from oakum_worker.micro_batch_profile import MicroBatchProfile, default_cache, profile_micro_batch
+from oakum_worker.profile_options import (
+    BatchOption,
+    FreshOption,
+    JsonOption,
+    LargestOption,
+    MemoryOption,
+    SpecArgument,
+    StagesOption,
+    parse_bytes,
+)
 from oakum_worker.spec import read_spec
 
 profile_app = typer.Typer(no_args_is_help=True, help="Look what a way of training takes, before it is used.")
-
-_UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-SpecArgument = Annotated[Path, typer.Argument(metavar="SPEC", help="Trainer spec.", show_default=False)]
-MemoryOption = Annotated[
-    str | None,
-    typer.Option(
-        "--memory",
-        "--memory-bytes",
-        metavar="SIZE",
-        help="What one rank may use, such as 2GiB or 500MB.",
-        show_default="the device's memory; half of the machine's on a CPU",
-    ),
-]
-StagesOption = Annotated[int, typer.Option("--pipeline-stages", min=1, help="Ranks that a model is spread over.")]
-BatchOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Samples of a replica in a step.", show_default="global_batch over the fewest ranks"),
-]
-LargestOption = Annotated[bool, typer.Option("--largest", help="Find, too, how many samples fit at once.")]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Measure, also what was measured before.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @profile_app.callback()
@@ -57,11 +46,8 @@ def micro_batch(
     as_json: JsonOption = False,
 ) -> None:
     """Measure which micro-batch trains fastest within the memory there is."""
-    try:
+    with reported():
         found = measure(spec, memory, pipeline_stages, batch, largest=largest, fresh=fresh)
-    except WorkerError as error:
-        Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
-        raise typer.Exit(2) from error
     typer.echo(as_document(found) if as_json else as_text(found))
 
 
@@ -71,10 +57,7 @@ def measure(
     """What the command measures, with a progress bar on a terminal. Raises `SpecError` and `TaskError`."""
     limit_bytes = parse_bytes(memory) if memory is not None else None
     trainer_spec = read_spec(spec)
-    errors = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=errors, disable=not errors.is_terminal, transient=True) as progress:
-        bar = progress.add_task(trainer_spec.name, total=None)
+    with told(trainer_spec.name) as progress:
         return profile_micro_batch(
             trainer_spec,
             limit_bytes=limit_bytes,
@@ -82,23 +65,31 @@ def measure(
             batch=batch,
             find_largest=largest,
             cache=None if fresh else default_cache(),
-            progress=lambda what: progress.update(bar, description=f"{trainer_spec.name}: {what}"),
+            progress=progress,
         )
 
 
-def parse_bytes(text: str) -> int:
-    """`2GiB`, `500 MB`, `1.5g` or plain bytes. Raises `SpecError` for anything else."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
-    size = 0
-    if found is not None:
-        number, unit, binary = found.groups()
-        size = int(float(number) * (1024 if binary else 1000) ** _UNITS[unit])
-    if size < 1:
-        raise SpecError(f"--memory {text!r} is not an amount of memory: give one such as 2GiB, 500MB or 1000000")
-    return size
+@contextmanager
+def reported() -> Iterator[None]:
+    """Within it, what the user can mend is told without a traceback, and ends the command."""
+    try:
+        yield
+    except WorkerError as error:
+        Console(stderr=True, soft_wrap=True).print(str(error), style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from error
 
 
-def as_document(found: MicroBatchProfile) -> str:
+@contextmanager
+def told(name: str) -> Iterator[Callable[[str], None]]:
+    """A moving bar on a terminal; what is yielded says what is done next."""
+    errors = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=errors, disable=not errors.is_terminal, transient=True) as progress:
+        bar = progress.add_task(name, total=None)
+        yield lambda what: progress.update(bar, description=f"{name}: {what}")
+
+
+def as_document(found: MicroBatchProfile | LayoutProfile) -> str:
     """JSON of everything."""
     return json.dumps(asdict(found), indent=2)
 

@@ -25,7 +25,7 @@ from oakum_worker.forward_pass import ForwardPass
 from oakum_worker.group import lost_peers
 from oakum_worker.parallel.chunks import Chunk, equal_chunks, own_chunks
 from oakum_worker.parallel.data import GradientReducer, Reduced
-from oakum_worker.parallel.normalisation import normalise
+from oakum_worker.parallel.normalisation import normalise, warn_of_batch_norm
 from oakum_worker.parallel.sharing import share
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.randomness import mix, seed_everything
@@ -372,18 +372,14 @@ def _shard(task: Task) -> tuple[Shards, ShardedEngine]:
 
 def _spread(task: Task, spec: TrainerSpec) -> tuple[StageState, ReplicaEngine]:
     # Imported here as other trainers do not need it.
-    from oakum_worker.parallel.pipeline.arranging import Arranger
+    from oakum_worker.parallel.pipeline.arranging import Arranger, layers_of
     from oakum_worker.parallel.pipeline.replicas import ReplicaEngine
     from oakum_worker.parallel.pipeline.state import StageState
 
-    if task.chain is None:
-        raise TaskError(
-            "parallel.pipeline is asked for and the task does not name its layers: return "
-            "Task(..., chain=oakum_worker.chain.Chain(...))"
-        )
-    arranger = Arranger(task, task.chain, spec)
-    state = StageState(task, task.chain, arranger)
-    return state, ReplicaEngine(task.chain, state, arranger)
+    chain, arranger = layers_of(task), Arranger(task, spec)
+    warn_of_batch_norm(task.model)
+    state = StageState(task, chain, arranger)
+    return state, ReplicaEngine(chain, state, arranger)
 
 
 def _restore_modes(modes: dict[nn.Module, bool]) -> None:

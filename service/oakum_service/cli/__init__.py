@@ -23,6 +23,7 @@ _COMMAND_MODULES = (
     "collect",
     "check",
     "profile",
+    "profile_layout",
     "profile_micro_batch",
 )
 

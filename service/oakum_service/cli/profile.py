@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,6 +21,15 @@ profile_app = typer.Typer(no_args_is_help=True, help="Look what a way of trainin
 app.add_typer(profile_app, name="profile", rich_help_panel=TRAINERS)
 
 _STAGES_PER_WORKER = {"interleaved": 2, "zero-bubble-v": 2}
+
+
+def need_torch(command: str) -> None:
+    """Raises `CommandError` where there is none."""
+    if importlib.util.find_spec("torch") is None:
+        raise CommandError(
+            "torch is not installed where `oakum` runs, and the model has to run: install oakum[worker] here, or "
+            f"use the nodes' Python: `python -m oakum_worker profile {command} SPEC`"
+        )
 
 
 @profile_app.command(

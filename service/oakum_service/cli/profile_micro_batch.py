@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from oakum_service.cli.app import CommandError, example
-from oakum_service.cli.profile import profile_app
+from oakum_service.cli.profile import need_torch, profile_app
+from oakum_worker.profile_options import (
+    BatchOption,
+    FreshOption,
+    JsonOption,
+    LargestOption,
+    MemoryOption,
+    SpecArgument,
+    StagesOption,
+)
 
 
 @profile_app.command(
@@ -20,37 +25,19 @@ from oakum_service.cli.profile import profile_app
     ),
 )
 def micro_batch(
-    spec: Annotated[Path, typer.Argument(metavar="SPEC", help="Trainer spec, YAML or JSON.", show_default=False)],
-    memory: Annotated[
-        str | None,
-        typer.Option(
-            "--memory",
-            "--memory-bytes",
-            metavar="SIZE",
-            help="What one rank may use, such as 2GiB or 500MB.",
-            show_default="the device's memory; half of the machine's on a CPU",
-        ),
-    ] = None,
-    pipeline_stages: Annotated[int, typer.Option(min=1, help="Ranks that a model is spread over.")] = 1,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Samples of a replica in a step.", show_default="global_batch over the fewest ranks"
-        ),
-    ] = None,
-    largest: Annotated[bool, typer.Option("--largest", help="Find, too, how many samples fit at once.")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure, also what was measured before.")] = False,
-    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    spec: SpecArgument,
+    memory: MemoryOption = None,
+    pipeline_stages: StagesOption = 1,
+    batch: BatchOption = None,
+    largest: LargestOption = False,
+    fresh: FreshOption = False,
+    json_output: JsonOption = False,
 ) -> None:
     """Measure here which micro-batch trains fastest within the memory there is.
 
     Run it on a node of the kind that the trainer is for. Results are remembered in ~/.cache/oakum.
     """
-    if importlib.util.find_spec("torch") is None:
-        raise CommandError(
-            "torch is not installed where `oakum` runs, and the model has to run: install oakum[worker] here, or "
-            "use the nodes' Python: `python -m oakum_worker profile micro-batch SPEC`"
-        )
+    need_torch("micro-batch")
     from oakum_worker.errors import WorkerError
     from oakum_worker.profile_command import as_document, as_text, measure
 

@@ -51,7 +51,7 @@ def test_it_measures_and_prints_json(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--memory", "lots"], "--memory 'lots' is not an amount of memory: give one such as 2GiB"),
+        (["--memory", "lots"], "--memory 'lots' is not a number of bytes: give one such as 2GiB"),
         (["--memory", "9"], "not even a micro-batch of 1 fits into the memory"),
     ],
 )

@@ -19,7 +19,8 @@ from oakum_worker.live_memory import LiveMemory, MemoryLimitError
 from oakum_worker.micro_batch import Candidate
 from oakum_worker.micro_batch_probe import Footprint, Probe
 from oakum_worker.micro_batch_profile import MicroBatchProfile, profile_micro_batch
-from oakum_worker.profile_command import as_text, parse_bytes
+from oakum_worker.profile_command import as_text
+from oakum_worker.profile_options import parse_bytes
 from oakum_worker.spec import read_spec
 from oakum_worker.task import Task, load_task
 from training_ranks import build_spec, build_task, mean_squared_error
@@ -276,7 +277,7 @@ def test_amounts_of_memory_are_read(text: str, expected: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "two", "-1", "0", "5 GiBs", "1e9"])
 def test_other_amounts_are_explained(text: str) -> None:
-    with pytest.raises(SpecError, match="is not an amount of memory: give one such as 2GiB"):
+    with pytest.raises(SpecError, match="is not a number of bytes: give one such as 2GiB"):
         parse_bytes(text)
 
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError, TrainingWarning
 from oakum_worker.parallel.data import GradientReducer
 from oakum_worker.parallel.normalisation import (
@@ -21,8 +22,19 @@ from oakum_worker.parallel.normalisation import (
     warn_of_batch_norm,
 )
 from oakum_worker.parallel.subgroups import StoreSubgroups
+from oakum_worker.task import Task
+from oakum_worker.trainer import TrainingLoop
 from torus_ranks import in_a_world
-from training_ranks import Points, build_loop, build_model, digest, in_ranks, mean_squared_error, step_together
+from training_ranks import (
+    Points,
+    build_loop,
+    build_model,
+    build_spec,
+    digest,
+    in_ranks,
+    mean_squared_error,
+    step_together,
+)
 
 POINTS = Points()
 SYNCHRONISED = {"batch_norm": "synchronised"}
@@ -351,3 +363,16 @@ def test_a_pipelined_model_with_batch_norm_is_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_of_batch_norm(model)
+
+
+def test_a_pipeline_trainer_says_so_at_its_start() -> None:
+    model = image_model()
+    chain = Chain(list(model.children()), inputs=lambda batch: batch[0], loss=lambda output, batch: output.sum())
+    task = Task(
+        model=model, dataset=POINTS, loss=chain, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), chain=chain
+    )
+    with pytest.warns(TrainingWarning, match="set parallel.batch_norm: group"):
+        TrainingLoop(task, build_spec(parallel={"pipeline": {}}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TrainingLoop(task, build_spec(parallel={"pipeline": {}, "batch_norm": "group"}))

@@ -33,8 +33,8 @@ class Alone:
     def closing(self) -> bool:
         return self.told_to_close
 
-    def initial_parameters(self) -> dict[str, torch.Tensor]:
-        return dict(build_task().model.named_parameters())
+    def initial_values(self) -> dict[str, torch.Tensor]:
+        return dict(build_task().model.state_dict())
 
     def warn(self, text: str) -> None:
         self.warnings.append(text)

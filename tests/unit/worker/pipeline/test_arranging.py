@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -43,9 +44,7 @@ def _loss(output: torch.Tensor, batch: Any) -> torch.Tensor:
 
 
 def arranger(stages: int | str = "auto", **options: Any) -> Arranger:
-    task = build_task()
-    assert task.chain is not None
-    return Arranger(task, task.chain, build_spec(parallel={"pipeline": {"stages": stages, **options}}))
+    return Arranger(build_task(), build_spec(parallel={"pipeline": {"stages": stages, **options}}))
 
 
 def test_a_layer_is_measured_with_all_that_it_keeps_and_hands_on() -> None:
@@ -132,7 +131,6 @@ def test_the_predicted_curve_is_there_when_layers_are_measured_and_it_rises() ->
 
 
 def test_a_chain_without_layers_is_refused() -> None:
-    task = build_task()
-    empty = Chain(layers=[], inputs=lambda batch: batch, loss=_loss)
+    task = replace(build_task(), chain=Chain(layers=[], inputs=lambda batch: batch, loss=_loss))
     with pytest.raises(TaskError, match="has no layer: name the model's layers"):
-        Arranger(task, empty, build_spec(parallel={"pipeline": {}}))
+        Arranger(task, build_spec(parallel={"pipeline": {}}))

@@ -22,25 +22,37 @@ from oakum_worker.parallel.pipeline.measuring import measure_chain, sizes_up_to
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
 
-_USUAL_LINKS = Links(latency_s=100e-6, bandwidth_bytes_per_s=1e9)
+USUAL_LINKS = Links(latency_s=100e-6, bandwidth_bytes_per_s=1e9)
 """Until they are measured."""
 _AUTO = ("1f1b", "chimera", "zero-bubble")
-_MOST_PREDICTED = 64
-"""Ranks; beyond these the curve is left to measurements."""
+MOST_RANKS = 64
+"""That layouts are searched for; beyond these the curve is left to measurements."""
+
+
+def layers_of(task: Task) -> Chain:
+    """The task's chain. Raises `TaskError` where it has none, or an empty one."""
+    if task.chain is None:
+        raise TaskError(
+            "parallel.pipeline is asked for and the task does not name its layers: return "
+            "Task(..., chain=oakum_worker.chain.Chain(...))"
+        )
+    if not len(task.chain.layers):
+        raise TaskError("the task's chain has no layer: name the model's layers in Chain(layers=...)")
+    return task.chain
 
 
 class Arranger:
     """Arranges the generations of one trainer."""
 
-    def __init__(self, task: Task, chain: Chain, spec: TrainerSpec) -> None:
-        """Raises `TaskError` where the spec's wishes go with no number of ranks."""
+    def __init__(self, task: Task, spec: TrainerSpec) -> None:
+        """Raises `TaskError` where the task does not name its layers."""
         assert spec.parallel.pipeline is not None
-        if not len(chain.layers):
-            raise TaskError("the task's chain has no layer: name the model's layers in Chain(layers=...)")
-        self._task, self._chain, self._spec = task, chain, spec
+        self._task, self._spec = task, spec
+        self._chain = layers_of(task)
         self._options = spec.parallel.pipeline
         self._device = next(task.model.parameters()).device
-        self._choices = self._choices_of_spec()
+        self.choices = self._choices_of_spec()
+        """What the spec leaves open, and what it sets."""
         self._arranged: dict[int, Arrangement] = {}
         self._profile: ModelProfile | None = None
         self._links: Links | None = None
@@ -80,7 +92,7 @@ class Arranger:
 
     def measure_layers(self) -> None:
         """Time the layers. The task's model has to be whole."""
-        size = self._choices.micro_batch
+        size = self.choices.micro_batch
         sizes = sizes_up_to(self._spec.global_batch) if size is None else [size]
         self._profile = measure_chain(self._task, self._chain, sizes, self._precision)
         self._arranged.clear()
@@ -91,18 +103,29 @@ class Arranger:
 
     def predicted_curve(self) -> tuple[tuple[int, float], ...]:
         """(nodes, samples per second) by the measurements; empty before there are any."""
-        if self._profile is None:
+        most_nodes = min(self._spec.max_nodes, MOST_RANKS // self._spec.ranks_per_node)
+        if self._profile is None or not most_nodes:
             return ()
-        per_node = self._spec.ranks_per_node
-        most = min(self._spec.max_nodes * per_node, _MOST_PREDICTED)
-        layouts = best_layouts(most, self._profile, self._links or _USUAL_LINKS, self._choices)
-        points = curve(layouts[per_node - 1 :: per_node])
+        points = curve(self.layouts(most_nodes))
         return tuple((nodes, rate) for nodes, rate in points if nodes >= self._spec.min_nodes)
+
+    def layouts(self, most_nodes: int) -> tuple[Layout, ...]:
+        """The best layout for each number of nodes from 1 to `most_nodes`, by the measurements."""
+        assert self._profile is not None
+        per_node = self._spec.ranks_per_node
+        best = best_layouts(most_nodes * per_node, self._profile, self._links or USUAL_LINKS, self.choices)
+        return best[per_node - 1 :: per_node]
+
+    def name_of(self, layout: Layout) -> str:
+        """What the layout's ranks follow, in the words of the spec; those of one stage follow nothing."""
+        if layout.num_workers == 1:
+            return "none"
+        return "message-driven" if self._options.schedule == "message-driven" else layout.schedule
 
     def _arrange(self, world_size: int) -> Arrangement:
         profile = self._profile or self._nominal()
         try:
-            layout = choose(world_size, profile, self._links or _USUAL_LINKS, self._choices)
+            layout = choose(world_size, profile, self._links or USUAL_LINKS, self.choices)
         except ScheduleError as error:
             raise TaskError(f"the model cannot be spread over {world_size} ranks: {error}") from error
         self._warn_of_memory(layout, world_size)
@@ -112,7 +135,7 @@ class Arranger:
             schedule=layout.build(),
             cuts=layout.cuts,
             recompute=layout.recompute,
-            message_driven=self._options.schedule == "message-driven" and layout.num_workers > 1,
+            message_driven=self.name_of(layout) == "message-driven",
         )
 
     def _choices_of_spec(self) -> Choices:
@@ -133,7 +156,7 @@ class Arranger:
         sizes = [sum(p.nbytes for p in layer.parameters()) for layer in self._chain.layers]
         costs = [1e-9 * (size + 1 + max(sizes) / 100) for size in sizes]
         layers = tuple(LayerCost((cost,), (2 * cost,), size) for cost, size in zip(costs, sizes, strict=True))
-        return ModelProfile((self._choices.micro_batch or 1,), layers)
+        return ModelProfile((self.choices.micro_batch or 1,), layers)
 
     def _precision(self) -> Any:
         halves = self._spec.precision == "bfloat16"
@@ -145,7 +168,7 @@ class Arranger:
         self._warned = True
         warnings.warn(
             f"on {world_size} ranks one needs about {max(layout.peak_bytes):,} bytes for its stages and has "
-            f"{self._choices.memory_bytes:,.0f}: raise min_nodes, or lower micro_batch",
+            f"{self.choices.memory_bytes:,.0f}: raise min_nodes, or lower micro_batch",
             TrainingWarning,
             stacklevel=2,
         )

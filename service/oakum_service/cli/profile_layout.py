@@ -1,0 +1,48 @@
+"""`oakum profile layout`: predicted from times measured on this machine. Needs torch, and no service."""
+
+from __future__ import annotations
+
+import typer
+
+from oakum_service.cli.app import CommandError, example
+from oakum_service.cli.profile import need_torch, profile_app
+from oakum_worker.profile_options import (
+    BandwidthOption,
+    JsonOption,
+    LatencyOption,
+    MemoryOption,
+    NodesOption,
+    SpecArgument,
+)
+
+
+@profile_app.command(
+    "layout",
+    epilog=example(
+        "oakum profile layout transformer.yaml --nodes 16",
+        "oakum profile layout transformer.yaml --memory 16GiB --latency-us 5 --bandwidth 25GB --json",
+    ),
+)
+def layout(
+    spec: SpecArgument,
+    nodes: NodesOption = None,
+    memory: MemoryOption = None,
+    latency_us: LatencyOption = 100.0,
+    bandwidth: BandwidthOption = "1GB",
+    json_output: JsonOption = False,
+) -> None:
+    """Predict the fastest pipeline layout for each number of nodes, from the layers' times on this machine.
+
+    Replicas, stages, schedule, micro-batches and recomputation are those that a trainer with this spec would use
+    by itself. Run it on a node of the kind that the trainer is for.
+    """
+    need_torch("layout")
+    from oakum_worker.errors import WorkerError
+    from oakum_worker.layout_command import layouts_as_text, measure_layouts
+    from oakum_worker.profile_command import as_document
+
+    try:
+        found = measure_layouts(spec, nodes, memory, latency_us, bandwidth)
+    except WorkerError as error:
+        raise CommandError(str(error)) from error
+    typer.echo(as_document(found) if json_output else layouts_as_text(found))

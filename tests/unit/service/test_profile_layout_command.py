@@ -1,0 +1,132 @@
+"""`oakum profile layout`: what a pipeline trainer would do with each number of nodes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oakum_service.cli import load_commands
+from oakum_service.cli.app import run
+
+load_commands()
+
+TASK = """
+import torch
+from oakum_worker.chain import Chain
+from oakum_worker.task import Task
+
+def task():
+    layers = [torch.nn.Linear(64, 64) for _ in range(6)]
+    model = torch.nn.Sequential(*layers)
+    data = torch.utils.data.TensorDataset(torch.ones(40, 64))
+    chain = Chain(layers, inputs=lambda batch: batch[0], loss=lambda output, batch: output.square().mean())
+    return Task(model=model, dataset=data, optimizer=torch.optim.SGD(model.parameters()), loss=chain, chain=chain)
+
+def unchained():
+    built = task()
+    built.chain = None
+    return built
+"""
+LAYER_BYTES = (64 * 64 + 64) * 4
+
+
+def write_spec(folder: Path, entrypoint: str = "task", **pipeline: Any) -> str:
+    (folder / "layered_task.py").write_text(TASK)
+    spec = {
+        "name": "layered",
+        "entrypoint": f"layered_task:{entrypoint}",
+        "global_batch": 16,
+        "epochs": 1,
+        "max_nodes": 4,
+        "parallel": {"pipeline": pipeline},
+    }
+    path = folder / "spec.json"
+    path.write_text(json.dumps(spec))
+    return str(path)
+
+
+def layouts(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
+    assert run(["profile", "layout", *arguments, "--json"]) == 0
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["layouts"]
+    return found
+
+
+def test_each_number_of_nodes_has_its_layout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = write_spec(tmp_path, stages=2, schedule="message-driven")
+    found = layouts(capsys, spec)
+    assert [row["nodes"] for row in found] == [1, 2, 3, 4]
+    assert [row["replicas"] * row["stages"] for row in found] == [1, 2, 2, 4]
+    assert [row["schedule"] for row in found] == ["none", *["message-driven"] * 3]
+    assert all(row["samples_per_s"] == pytest.approx(16 / row["step_s"]) for row in found)
+
+
+def test_where_memory_is_short_the_model_is_spread(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Weights and gradients of all six layers do not fit, those of three do."""
+    memory = 2 * 4 * LAYER_BYTES
+    alone, *spread = layouts(capsys, write_spec(tmp_path), "--memory", str(memory))
+    assert (alone["stages"], alone["fits"]) == (1, False)
+    assert all(row["fits"] and row["stages"] > 1 and row["peak_bytes"] <= memory for row in spread)
+
+
+def test_slow_links_cost_what_is_said_of_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    spec = write_spec(tmp_path, stages=2, schedule="1f1b", micro_batch=16)
+    row = layouts(capsys, spec, "--nodes", "2", "--latency-us", "500000", "--bandwidth", "1GB")[1]
+    assert row["step_s"] == pytest.approx(1.0, rel=0.1)  # one message there, one back
+
+
+def test_the_table_names_the_fastest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "layout", write_spec(tmp_path, stages=2, schedule="1f1b")]) == 0
+    heading, *rows, empty, machine, links = capsys.readouterr().out.splitlines()
+    assert heading.split() == [
+        *("nodes", "replicas", "stages", "schedule", "micro-batches", "samples/s", "peak", "memory")
+    ]
+    assert [row.split()[0] for row in rows] == ["1", "2", "3", "4"]
+    assert sum(row.endswith("*") for row in rows) == 1
+    assert empty == ""
+    assert machine.startswith("6 layers on cpu")
+    assert links.startswith("links of 100 us and 1 GB/s")
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "options", "problem"),
+    [
+        ("unchained", [], "the task does not name its layers: return Task(..., chain="),
+        ("task", ["--nodes", "65"], "layouts of 65 nodes with 1 ranks each are asked for: give at most 64 ranks"),
+        ("task", ["--bandwidth", "fast"], "--bandwidth 'fast' is not a number of bytes"),
+    ],
+)
+def test_it_says_what_is_wrong(
+    entrypoint: str, options: list[str], problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["profile", "layout", write_spec(tmp_path, entrypoint), *options]) != 0
+    assert problem in capsys.readouterr().err
+
+
+def test_where_there_is_no_torch_it_says_who_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert run(["profile", "layout", write_spec(tmp_path)]) != 0
+    assert "`python -m oakum_worker profile layout SPEC`" in capsys.readouterr().err
+
+
+def test_the_nodes_python_has_the_same_command(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "oakum_worker",
+        "profile",
+        "layout",
+        write_spec(tmp_path),
+        "--nodes",
+        "1",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["layers"] == 6
