@@ -29,6 +29,7 @@ from oakum_worker.sample_randomness import SampleRandomness
 
 torch.set_num_threads(1)
 
+CPU = torch.device("cpu")
 DEADLINE_S = 30.0
 NUM_WORDS, LENGTH, WIDTH = 11, 6, 16
 R = TypeVar("R")
@@ -94,6 +95,7 @@ class Share:
     key: int = 0
     """Stands for the step."""
     randomness: SampleRandomness | None = None
+    device: torch.device = CPU
     losses: dict[int, float] = field(default_factory=dict)
 
     def num_samples(self, number: int) -> int:
@@ -118,7 +120,7 @@ class Share:
 
     def _batch(self, number: int) -> Any:
         part = self.parts[number]
-        return self.batch[part.start : part.stop]
+        return self.batch[part.start : part.stop].to(self.device)
 
 
 def consecutive(sizes: Sequence[int]) -> list[range]:
@@ -141,15 +143,15 @@ class Training:
     batch: Callable[[int, int], Any] = sentences
     """Of so many samples, for a step."""
 
-    def shares(self, chain: Chain, replica: int, num_replicas: int) -> Iterator[Share]:
+    def shares(self, chain: Chain, replica: int, num_replicas: int, device: torch.device = CPU) -> Iterator[Share]:
         """A replica's, step by step."""
         parts = consecutive(self.sizes)
         count = len(parts) // num_replicas
-        randomness = SampleRandomness(torch.device("cpu"), always=True) if self.draws else None
+        randomness = SampleRandomness(device, always=True) if self.draws else None
         for step in range(self.num_steps):
             batch = self.batch(sum(self.sizes), step)
             own = parts[replica * count : (replica + 1) * count]
-            yield Share(chain, batch, own, key=mix(9, step), randomness=randomness)
+            yield Share(chain, batch, own, key=mix(9, step), randomness=randomness, device=device)
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,11 @@ class Pipeline:
     recompute: bool = False
     message_driven: bool = False
     cuts: tuple[range, ...] | None = None
+    on_gpus: bool = False
+    """Each rank on one of its own, else all on the CPU."""
+
+    def device_of(self, rank: int) -> torch.device:
+        return torch.device("cuda", rank) if self.on_gpus else CPU
 
     def cut(self, chain: Chain) -> tuple[range, ...]:
         return self.cuts or partition([1.0] * len(chain.layers), self.schedule.num_stages)
@@ -200,7 +207,7 @@ class Rank:
         self.replica, self.worker = divmod(rank, schedule.num_workers)
         cuts = pipeline.cut(chain)
         row = pipeline.rows[self.replica]
-        self.links = Links(subgroups, row, self.worker, pairs_of(schedule))
+        self.links = Links(subgroups, row, self.worker, pairs_of(schedule), pipeline.device_of(rank))
         holders = holders_in(schedule.placement, pipeline.rows)
         self.gradients = StageGradients(chain, cuts, holders, rank, subgroups)
         arguments = self.worker, chain, cuts, self.links, self._sync
@@ -238,17 +245,20 @@ def take_part(pipeline: Pipeline, training: Training, rank: int, subgroups: Subg
     """Train as one rank."""
     with _BUILDING:
         chain = training.build()
+    device = pipeline.device_of(rank)
+    for layer in chain.layers:
+        layer.to(device)
     member = Rank(pipeline, chain, rank, subgroups)
     optimizer = training.optimizer(member.gradients.parameters, lr=training.lr)
     losses = []
-    for share in training.shares(chain, member.replica, pipeline.num_replicas):
+    for share in training.shares(chain, member.replica, pipeline.num_replicas, device):
         member.step(share)
         optimizer.step()
         losses.append(sum(share.losses.values()))
     named = member.parameters()
     return Outcome(
-        {name: p.detach() for name, p in named.items()},
-        {name: p.grad for name, p in named.items() if p.grad is not None},
+        {name: p.detach().cpu() for name, p in named.items()},
+        {name: p.grad.cpu() for name, p in named.items() if p.grad is not None},
         losses,
         member.engine.max_live,
         member.trace,
@@ -281,20 +291,24 @@ def train_alone(training: Training) -> Outcome:
 
 def train_in_threads(pipeline: Pipeline, training: Training) -> list[Outcome]:
     """What each rank has, ranks being threads. For models that draw nothing: threads share torch's generator."""
-    return in_threads(pipeline.world_size, lambda rank, groups: take_part(pipeline, training, rank, groups))
+    return in_threads(
+        pipeline.world_size, lambda rank, groups: take_part(pipeline, training, rank, groups), pipeline.on_gpus
+    )
 
 
-def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R]) -> list[R]:
+def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R], on_gpus: bool = False) -> list[R]:
     """What `function(rank, subgroups)` returns on each rank of a generation of threads."""
     store = dist.HashStore()
 
     def as_rank(rank: int) -> R:
-        return function(rank, meeting_at(store, rank))
+        if on_gpus:
+            torch.cuda.set_device(rank)
+        return function(rank, meeting_at(store, rank, on_gpus=on_gpus))
 
     with ThreadPoolExecutor(world_size) as threads:
         return list(threads.map(as_rank, range(world_size)))
 
 
-def meeting_at(store: dist.Store, rank: int, name: str = "") -> StoreSubgroups:
+def meeting_at(store: dist.Store, rank: int, name: str = "", *, on_gpus: bool = False) -> StoreSubgroups:
     """Subgroups of one of the generations that meet at the store."""
-    return StoreSubgroups(dist.PrefixStore(name, store), rank, timedelta(seconds=DEADLINE_S))
+    return StoreSubgroups(dist.PrefixStore(name, store), rank, timedelta(seconds=DEADLINE_S), on_gpus=on_gpus)

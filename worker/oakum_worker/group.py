@@ -51,7 +51,7 @@ class GenerationGroup:
         """Whether the present generation's group was broken by `cut`. An aborted NCCL group raises nothing."""
         self._refused = 0
         """Generations up to this one are not to be formed any more."""
-        self._members: _Members | None = None
+        self._subgroups: StoreSubgroups | None = None
         self._widening: set[str] | None = None
         """The sockets that there were before a subgroup's were opened, while that goes on."""
 
@@ -81,7 +81,7 @@ class GenerationGroup:
             raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
         with self._lock:
             self._sockets = set(_sockets()) - self._before
-            self._members = _Members(store, rank)
+            self._subgroups = StoreSubgroups(store, rank, _COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo")
         return dist.group.WORLD
 
     @property
@@ -92,12 +92,12 @@ class GenerationGroup:
     def form_subgroup(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         """See `Subgroups.form`."""
         with self._lock:
-            members = self._members
-            if members is None or self.is_cut:
+            subgroups = self._subgroups
+            if subgroups is None or self.is_cut:
                 raise GroupError(f"the group {name} could not be formed: the generation is over")
             self._widening = set(_sockets())
         try:
-            return members.form(name, ranks)
+            return subgroups.form(name, ranks)
         finally:
             with self._lock:
                 if self._sockets is not None and self._widening is not None:
@@ -122,7 +122,7 @@ class GenerationGroup:
     def leave(self) -> None:
         """Drop the generation's group, broken or not."""
         with self._lock:
-            self._number, self._sockets, self._members = None, None, None
+            self._number, self._sockets, self._subgroups = None, None, None
             if dist.is_initialized():
                 # A broken group may complain about its broken connections: it is gone either way.
                 with contextlib.suppress(RuntimeError):
@@ -143,8 +143,9 @@ class GenerationGroup:
                     _shut_down(descriptor, own_port=self.endpoint.port)
             world = dist.group.WORLD if self._sockets is not None else None
             if world is not None and _backend() != "gloo":
-                for group in (world, *(self._members.formed if self._members is not None else ())):
-                    group.abort()
+                world.abort()
+                if self._subgroups is not None:
+                    self._subgroups.abort()
             return self._number
 
     def _is_of_group(self, socket_name: str) -> bool:
@@ -170,22 +171,6 @@ class _Within:
 
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         return self._group.form_subgroup(name, ranks)
-
-
-class _Members:
-    """Forms groups of some of a generation's ranks."""
-
-    def __init__(self, store: dist.Store, rank: int) -> None:
-        self._gloo = StoreSubgroups(store, rank, _COLLECTIVE_TIMEOUT)
-        self.formed: list[dist.ProcessGroup] = []
-
-    def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        if _backend() == "gloo" or len(ranks) == 1:
-            return self._gloo.form(name, ranks)
-        with lost_peers(f"while the group {name} was formed"):
-            group = dist.new_group(ranks, timeout=_COLLECTIVE_TIMEOUT, use_local_synchronization=True)
-        self.formed.append(group)
-        return group
 
 
 def _backend() -> str:

@@ -89,7 +89,7 @@ class ParallelSpec(Strict):
     """Without one, each rank computes all layers."""
     all_reduce: AllReduce = "ring"
     """Sum gradients of replicated trainers over all ranks at once, or along the rows and columns of a grid, which
-    takes fewer steps over many ranks. On GPUs, and where ranks make no grid, as 7 do not, `torus` is `ring`."""
+    takes fewer steps over many ranks. Where ranks make no grid, as 7 do not, `torus` is `ring`."""
     batch_norm: BatchNormChoice = "keep"
     """Let ranks share the statistics of BatchNorm, or make it GroupNorm, which needs none. As it is, it normalises
     by the samples that a rank computes at once."""

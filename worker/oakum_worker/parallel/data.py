@@ -120,8 +120,7 @@ class GradientReducer:
         """Reduce over `group` from now on; None is a generation of one rank.
 
         Does not communicate, save for forming a torus's rows and columns out of `subgroups`, which raises
-        `GroupError` when a rank is gone. Without these, on GPUs, and where ranks make no grid, the all-reduce is a
-        plain one.
+        `GroupError` when a rank is gone. Without these, and where ranks make no grid, the all-reduce is a plain one.
         """
         for hook in self._hooks:
             hook.remove()
@@ -252,8 +251,6 @@ class GradientReducer:
             self._torus = None
         if self._all_reduce != "torus" or self._group is None or subgroups is None:
             return
-        if any(parameter.device.type != "cpu" for parameter in self._parameters):
-            return  # subgroups are gloo's: what is on a GPU is better off with NCCL over all ranks
         shape = grid(world_size, self._ranks_per_node)
         if not shape.is_plain:
             self._torus = TorusAllReduce.form(shape, self._group.rank(), subgroups)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
+import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
@@ -23,13 +24,19 @@ class Subgroups(Protocol):
 
 
 class StoreSubgroups:
-    """`Subgroups` over gloo, which meet at a store that all ranks of the generation have."""
+    """`Subgroups` which meet at a store that all ranks of the generation have.
 
-    def __init__(self, store: dist.Store, rank: int, timeout: timedelta) -> None:
-        """`rank` is this process's in the generation."""
+    torch's `new_group` is not for this: it sorts the ranks, and finds a group's name by counting those that a rank
+    has formed before, of which two ranks may have different numbers.
+    """
+
+    def __init__(self, store: dist.Store, rank: int, timeout: timedelta, *, on_gpus: bool = False) -> None:
+        """`rank` is this process's in the generation. `on_gpus`, tensors there go through NCCL."""
         self._store = store
         self._rank = rank
         self._timeout = timeout
+        self._on_gpus = on_gpus
+        self._formed: list[dist.ProcessGroup] = []
 
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         """See `Subgroups`."""
@@ -37,7 +44,26 @@ class StoreSubgroups:
             return None
         store = dist.PrefixStore(f"subgroup-{name}", self._store)
         try:
-            group: Any = dist.ProcessGroupGloo(store, ranks.index(self._rank), len(ranks), self._timeout)
+            group = self._meet(store, ranks.index(self._rank), len(ranks))
         except RuntimeError as error:
             raise GroupError(f"the group {name} of ranks {list(ranks)} could not be formed: {error}") from error
+        self._formed.append(group)
+        return group
+
+    def abort(self) -> None:
+        """Let go of what NCCL has in flight in any of the groups; for gloo's see `GenerationGroup.cut`."""
+        if self._on_gpus:
+            for group in self._formed:
+                group.abort()
+
+    def _meet(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
+        kinds = dist.ProcessGroup.BackendType
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, self._timeout)
+        group = dist.ProcessGroup(store, rank, size)
+        group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+        if self._on_gpus:
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = self._timeout
+            nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
+            group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
         return group
