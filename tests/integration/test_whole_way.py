@@ -95,7 +95,7 @@ def test_without_any_node_a_trainer_waits_and_resumes_where_it_was(service: Runn
     client = service.start()
     client.submit(small_spec("elastic", epochs=100_000))
     wait_for_size(client, "elastic", 4)
-    service.take_nodes(4, run_s=3.0)
+    service.take_nodes(4, run_s=8.0)  # long enough to be looked at, however busy the machine is
     wait_until("it waits", lambda: state_of(client, "elastic") is TrainerState.WAITING)
     before = wait_until(
         "its last replica has written a checkpoint",
