@@ -5,9 +5,11 @@
     python bench/slurm.py --only submissions                    # what 500 fragments cost slurmctld to take
 
 The cluster is made and taken away again (`tools/slurm_cluster`). The jobs, their sizes, lengths and arrivals are
-drawn from the seed and come in each condition alike: alone, with two trainers on all nodes, with the service
-killed, and with it hung. Each job writes down when it starts. A wait longer than the same job's wait alone is our
-doing.
+drawn from the seed and come in each condition alike: alone, with plain `sleep` jobs on all nodes that are idle,
+with two trainers on them, with the service killed, and with it hung. Each job writes down when it starts. A wait
+longer than the same job's wait alone is the fill jobs' doing; with `sleep`, which ends as soon as it is told to,
+that is what preemption costs on this cluster, whoever fills it.
+
 Trainers' steps sleep, as the nodes share one machine's cores.
 """
 
@@ -21,6 +23,7 @@ import signal
 import statistics
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -41,7 +44,7 @@ from running_service import small_spec, wait_for_size  # noqa: E402
 from slurm_service import SlurmService  # noqa: E402
 from slurm_site import SlurmSite  # noqa: E402
 
-_CONDITIONS = ("alone", "filled", "killed", "hung")
+_CONDITIONS = ("alone", "sleepers", "filled", "killed", "hung")
 _TRAINERS = ("first", "second")
 _START_TIMEOUT_S = 120.0
 
@@ -126,6 +129,7 @@ def measure(
     with (
         _folder(logs, condition) as name,
         _service(site, Path(name), condition, grace_s) as service,
+        _sleepers(site) if condition == "sleepers" else nullcontext(),
     ):
         jobs = Foreground(site, Path(name))
         for number, arrival in enumerate(track(arrivals, condition, console=console, transient=True)):
@@ -155,8 +159,8 @@ def _folder(logs: Path | None, condition: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def _service(site: SlurmSite, folder: Path, condition: str, grace_s: float) -> Iterator[SlurmService | None]:
-    """Two trainers on all nodes; nothing in the condition `alone`."""
-    if condition == "alone":
+    """Two trainers on all nodes; nothing in the conditions `alone` and `sleepers`."""
+    if condition in ("alone", "sleepers"):
         yield None
         return
     service = SlurmService(folder, site, OAKUM_SLURM_GRACE_S=str(grace_s))
@@ -171,6 +175,30 @@ def _service(site: SlurmSite, folder: Path, condition: str, grace_s: float) -> I
     finally:
         site.cancel_all()
         service.end()
+
+
+@contextmanager
+def _sleepers(site: SlurmSite) -> Iterator[None]:
+    """A job of one node on each idle one, as long as no foreground job waits for it."""
+    over = threading.Event()
+
+    def fill() -> None:
+        options = ("--partition=fill", "--exclusive", "--nodes=1", "--time=5", "--output=/dev/null", "--chdir=/")
+        while not over.wait(0.5):
+            if site.run("squeue", "--noheader", "--partition=main", "--states=PENDING"):
+                continue
+            for node in site.run("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N").split():
+                site.attempt("sbatch", *options, f"--nodelist={node}", given="#!/bin/sh\nexec sleep 300\n")
+
+    thread = threading.Thread(target=fill, name="sleepers")
+    thread.start()
+    try:
+        site.wait_until("all nodes are taken", lambda: len(site.jobs()) == site.num_nodes)
+        yield
+    finally:
+        over.set()
+        thread.join()
+        site.cancel_all()
 
 
 def _disturb(service: SlurmService, condition: str) -> None:
@@ -257,7 +285,7 @@ def main(
     seed: Annotated[int, typer.Option(help="Repeats the same jobs.")] = 1,
     fragments: Annotated[int, typer.Option(min=2, help="Jobs to hand in for the cost of submitting.")] = 500,
     grace_s: Annotated[float, typer.Option(help="Most seconds for a last replica's checkpoint.")] = 30.0,
-    only: Annotated[list[str] | None, typer.Option(help="alone, filled, killed, hung, submissions.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Conditions, or submissions.")] = None,
     logs: Annotated[Path | None, typer.Option(help="Keep the service's and the fragments' logs here.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything here, too.")] = None,
 ) -> None:
