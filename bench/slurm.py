@@ -185,9 +185,10 @@ def _sleepers(site: SlurmSite) -> Iterator[None]:
     def fill() -> None:
         options = ("--partition=fill", "--exclusive", "--nodes=1", "--time=5", "--output=/dev/null", "--chdir=/")
         while not over.wait(0.5):
-            if site.run("squeue", "--noheader", "--partition=main", "--states=PENDING"):
+            if site.run("squeue", "--noheader", "--states=PENDING"):
                 continue
-            for node in site.run("sinfo", "--noheader", "--Node", "--states=idle", "--format=%N").split():
+            idle = ("--partition=fill", "--Node", "--states=idle", "--format=%N")
+            for node in site.run("sinfo", "--noheader", *idle).split():
                 site.attempt("sbatch", *options, f"--nodelist={node}", given="#!/bin/sh\nexec sleep 300\n")
 
     thread = threading.Thread(target=fill, name="sleepers")
