@@ -33,7 +33,6 @@ from oakum_worker.errors import GroupError
 from oakum_worker.parallel.pipeline.schedules import build
 from pipeline_ranks import (
     DEADLINE_S,
-    Outcome,
     Pipeline,
     Rank,
     Share,
@@ -131,27 +130,6 @@ class Processes:
         self._lines[rank].send("now")
 
 
-def _way(name: str, *, message_driven: bool = False, recompute: bool = False, **options: Any) -> Pipeline:
-    schedule = build(name, num_workers=NUM_WORKERS, num_micro_batches=4, **options)
-    return Pipeline(schedule, recompute=recompute, message_driven=message_driven)
-
-
-WAYS = {
-    "1f1b": _way("1f1b"),
-    "1f1b, recomputed": _way("1f1b", recompute=True),
-    "zero-bubble-v, recomputed": _way("zero-bubble-v", recompute=True),
-    "chimera, doubled": _way("chimera", scheme="forward-doubling"),
-    "chimera, doubled, recomputed": _way("chimera", scheme="forward-doubling", recompute=True),
-    "message-driven": _way("1f1b", message_driven=True),
-    "message-driven, recomputed": _way("1f1b", message_driven=True, recompute=True),
-}
-
-
-def train_every_way(training: Training, rank: int, store: dist.Store) -> list[Outcome]:
-    """One process's part of several trainings, one after the other."""
-    return [take_part(pipeline, training, rank, meeting_at(store, rank, name)) for name, pipeline in WAYS.items()]
-
-
 WIDTH, NUM_MICRO_BATCHES = 8, 8
 
 
@@ -241,7 +219,8 @@ def lose_a_worker(message_driven: bool, deadly: int, rank: int, store: dist.Stor
     """Compute two steps until a worker is lost; says what that raised."""
     layers = [Deadly() if number == deadly else nn.Linear(WIDTH, WIDTH).double() for number in range(4)]
     chain = Chain(layers, inputs=lambda batch: batch, loss=lambda output, _: output.square().mean())
-    member = Rank(_way("1f1b", message_driven=message_driven), chain, rank, meeting_at(store, rank))
+    schedule = build("1f1b", num_workers=NUM_WORKERS, num_micro_batches=4)
+    member = Rank(Pipeline(schedule, message_driven=message_driven), chain, rank, meeting_at(store, rank))
     try:
         for _ in range(2):
             member.step(Share(chain, points(8), consecutive([2] * 4)))

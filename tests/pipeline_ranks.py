@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import torch
@@ -33,7 +34,7 @@ CPU = torch.device("cpu")
 DEADLINE_S = 30.0
 NUM_WORDS, LENGTH, WIDTH = 11, 6, 16
 R = TypeVar("R")
-_BUILDING = threading.Lock()  # threads share torch's generator
+_GENERATOR = threading.Lock()  # threads share torch's
 
 
 class Embedding(nn.Module):
@@ -115,7 +116,8 @@ class Share:
             yield lambda function, *arguments: function(*arguments)
             return
         part = self.parts[number]
-        with self.randomness.samples(self.key, part.start, len(part)) as call:
+        # Within it a stage computes and waits for nobody.
+        with _GENERATOR, self.randomness.samples(self.key, part.start, len(part)) as call:
             yield call
 
     def _batch(self, number: int) -> Any:
@@ -152,6 +154,9 @@ class Training:
             batch = self.batch(sum(self.sizes), step)
             own = parts[replica * count : (replica + 1) * count]
             yield Share(chain, batch, own, key=mix(9, step), randomness=randomness, device=device)
+
+
+DROPPING = Training(partial(build_transformer, dropout=0.2), sizes=(1,) * 8, num_steps=20, draws=True)
 
 
 @dataclass(frozen=True)
@@ -243,7 +248,7 @@ def named_parameters(chain: Chain, layers: Sequence[int]) -> dict[str, nn.Parame
 
 def take_part(pipeline: Pipeline, training: Training, rank: int, subgroups: Subgroups) -> Outcome:
     """Train as one rank."""
-    with _BUILDING:
+    with _GENERATOR:
         chain = training.build()
     device = pipeline.device_of(rank)
     for layer in chain.layers:
@@ -289,8 +294,11 @@ def train_alone(training: Training) -> Outcome:
     return Outcome(weights, gradients, losses, 0, [])
 
 
+train_once_alone = lru_cache(train_alone)
+
+
 def train_in_threads(pipeline: Pipeline, training: Training) -> list[Outcome]:
-    """What each rank has, ranks being threads. For models that draw nothing: threads share torch's generator."""
+    """What each rank has, ranks being threads."""
     return in_threads(
         pipeline.world_size, lambda rank, groups: take_part(pipeline, training, rank, groups), pipeline.on_gpus
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,9 +11,15 @@ import torch
 
 from oakum_worker.parallel.pipeline.operations import COMPUTATIONS
 from oakum_worker.parallel.pipeline.schedules import build
-from pipeline_ranks import Outcome, Pipeline, Training, build_transformer, train_alone, train_in_threads
-
-train_once_alone = lru_cache(train_alone)
+from pipeline_ranks import (
+    DROPPING,
+    Outcome,
+    Pipeline,
+    Training,
+    build_transformer,
+    train_in_threads,
+    train_once_alone,
+)
 
 SCHEDULES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "gpipe-2": (2, "gpipe", {}),
@@ -22,6 +29,7 @@ SCHEDULES: dict[str, tuple[int, str, dict[str, Any]]] = {
     "interleaved-2": (2, "interleaved", {}),
     "interleaved-4": (4, "interleaved", {}),
     "zero-bubble-4": (4, "zero-bubble", {}),
+    "zero-bubble-v-2": (2, "zero-bubble-v", {}),
     "zero-bubble-v-4": (4, "zero-bubble-v", {}),
     "chimera-2": (2, "chimera", {"scheme": "concatenation"}),
     "chimera-4-concatenation": (4, "chimera", {"scheme": "concatenation"}),
@@ -47,15 +55,41 @@ def assert_same(made: list[Outcome], expected: Outcome, what: str, atol: float) 
     assert seen == set(getattr(expected, what))
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_twenty_steps_make_the_weights_of_a_single_process(name: str) -> None:
-    training = Training(sizes=(1,) * 8, num_steps=20)
-    expected = train_once_alone(training)
-    made = train_in_threads(pipeline(name, 8), training)
+# Samples drop the same wherever they are computed, and with how many others at once.
+BY_TWO = replace(DROPPING, sizes=(2,) * 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "training", "num_replicas"),
+    [
+        ("gpipe-4", BY_TWO, 1),
+        ("1f1b-8", BY_TWO, 1),
+        ("interleaved-4", BY_TWO, 1),
+        ("zero-bubble-4", BY_TWO, 1),
+        ("zero-bubble-v-2", BY_TWO, 1),
+        ("chimera-4-concatenation", DROPPING, 1),
+        ("chimera-4-forward-doubling", DROPPING, 1),
+        ("chimera-4-backward-halving", DROPPING, 1),
+        ("chimera-8-in-4-pipes", BY_TWO, 1),
+        ("gpipe-2", BY_TWO, 4),
+        ("chimera-2", DROPPING, 4),
+    ],
+)
+def test_twenty_steps_with_dropout_make_the_weights_of_a_single_process(
+    name: str, training: Training, num_replicas: int
+) -> None:
+    expected = train_once_alone(DROPPING)
+    num_micro_batches = len(training.sizes) // num_replicas
+    made = train_in_threads(pipeline(name, num_micro_batches, num_replicas=num_replicas), training)
     assert_same(made, expected, "weights", 1e-9)
     assert [sum(losses) for losses in zip(*(rank.losses for rank in made), strict=True)] == pytest.approx(
         expected.losses, abs=1e-12
     )
+
+
+def test_the_transformer_does_drop() -> None:
+    without = train_once_alone(Training(sizes=DROPPING.sizes))
+    assert abs(train_once_alone(DROPPING).losses[0] - without.losses[0]) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["1f1b-4", "zero-bubble-v-4", "chimera-4-forward-doubling"])
@@ -65,16 +99,9 @@ def test_gradients_in_float32_are_those_of_a_single_process(name: str) -> None:
     assert_same(made, train_once_alone(training), "gradients", 1e-7)
 
 
-@pytest.mark.parametrize("name", ["gpipe-2", "chimera-2"])
-def test_four_replicas_of_two_workers_share_the_batch(name: str) -> None:
-    training = Training(sizes=(1,) * 8, num_steps=20)
-    made = train_in_threads(pipeline(name, 2, num_replicas=4), training)
-    assert_same(made, train_once_alone(training), "weights", 1e-9)
-
-
-@pytest.mark.parametrize("name", ["1f1b-4", "interleaved-2", "zero-bubble-4", "chimera-4-concatenation"])
+@pytest.mark.parametrize("name", ["1f1b-4", "interleaved-2", "zero-bubble-v-4", "chimera-4-forward-doubling"])
 def test_recomputing_activations_changes_no_bit(name: str) -> None:
-    training = Training(sizes=(2,) * 4, num_steps=3)
+    training = replace(DROPPING, sizes=(2,) * 4, num_steps=3)
     kept = train_in_threads(pipeline(name, 4), training)
     computed_again = train_in_threads(pipeline(name, 4, recompute=True), training)
     for one, other in zip(kept, computed_again, strict=True):
@@ -84,7 +111,7 @@ def test_recomputing_activations_changes_no_bit(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["1f1b-4", "zero-bubble-4", "chimera-4-forward-doubling"])
 def test_micro_batches_may_be_of_different_sizes(name: str) -> None:
-    training = Training(sizes=(3, 3, 2, 3, 1, 3, 3, 2), num_steps=3)
+    training = replace(DROPPING, sizes=(3, 3, 2, 3, 1, 3, 3, 2), num_steps=3)
     made = train_in_threads(pipeline(name, 8), training)
     assert_same(made, train_once_alone(training), "weights", 1e-9)
 
