@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -27,6 +28,7 @@ from oakum_worker.parallel.pipeline.simulation import simulate
 
 SIZES = (1, 2, 4)
 SCHEMES = ("concatenation", "forward-doubling", "backward-halving")
+STAGES_PER_WORKER = {"interleaved": 2, "zero-bubble-v": 2}
 
 
 @st.composite
@@ -41,14 +43,16 @@ def layers(draw: st.DrawFn) -> LayerCost:
         optimizer_bytes=draw(st.integers(0, 80)),
         activation_bytes=draw(st.integers(0, 20)),
         output_bytes=draw(st.integers(0, 5)),
+        split=draw(st.sampled_from([(0.5, 0.5), (0.7, 0.9), (0.4, 1.0), None])),
     )
 
 
 profiles = st.builds(
     ModelProfile,
     micro_batches=st.just(SIZES),
-    layers=st.lists(layers(), min_size=1, max_size=5).map(tuple),
+    layers=st.lists(layers(), min_size=1, max_size=6).map(tuple),
     input_bytes=st.integers(0, 5),
+    smallest=st.sampled_from([1, 1, 2]),
 )
 links = st.builds(
     Links, latency_s=st.sampled_from([0.0, 0.5]), bandwidth_bytes_per_s=st.sampled_from([math.inf, 50.0, 5.0])
@@ -58,30 +62,48 @@ links = st.builds(
 class BruteForce:
     """Every layout there is, each predicted from the definitions, without anything of the chooser."""
 
-    def __init__(self, profile: ModelProfile, links: Links, batch: int, memory: float) -> None:
-        self.profile, self.links, self.batch, self.memory = profile, links, batch, memory
+    def __init__(self, profile: ModelProfile, links: Links, choices: Choices) -> None:
+        self.profile, self.links = profile, links
+        self.batch, self.memory, self.schedules = choices.global_batch, choices.memory_bytes, choices.schedules
+        self.most_replicas = max(1, self.batch // profile.smallest)
+        self.num_workers = choices.num_workers
+        self.sizes = SIZES if choices.micro_batch is None else (choices.micro_batch,)
 
-    def best_step_s(self, num_ranks: int, schedules: tuple[str, ...]) -> float | None:
+    def best_step_s(self, num_ranks: int) -> float | None:
         """Of what fits, on as many ranks or fewer; None if nothing does."""
-        steps = []
-        for num_workers in range(1, num_ranks + 1):
-            for num_replicas in range(1, min(num_ranks // num_workers, self.batch) + 1):
-                for name, options, number in self.ways(num_workers, num_replicas, schedules):
-                    for recompute in (False, True):
-                        step, bytes_ = self.predicted(num_workers, num_replicas, name, options, number, recompute)
-                        if bytes_ <= self.memory:
-                            steps.append(step)
-                            break
-        return min(steps, default=None)
+        if self.num_workers is not None:
+            for num_workers in range(min(num_ranks, self.num_workers), 0, -1):
+                num_replicas = min(num_ranks // num_workers, self.most_replicas)
+                if list(self.ways(num_workers, num_replicas)):
+                    return min(self.fitting(num_workers, num_replicas), default=None)
+        return min(
+            (
+                step
+                for num_workers in range(1, num_ranks + 1)
+                for num_replicas in range(1, min(num_ranks // num_workers, self.most_replicas) + 1)
+                for step in self.fitting(num_workers, num_replicas)
+            ),
+            default=None,
+        )
 
-    def ways(
-        self, num_workers: int, num_replicas: int, schedules: tuple[str, ...]
-    ) -> Iterator[tuple[str, dict[str, str], int]]:
-        for name in schedules if num_workers > 1 else ("1f1b",):
+    def fitting(self, num_workers: int, num_replicas: int) -> Iterator[float]:
+        """Seconds of a step; with recomputation where it does not fit without."""
+        for name, options, number in self.ways(num_workers, num_replicas):
+            for recompute in (False, True):
+                step, bytes_ = self.predicted(num_workers, num_replicas, name, options, number, recompute)
+                if bytes_ <= self.memory:
+                    yield step
+                    break
+
+    def ways(self, num_workers: int, num_replicas: int) -> Iterator[tuple[str, dict[str, str], int]]:
+        for name in self.schedules if num_workers > 1 else ("1f1b",):
+            if "zero" in name and any(layer.split is None for layer in self.profile.layers):
+                continue
+            num_stages = num_workers * STAGES_PER_WORKER.get(name, 1)
             for options in [{"scheme": scheme} for scheme in SCHEMES] if name == "chimera" else [{}]:
-                for size in SIZES:
+                for size in self.sizes:
                     number = self.number(num_workers, num_replicas, name, options, size)
-                    if number is not None and len(self.profile.layers) >= num_workers:
+                    if number is not None and len(self.profile.layers) >= num_stages:
                         yield name, options, number
 
     def number(
@@ -89,7 +111,7 @@ class BruteForce:
     ) -> int | None:
         """The fewest micro-batches of that size at most that there is a schedule for."""
         wanted = math.ceil(math.ceil(self.batch / num_replicas) / size)
-        most = self.batch // num_replicas
+        most = max(1, self.batch // num_replicas // self.profile.smallest)
         wanted *= 2 if options.get("scheme") == "backward-halving" else 1
         for number in range(min(wanted, most), most + 1):
             try:
@@ -116,7 +138,8 @@ class BruteForce:
         backward = [self.seconds(layer.backward_s, size) for layer in self.profile.layers]
         if recompute:
             backward = [f + b for f, b in zip(forward, backward, strict=True)]
-        cuts = partition([f + b for f, b in zip(forward, backward, strict=True)], num_workers)
+        cuts = partition([f + b for f, b in zip(forward, backward, strict=True)], schedule.num_stages)
+        split = [self.split_s(cut, size, recompute) for cut in cuts]
         stages = [[self.profile.layers[layer] for layer in cut] for cut in cuts]
         outputs = [size * stage[-1].output_bytes for stage in stages]
         activations = [size * sum(layer.activation_bytes for layer in stage) for stage in stages]
@@ -126,18 +149,37 @@ class BruteForce:
             [sum(forward[layer] for layer in cut) for cut in cuts],
             [sum(backward[layer] for layer in cut) for cut in cuts],
             doubled=[sum(doubled[layer] for layer in cut) for cut in cuts],
+            inputs=[inputs for inputs, _ in split],
+            weights=[weights for _, weights in split],
             latency=self.links.latency_s,
             transfer=[output / self.links.bandwidth_bytes_per_s for output in outputs],
             sync=[self.sum_s(num_replicas * schedule.num_pipes, stage) for stage in stages],
             activation=kept,
+            split_activation=[0, *activations[1:]] if recompute else 0,
         )
         state = [sum(2 * layer.parameter_bytes + layer.optimizer_bytes for layer in stage) for stage in stages]
         peaks = []
         for worker, held in enumerate(simulation.peak_activations):
             mine = [stage for _, stage in schedule.stages_of(worker)]
-            working = max(activations[stage] for stage in mine) if recompute else 0
+            # What a split backward pass works on is among what is held, but on the first stage.
+            working = max(activations[s] * (s == 0 or "zero" not in name) for s in mine) if recompute else 0
             peaks.append(held + working + sum(state[stage] for stage in mine))
         return simulation.step, max(peaks)
+
+    def split_s(self, cut: range, size: int, recompute: bool) -> tuple[float, float]:
+        """Going back from the stage's end: inputs' gradients all the way, weights' until nobody wants more."""
+        layers = [self.profile.layers[number] for number in cut]
+        again = sum(self.seconds(layer.forward_s, size) for layer in layers) if recompute else 0.0
+        inputs, weights = again, 0.0
+        for place, layer in reversed(list(enumerate(layers))):
+            whole = self.seconds(layer.backward_s, size)
+            for_inputs, for_weights = layer.split or (1.0, 1.0)
+            inputs += for_inputs * whole
+            if any(before.parameter_bytes for before in layers[:place]):
+                weights += whole
+            elif layer.parameter_bytes:
+                weights += for_weights * whole
+        return (inputs, weights) if cut.start else (0.0, weights + again)
 
     def sum_s(self, num_ranks: int, stage: list[LayerCost]) -> float:
         if num_ranks == 1:
@@ -158,18 +200,31 @@ class BruteForce:
 
 
 @settings(max_examples=60, deadline=None)
-@given(profiles, links, st.integers(1, 12), st.integers(1, 5), st.sampled_from([60, 150, 400, math.inf]))
+@given(
+    profiles,
+    links,
+    st.integers(1, 5),
+    st.builds(
+        Choices,
+        global_batch=st.integers(1, 12),
+        memory_bytes=st.sampled_from([60, 150, 400, math.inf]),
+        schedules=st.sampled_from([("1f1b", "gpipe", "chimera"), ("zero-bubble", "zero-bubble-v", "interleaved")]),
+        num_workers=st.sampled_from([None, None, 2, 3, 4]),
+        micro_batch=st.sampled_from([None, None, 1, 3]),
+    ),
+)
 def test_the_chooser_finds_what_trying_every_layout_finds(
-    profile: ModelProfile, links: Links, batch: int, num_ranks: int, memory: float
+    profile: ModelProfile, links: Links, num_ranks: int, choices: Choices
 ) -> None:
-    schedules = ("1f1b", "gpipe", "chimera")
-    choices = Choices(batch, memory, schedules)
+    if not profile.can_split:
+        # Where nothing else is asked for, what refuses to be split is taken all the same.
+        choices = replace(choices, schedules=("1f1b", *choices.schedules))
     chosen = choose(num_ranks, profile, links, choices)
-    best = BruteForce(profile, links, batch, memory).best_step_s(num_ranks, schedules)
+    best = BruteForce(profile, links, choices).best_step_s(num_ranks)
     assert chosen.fits == (best is not None)
     if best is not None:
         assert chosen.predicted_step_s == pytest.approx(best)
-        assert max(chosen.peak_bytes) <= memory
+        assert max(chosen.peak_bytes) <= choices.memory_bytes
     assert chosen.num_ranks <= num_ranks
     assert [layer for cut in chosen.cuts for layer in cut] == list(range(len(profile.layers)))
     again = best_layouts(num_ranks, profile, links, choices)[-1]
@@ -181,7 +236,7 @@ def test_the_chooser_finds_what_trying_every_layout_finds(
 @given(
     profiles,
     links,
-    st.sampled_from(["1f1b", "gpipe", "interleaved", "zero-bubble", *SCHEMES]),
+    st.sampled_from(["1f1b", "gpipe", "interleaved", "zero-bubble", "zero-bubble-v", *SCHEMES]),
     st.sampled_from([2, 3, 4]),
     st.sampled_from([1, 3]),
     st.integers(1, 4),
@@ -197,7 +252,7 @@ def test_no_layout_is_faster_than_the_bound_that_rules_others_out(
     recompute: bool,
 ) -> None:
     scheme = name if name in SCHEMES else None
-    num_stages = 2 * num_workers if name == "interleaved" else num_workers
+    num_stages = num_workers * STAGES_PER_WORKER.get(name, 1)
     number = rounds * num_workers if scheme is None else 2 + 2 * rounds
     assume(num_stages <= len(profile.layers) and (scheme is None or num_workers % 2 == 0))
     schedule = "chimera" if scheme else name

@@ -13,6 +13,8 @@ from torch import nn
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.parallel.pipeline.arranging import Arranger
+from oakum_worker.parallel.pipeline.costs import Links
+from oakum_worker.parallel.pipeline.layouts import Choices, choose
 from oakum_worker.parallel.pipeline.measuring import measure_chain, measure_links, sizes_up_to
 from oakum_worker.task import Task
 from training_ranks import Points, build_spec, in_ranks, mean_squared_error
@@ -74,6 +76,93 @@ def test_measuring_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(("most", "sizes"), [(1, [1]), (6, [1, 2, 4]), (1000, [1, 2, 4, 8, 16, 32, 64])])
 def test_no_size_is_measured_that_a_batch_has_not(most: int, sizes: list[int]) -> None:
     assert sizes_up_to(most) == sizes
+
+
+def build_refusing(smallest: int) -> Task:
+    """A task with a layer that takes no fewer samples at once."""
+
+    class Picky(nn.Module):
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            if len(values) < smallest:
+                raise ValueError(f"{len(values)} are too few")
+            return values
+
+    task = build_task()
+    assert task.chain is not None
+    layers = [*task.chain.layers, Picky()]
+    return replace(task, chain=replace(task.chain, layers=layers))
+
+
+def test_sizes_that_a_layer_refuses_are_left_out_and_no_micro_batch_is_as_small() -> None:
+    spec = build_spec(global_batch=9, parallel={"pipeline": {"stages": 2, "schedule": "gpipe"}})
+    arranger = Arranger(build_refusing(4), spec)
+    arranger.measure_layers()
+    assert arranger.measurements["profile"]["micro_batches"] == (4, 8)
+    assert arranger.measurements["profile"]["smallest"] == 4
+    for world_size in range(1, 6):
+        found = arranger(world_size)
+        assert 9 // found.num_replicas // found.schedule.num_micro_batches >= 4
+
+
+def test_a_batch_norm_that_takes_no_single_sample_is_measured() -> None:
+    task = build_batch_norm()
+    assert task.chain is not None
+    assert measure_chain(task, task.chain, [1, 2]).micro_batches == (2,)
+
+
+def build_batch_norm() -> Task:
+    task = build_task()
+    assert task.chain is not None
+    first, *rest = task.chain.layers
+    return replace(task, chain=replace(task.chain, layers=[first, nn.BatchNorm1d(8).double(), *rest]))
+
+
+def test_a_chain_that_refuses_every_size_is_told_of() -> None:
+    task = build_refusing(100)
+    assert task.chain is not None
+    with pytest.raises(TaskError, match=r"no micro-batch of 1, 2 samples .* 2 raised ValueError: 2 are too few"):
+        measure_chain(task, task.chain, [1, 2])
+
+
+class Once(torch.autograd.Function):
+    """Refuses a backward pass that does not reach the weights, like torch's reentrant checkpoints."""
+
+    @staticmethod
+    def forward(ctx: Any, values: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return values * weight
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        if not torch.autograd._is_checkpoint_valid():
+            raise RuntimeError("no gradients of some inputs alone")
+        return gradients[0], gradients[0].sum(0)
+
+
+def test_layers_that_refuse_to_be_split_get_no_schedule_that_does() -> None:
+    class Unsplittable(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(8, dtype=torch.float64))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return Once.apply(values, self.weight)
+
+    task = build_task()
+    assert task.chain is not None
+    first, *rest = task.chain.layers
+    chain = replace(task.chain, layers=[first, Unsplittable(), *rest])
+    profile = measure_chain(task, chain, [1])
+    assert [layer.split is None for layer in profile.layers] == [False, True, False, False, False]
+    choices = Choices(4, num_workers=2, schedules=("zero-bubble", "gpipe"))
+    assert choose(2, profile, Links(), choices).schedule == "gpipe"
+
+
+def test_layers_that_work_in_place_are_measured() -> None:
+    task = build_task()
+    assert task.chain is not None
+    first, *rest = task.chain.layers
+    chain = replace(task.chain, layers=[nn.Sigmoid(), first, nn.ReLU(inplace=True), *rest])
+    assert len(measure_chain(task, chain, [2]).layers) == 6
 
 
 def test_two_ranks_measure_their_link_and_the_others_wait_for_nothing() -> None:

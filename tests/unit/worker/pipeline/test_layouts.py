@@ -1,7 +1,7 @@
 """Layouts for ranks, memory and links as they are."""
 
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
 
@@ -141,6 +141,43 @@ def test_stages_cost_what_their_layers_do() -> None:
     assert costs.transfer_s == (1.0, 1.0)
     assert (costs.state_bytes, costs.parameter_bytes) == ((400, 1200), (100, 300))
     assert (costs.held_bytes, costs.working_bytes) == ((10, 10), (100, 300))
+
+
+def test_a_split_backward_pass_goes_through_a_stage_twice() -> None:
+    """But for the first layer's inputs the second time; the model's own inputs have no gradients."""
+    layers = (LAYER,) * 3 + (replace(LAYER, parameter_bytes=0, split=(1.0, 0.0)), LAYER, LAYER)
+    profile = ModelProfile((1, 2), layers)
+    whole = stage_costs(profile, (range(0, 2), range(2, 3), range(3, 6)), 1, Links())
+    assert whole.split_s == ((0.0, 1.0 + 2.0), (1.0, 1.0), (2.0 + 1.0 + 1.0, 1.0 + 2.0))
+    again = stage_costs(profile, (range(0, 2), range(2, 3), range(3, 6)), 1, Links(), recompute=True)
+    assert again.split_s == ((0.0, 3.0 + 2.0), (1.0 + 1.0, 1.0), (4.0 + 3.0, 3.0))
+
+
+def test_what_is_computed_again_for_a_split_backward_pass_is_held_until_its_second_part() -> None:
+    """State takes 800 bytes of each stage, a micro-batch's input 5, and its activations 100."""
+    way = Way(1, 2, 2, "zero-bubble", None, 6, 1, recompute=True)
+    held = most = 0
+    for operation in way.build().operations[1]:
+        held += {"F": 5, "I": 100, "W": -105}.get(operation.kind.value, 0)
+        most = max(most, held)
+    assert most > 105 + 5
+    first, last = predict(way, PROFILE, Links(), Choices(6)).peak_bytes
+    assert last == 800 + most
+    assert first == 800 + 100 + 2 * 5
+
+
+def test_no_micro_batch_is_smaller_than_the_smallest() -> None:
+    picky = replace(PROFILE, smallest=4)
+    for batch, num_ranks, expected in ((9, 1, 2), (7, 1, 1), (3, 1, 1), (9, 2, 1), (7, 2, 1)):
+        chosen = choose(num_ranks, picky, Links(), Choices(batch, num_workers=1, micro_batch=1))
+        assert (chosen.num_replicas, chosen.num_micro_batches) == (min(num_ranks, max(1, batch // 4)), expected)
+
+
+def test_a_split_that_computes_more_is_not_taken_for_what_it_would_be_for_nothing() -> None:
+    """1F1B takes (N+D-1)(F+B) = 19 * 9 layers' seconds; a split backward pass costs a quarter of 12 more."""
+    profile = ModelProfile((1,), (LayerCost((1.0,), (2.0,), parameter_bytes=1),) * 12)
+    chosen = choose(4, profile, Links(), Choices(16, num_workers=4, schedules=("zero-bubble", "1f1b")))
+    assert (chosen.schedule, chosen.predicted_step_s) == ("1f1b", pytest.approx(19 * 9))
 
 
 @pytest.mark.parametrize(

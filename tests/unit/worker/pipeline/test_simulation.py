@@ -188,8 +188,16 @@ def test_a_sum_waits_for_all_holders_and_a_worker_takes_part_in_one_at_a_time() 
 def test_a_split_backward_holds_activations_until_the_weights_have_their_gradients() -> None:
     order = [Operation(kind, 0, 0, (number,)) for number in (0, 1) for kind in (Kind.FORWARD, Kind.BACKWARD_INPUT)]
     order += [Operation(Kind.BACKWARD_WEIGHT, 0, 0, (number,)) for number in (0, 1)]
-    simulation = simulate(Schedule("late", 2, ((0,),), (tuple(order),)), 1, 2, input_share=0.25, activation=[7])
-    assert simulation.peak_activations == (14,)
+    simulation = simulate(
+        Schedule("late", 2, ((0,),), (tuple(order),)),
+        1,
+        2,
+        inputs=0.5,
+        weights=1.5,
+        activation=[7],
+        split_activation=[3],
+    )
+    assert simulation.peak_activations == (2 * (7 + 3),)
     assert simulation.makespan == 2 * (1 + 0.5 + 1.5)
 
 

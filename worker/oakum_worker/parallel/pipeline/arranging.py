@@ -176,7 +176,11 @@ class Arranger:
 
 def _profile(document: dict[str, Any]) -> ModelProfile:
     layers = tuple(
-        LayerCost(**{**layer, "forward_s": tuple(layer["forward_s"]), "backward_s": tuple(layer["backward_s"])})
-        for layer in document["layers"]
+        LayerCost(**{name: _frozen(value) for name, value in one.items()}) for one in document["layers"]
     )
-    return ModelProfile(tuple(document["micro_batches"]), layers, document["input_bytes"])
+    return ModelProfile(tuple(document["micro_batches"]), layers, document["input_bytes"], document["smallest"])
+
+
+def _frozen(value: Any) -> Any:
+    """Lists, which JSON makes of tuples, as tuples."""
+    return tuple(value) if isinstance(value, list) else value

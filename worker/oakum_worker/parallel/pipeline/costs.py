@@ -23,6 +23,9 @@ class LayerCost:
     """Kept of each sample from forward to backward."""
     output_bytes: int = 0
     """Of each sample, handed to the next layer; the gradient that comes back is as large."""
+    split: tuple[float, float] | None = (0.5, 0.5)
+    """What gradients of its inputs alone take of a whole backward pass, and those of its weights alone; two
+    products of the same size in a linear layer. None where backward cannot be split."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,13 @@ class ModelProfile:
     layers: tuple[LayerCost, ...]
     input_bytes: int = 0
     """Of each sample."""
+    smallest: int = 1
+    """Samples that a micro-batch has at least."""
+
+    @property
+    def can_split(self) -> bool:
+        """Whether backward passes of all layers can be split in two."""
+        return all(layer.split is not None for layer in self.layers)
 
     def __post_init__(self) -> None:
         sizes = self.micro_batches
@@ -79,6 +89,8 @@ class StageCosts:
     """Of a forward pass of two micro-batches at once."""
     backward_s: tuple[float, ...]
     """Of one micro-batch; with recomputation its forward pass is in it once more."""
+    split_s: tuple[tuple[float, float], ...]
+    """Of the two parts of a split backward pass: gradients of a stage's inputs, and those of its weights."""
     transfer_s: tuple[float, ...]
     """Of one micro-batch from each stage to the next."""
     state_bytes: tuple[int, ...]
@@ -104,6 +116,9 @@ def stage_costs(
         forward_s=tuple(forward),
         doubled_s=tuple(_stage_s(profile, cut, 2 * micro_batch, backward=False) for cut in cuts),
         backward_s=tuple(b + f * recompute for f, b in zip(forward, backward, strict=True)),
+        split_s=tuple(
+            _split_s(profile, cut, micro_batch, f * recompute) for cut, f in zip(cuts, forward, strict=True)
+        ),
         transfer_s=tuple(links.transfer_s(size) for size in outputs),
         state_bytes=tuple(sum(2 * layer.parameter_bytes + layer.optimizer_bytes for layer in s) for s in layers),
         parameter_bytes=tuple(sum(layer.parameter_bytes for layer in stage) for stage in layers),
@@ -139,3 +154,19 @@ def _stage_s(profile: ModelProfile, cut: range, micro_batch: int, *, backward: b
         seconds(profile.micro_batches, layer.backward_s if backward else layer.forward_s, micro_batch)
         for layer in layers
     )
+
+
+def _split_s(profile: ModelProfile, cut: range, micro_batch: int, again_s: float) -> tuple[float, float]:
+    """The parts of a split backward pass, the first of which begins with `again_s` of recomputation.
+
+    The second goes through the graph once more, down to the stage's first layer that has weights: from there only
+    theirs are wanted. Nobody wants gradients of the model's inputs: the first stage does all in its second part.
+    """
+    layers = [profile.layers[number] for number in cut]
+    whole_s = [seconds(profile.micro_batches, layer.backward_s, micro_batch) for layer in layers]
+    shares = [layer.split or (1.0, 1.0) for layer in layers]
+    trained = next((at for at, layer in enumerate(layers) if layer.parameter_bytes), None)
+    weights_s = 0.0 if trained is None else shares[trained][1] * whole_s[trained] + sum(whole_s[trained + 1 :])
+    if cut.start == 0:
+        return 0.0, again_s + weights_s
+    return again_s + sum(share * whole for (share, _), whole in zip(shares, whole_s, strict=True)), weights_s

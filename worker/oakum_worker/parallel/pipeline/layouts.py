@@ -24,7 +24,7 @@ from oakum_worker.parallel.pipeline.costs import (
 )
 from oakum_worker.parallel.pipeline.operations import Schedule
 from oakum_worker.parallel.pipeline.partition import partition
-from oakum_worker.parallel.pipeline.schedules import build, exists
+from oakum_worker.parallel.pipeline.schedules import build, exists, splits_backward
 from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
 
 _SCHEMES: tuple[Scheme, ...] = ("concatenation", "forward-doubling", "backward-halving")
@@ -166,12 +166,12 @@ def predict(way: Way, profile: ModelProfile, links: Links, choices: Choices) -> 
     number, period = way.num_micro_batches, 2 * way.num_workers
     simulated = _num_simulated(way, period)
     schedule = way.build(simulated)
-    simulation = _simulate(schedule, way.num_replicas, costs, links)
+    simulation = _simulate(schedule, way, costs, links)
     step_s = simulation.step
     if simulated < number:
-        shorter = _simulate(way.build(simulated - period), way.num_replicas, costs, links)
+        shorter = _simulate(way.build(simulated - period), way, costs, links)
         step_s += (number - simulated) // period * (simulation.makespan - shorter.makespan)
-    peak_bytes = _peak_bytes(schedule, simulation, costs)
+    peak_bytes = _peak_bytes(schedule, simulation, costs, _split_bytes(way, costs))
     return Layout(
         **{field.name: getattr(way, field.name) for field in fields(Way)},
         cuts=cuts,
@@ -198,28 +198,46 @@ def _cuts(profile: ModelProfile, num_stages: int, micro_batch: int, recompute: b
     return partition(layer_costs_s(profile, micro_batch, recompute=recompute), num_stages)
 
 
-def _simulate(schedule: Schedule, num_replicas: int, costs: StageCosts, links: Links) -> Simulation:
+def _simulate(schedule: Schedule, way: Way, costs: StageCosts, links: Links) -> Simulation:
     return simulate(
         schedule,
         costs.forward_s,
         costs.backward_s,
         doubled=costs.doubled_s,
+        inputs=[inputs_s for inputs_s, _ in costs.split_s],
+        weights=[weights_s for _, weights_s in costs.split_s],
         latency=links.latency_s,
         transfer=costs.transfer_s,
         sync=[
-            links.all_reduce_s(num_replicas * len(schedule.holders_of(stage)), size)
+            links.all_reduce_s(way.num_replicas * len(schedule.holders_of(stage)), size)
             for stage, size in enumerate(costs.parameter_bytes)
         ],
         activation=costs.held_bytes,
+        split_activation=_split_bytes(way, costs),
     )
 
 
-def _peak_bytes(schedule: Schedule, simulation: Simulation, costs: StageCosts) -> tuple[int, ...]:
-    """Of each worker: the state of all stages that it holds, and what it keeps and works on of micro-batches."""
+def _split_bytes(way: Way, costs: StageCosts) -> tuple[int, ...]:
+    """What is computed again for the first part of a split backward pass, and kept until the second.
+
+    The first stage's first part has nothing to do.
+    """
+    if not splits_backward(way.schedule):
+        return (0,) * way.num_stages
+    return (0, *costs.working_bytes[1:])
+
+
+def _peak_bytes(
+    schedule: Schedule, simulation: Simulation, costs: StageCosts, split_bytes: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Of each worker: the state of all stages that it holds, and what it keeps and works on of micro-batches.
+
+    `split_bytes` are kept, and need not be counted as worked on.
+    """
     peaks = []
     for worker, activations in enumerate(simulation.peak_activations):
         stages = [stage for _, stage in schedule.stages_of(worker)]
-        working = max(costs.working_bytes[stage] for stage in stages)
+        working = max(costs.working_bytes[stage] - split_bytes[stage] for stage in stages)
         peaks.append(int(activations) + working + sum(costs.state_bytes[stage] for stage in stages))
     return tuple(peaks)
 
@@ -245,9 +263,10 @@ def lower_bound_s(way: Way, profile: ModelProfile, links: Links) -> float:
     """
     cuts = _cuts(profile, way.num_stages, way.micro_batch, way.recompute)
     costs = stage_costs(profile, cuts, way.micro_batch, links, recompute=way.recompute)
-    split = way.schedule.startswith("zero-bubble")
+    split = splits_backward(way.schedule)
+    backward_s = [sum(parts) for parts in costs.split_s] if split else costs.backward_s
     forward_s = [min(one, two / 2) for one, two in zip(costs.forward_s, costs.doubled_s, strict=True)]
-    pass_s = [f + b for f, b in zip(forward_s, costs.backward_s, strict=True)]
+    pass_s = [f + b for f, b in zip(forward_s, backward_s, strict=True)]
     before_s = list(accumulate(costs.forward_s, initial=0.0))
     after_s = list(accumulate(costs.backward_s, initial=0.0))
     least_s = 0.0
@@ -280,9 +299,10 @@ def _least_work_s(way: Way, pass_s: list[float]) -> float:
 
 def _ways(num_ranks: int, profile: ModelProfile, choices: Choices) -> Iterator[Way]:
     """All ways that use exactly so many ranks; with a fixed number of workers, as many as that can use."""
+    most_replicas = max(1, choices.global_batch // profile.smallest)
     if choices.num_workers is not None:
         for num_workers in range(min(choices.num_workers, num_ranks), 0, -1):
-            num_replicas = min(num_ranks // num_workers, choices.global_batch)
+            num_replicas = min(num_ranks // num_workers, most_replicas)
             ways = list(_ways_of(num_replicas, num_workers, profile, choices))
             yield from ways
             if ways:
@@ -290,12 +310,12 @@ def _ways(num_ranks: int, profile: ModelProfile, choices: Choices) -> Iterator[W
         return
     for num_workers in range(1, num_ranks + 1):
         num_replicas, rest = divmod(num_ranks, num_workers)
-        if not rest and num_replicas <= choices.global_batch:
+        if not rest and num_replicas <= most_replicas:
             yield from _ways_of(num_replicas, num_workers, profile, choices)
 
 
 def _ways_of(num_replicas: int, num_workers: int, profile: ModelProfile, choices: Choices) -> Iterator[Way]:
-    for schedule in choices.schedules if num_workers > 1 else ("1f1b",):
+    for schedule in _schedules(profile, choices) if num_workers > 1 else ("1f1b",):
         per_worker = {"interleaved": choices.interleaved_stages, "zero-bubble-v": 2}.get(schedule, 1)
         num_stages = per_worker * num_workers
         for scheme in _SCHEMES if schedule == "chimera" else (None,):
@@ -303,21 +323,29 @@ def _ways_of(num_replicas: int, num_workers: int, profile: ModelProfile, choices
                 continue
             way = Way(num_replicas, num_workers, num_stages, schedule, scheme, 0, 0)
             sizes = profile.micro_batches if choices.micro_batch is None else (choices.micro_batch,)
-            found = {sized: None for size in sizes if (sized := _sized(way, size, choices.global_batch))}
+            found = {sized: None for size in sizes if (sized := _sized(way, size, choices, profile))}
             for recompute in (False, True) if choices.recompute is None else (choices.recompute,):
                 yield from (replace(sized, recompute=recompute) for sized in found)
 
 
-def _sized(way: Way, micro_batch: int, global_batch: int) -> Way | None:
+def _schedules(profile: ModelProfile, choices: Choices) -> tuple[str, ...]:
+    """Those to choose from. Where layers refuse to be split, the schedules that need it are no choice."""
+    able = tuple(name for name in choices.schedules if profile.can_split or not splits_backward(name))
+    return able or choices.schedules
+
+
+def _sized(way: Way, micro_batch: int, choices: Choices, profile: ModelProfile) -> Way | None:
     """The way with micro-batches of that size, or smaller ones if the schedule does not exist for their number.
 
     Where backward passes are halved it is forward passes that take that size. None where a replica has too few
     samples. Each replica has as many micro-batches, so that with shares of different sizes one sample more may be
     in one of them.
     """
-    largest_share, smallest_share = -(-global_batch // way.num_replicas), global_batch // way.num_replicas
+    smallest_share, rest = divmod(choices.global_batch, way.num_replicas)
+    largest_share = smallest_share + bool(rest)
+    most = max(1, smallest_share // profile.smallest)
     wanted = -(-largest_share // micro_batch) * (2 if way.scheme == "backward-halving" else 1)
-    for number in range(min(wanted, smallest_share), smallest_share + 1)[: 2 * way.num_workers + 1]:
+    for number in range(min(wanted, most), most + 1)[: 2 * way.num_workers + 1]:
         if exists(way.schedule, way.num_workers, number, way.scheme):
             return replace(way, num_micro_batches=number, micro_batch=-(-largest_share // number))
     return None

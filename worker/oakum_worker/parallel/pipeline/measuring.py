@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -14,9 +14,10 @@ from torch.optim import SGD, Optimizer
 
 from oakum_worker.boundary import BoundarySnapshot
 from oakum_worker.chain import Chain
-from oakum_worker.errors import GroupError
+from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
 from oakum_worker.task import Task
+from oakum_worker.task_checks import describe
 
 _BUDGET_S = 1.5
 """No larger micro-batch is measured once so much time has gone."""
@@ -29,13 +30,15 @@ _LARGE_BYTES = 4 << 20
 def measure_chain(
     task: Task, chain: Chain, sizes: list[int], precision: Callable[[], Any] | None = None
 ) -> ModelProfile:
-    """Time each layer's forward and backward pass, one layer at a time, with micro-batches of these sizes.
+    """Time each layer's forward and backward pass, whole and split, with micro-batches of these sizes.
 
     Takes a second or two: the largest sizes are left out where that is not enough. No more memory is needed than
-    one layer takes. Leaves the task as it was. Raises whatever the task's code raises.
+    one layer takes. Sizes that a layer refuses, as BatchNorm does a single sample, are left out as well. Leaves
+    the task as it was. Raises `TaskError` where no size is left.
     """
     began_s = time.monotonic()
     measured: dict[int, list[LayerCost]] = {}
+    refused: dict[int, Exception] = {}
     input_bytes = 0
     noted = BoundarySnapshot(task)
     noted.take()
@@ -44,14 +47,25 @@ def measure_chain(
             for size in sizes:
                 if measured and time.monotonic() - began_s > _BUDGET_S:
                     break
-                batch = task.read([0] * size)
-                measured[size] = list(_layers(chain, batch, size, task.optimizer, precision or _as_it_is))
-                input_bytes = _bytes(chain.inputs(batch)) // size
+                try:
+                    batch = task.read([0] * size)
+                    measured[size] = list(_layers(chain, batch, size, task.optimizer, precision or _as_it_is))
+                    input_bytes = _bytes(chain.inputs(batch)) // size
+                except Exception as error:
+                    refused[size] = error
     finally:
         noted.restore()
         for parameter in task.model.parameters():
             parameter.grad = None
-    return ModelProfile(tuple(measured), tuple(map(_merged, zip(*measured.values(), strict=True))), input_bytes)
+    if not measured:
+        size = max(refused)
+        raise TaskError(
+            f"no micro-batch of {', '.join(map(str, refused))} samples goes through the chain's layers; that of "
+            f"{size} raised {describe(refused[size])}: correct the task, or set parallel.pipeline.micro_batch"
+        ) from refused[size]
+    layers = tuple(map(_merged, zip(*measured.values(), strict=True)))
+    smallest = min(measured) if any(size < min(measured) for size in refused) else 1
+    return ModelProfile(tuple(measured), layers, input_bytes, smallest)
 
 
 def sizes_up_to(most: int) -> list[int]:
@@ -83,11 +97,12 @@ def _layers(
     values = chain.inputs(batch)
     last = len(chain.layers) - 1
     for number in range(len(chain.layers)):
-        inputs = _leaves(values)
+        # Nobody wants gradients of the model's inputs.
+        inputs = _leaves(values) if number else values
 
-        def compute(number: int = number, inputs: Any = inputs) -> Any:
+        def compute(given: Any, number: int = number) -> Any:
             with precision():
-                made = chain.run(range(number, number + 1), inputs)
+                made = chain.run(range(number, number + 1), given)
                 return chain.end(made, batch) if number == last else made
 
         # The quickest of some: memory and caches warm up, and what else the machine does is not the layer's.
@@ -102,7 +117,16 @@ def _layers(
             parameter_bytes * _moments(optimizer),
             passes[-1].kept_bytes // size,
             _bytes(values) // size,
+            _split(passes, backward_s),
         )
+
+
+def _split(passes: Sequence[_Pass], backward_s: float) -> tuple[float, float] | None:
+    parts = [p.parts_s for p in passes if p.parts_s is not None]
+    if not parts:
+        return None
+    inputs_s, weights_s = (min(times) for times in zip(*parts, strict=True))
+    return (inputs_s / backward_s, weights_s / backward_s) if backward_s else (1.0, 1.0)
 
 
 class _Pass(NamedTuple):
@@ -110,12 +134,14 @@ class _Pass(NamedTuple):
 
     forward_s: float
     backward_s: float
+    parts_s: tuple[float, float] | None
+    """Of backward in two parts; None where that cannot be."""
     kept_bytes: int
     """In between."""
     outputs: Any
 
 
-def _passed(compute: Callable[[], Any], inputs: Any, layer: nn.Module) -> _Pass:
+def _passed(compute: Callable[[Any], Any], inputs: Any, layer: nn.Module) -> _Pass:
     own = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     kept: dict[int, int] = {}
 
@@ -125,14 +151,37 @@ def _passed(compute: Callable[[], Any], inputs: Any, layer: nn.Module) -> _Pass:
             kept[storage.data_ptr()] = storage.nbytes()
         return tensor
 
+    copies = tuple(tensor.clone() for tensor in _tensors(inputs))  # for layers that work in place
+    given = copies if isinstance(inputs, tuple) else copies[0]
     began_s = _now_s(inputs)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = compute()
+        outputs = compute(given)
     middle_s = _now_s(inputs)
     made = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
+    seeds = [torch.ones_like(tensor) for tensor in made]
+    parts_s = _parts_s(made, seeds, inputs, layer)
+    split_s = _now_s(inputs)
     if made:
-        torch.autograd.backward(made, [torch.ones_like(tensor) for tensor in made])
-    return _Pass(middle_s - began_s, _now_s(inputs) - middle_s, sum(kept.values()), outputs)
+        torch.autograd.backward(made, seeds)
+    return _Pass(middle_s - began_s, _now_s(inputs) - split_s, parts_s, sum(kept.values()), outputs)
+
+
+def _parts_s(
+    made: list[torch.Tensor], seeds: list[torch.Tensor], inputs: Any, layer: nn.Module
+) -> tuple[float, float] | None:
+    """Seconds of the gradients of inputs alone and of weights alone. Leaves the graph as it was."""
+    leaves = [tensor for tensor in _tensors(inputs) if tensor.requires_grad]
+    weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+    began_s = _now_s(inputs)
+    try:
+        if made and leaves:
+            torch.autograd.grad(made, leaves, seeds, retain_graph=True, allow_unused=True)
+        middle_s = _now_s(inputs)
+        if made and weights:
+            torch.autograd.backward(made, seeds, inputs=weights, retain_graph=True)
+    except RuntimeError:  # as reentrant checkpoints do
+        return None
+    return middle_s - began_s, _now_s(inputs) - middle_s
 
 
 def _now_s(values: Any) -> float:
@@ -172,6 +221,7 @@ def _merged(costs: tuple[LayerCost, ...]) -> LayerCost:
         largest.optimizer_bytes,
         largest.activation_bytes,
         largest.output_bytes,
+        largest.split,
     )
 
 

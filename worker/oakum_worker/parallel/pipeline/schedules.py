@@ -86,6 +86,11 @@ def exists(name: str, num_workers: int, num_micro_batches: int, scheme: Scheme |
     return name in NAMES
 
 
+def splits_backward(name: str) -> bool:
+    """Whether all its backward passes come in two parts."""
+    return name in ("zero-bubble", "zero-bubble-v")
+
+
 def _one_pipe(name: str, stage: int, num_stages: int, num_micro_batches: int) -> list[Operation]:
     """GPipe: all forwards, then all backwards. 1F1B: as many forwards as stages are left, then one of each."""
     num_first = num_micro_batches if name == "gpipe" else min(num_stages - stage, num_micro_batches)

@@ -92,20 +92,23 @@ def simulate(
     backward: Times = 2.0,
     *,
     doubled: Times | None = None,
-    input_share: float = 0.5,
+    inputs: Times | None = None,
+    weights: Times | None = None,
     latency: float = 0.0,
     transfer: Times = 0.0,
     sync: Times = 0.0,
     activation: Times = 1.0,
+    split_activation: Times = 0.0,
 ) -> Simulation:
     """Take every worker through its operations, each as soon as the worker is free and its messages are there.
 
     `forward` and `backward` are of one micro-batch through one stage; a forward pass of two takes `doubled`, by
-    default twice `forward`. Of a split backward pass the part for the inputs takes `input_share`. A message needs
-    `transfer` for each micro-batch in it, that of the lower of its two stages, and arrives `latency` later;
-    messages from one worker to another go one after the other, and sending costs the sender no time. `sync` is how
-    long summing a stage's gradients takes once all holders have begun; a worker takes part in one sum at a time.
-    Raises `ScheduleError` if workers wait for each other for ever.
+    default twice `forward`. The parts of a split backward pass take `inputs` and `weights`, by default a half of
+    `backward` each, and between them a micro-batch holds `split_activation` besides. A message needs `transfer`
+    for each micro-batch in it, that of the lower of its two stages, and arrives `latency` later; messages from one
+    worker to another go one after the other, and sending costs the sender no time. `sync` is how long summing a
+    stage's gradients takes once all holders have begun; a worker takes part in one sum at a time. Raises
+    `ScheduleError` if workers wait for each other for ever.
     """
     forwards = _by_stage(forward, schedule)
     backwards = _by_stage(backward, schedule)
@@ -113,11 +116,19 @@ def simulate(
         "F": forwards,
         "FF": [2 * time for time in forwards] if doubled is None else _by_stage(doubled, schedule),
         "B": backwards,
-        "I": [time * input_share for time in backwards],
-        "W": [time * (1 - input_share) for time in backwards],
+        "I": [time / 2 for time in backwards] if inputs is None else _by_stage(inputs, schedule),
+        "W": [time / 2 for time in backwards] if weights is None else _by_stage(weights, schedule),
+    }
+    held, besides = _by_stage(activation, schedule), _by_stage(split_activation, schedule)
+    changes = {
+        "F": held,
+        "FF": [2 * size for size in held],
+        "B": [-size for size in held],
+        "I": besides,
+        "W": [-size - more for size, more in zip(held, besides, strict=True)],
     }
     run = _Run(schedule)
-    run.take(costs, latency, _by_stage(transfer, schedule), _by_stage(activation, schedule))
+    run.take(costs, changes, latency, _by_stage(transfer, schedule))
     return Simulation(
         schedule=schedule,
         starts=tuple(tuple(starts) for starts in run.starts),
@@ -169,9 +180,13 @@ class _Run:
         """When each worker began to sum each stage: stage -> worker -> time."""
 
     def take(
-        self, costs: dict[str, list[float]], latency: float, transfer: list[float], activation: list[float]
+        self,
+        costs: dict[str, list[float]],
+        changes: dict[str, list[float]],
+        latency: float,
+        transfer: list[float],
     ) -> None:
-        """Fill in what becomes of them."""
+        """Fill in what becomes of them. Both `costs` and `changes` of what is held are by code and stage."""
         clocks = [0.0] * len(self.starts)
         held = [0.0] * len(self.starts)
         arrivals: dict[int, float] = {}
@@ -189,11 +204,8 @@ class _Run:
                 end = start + costs[code][stage]
                 self.busy += end - start
                 self.makespan = max(self.makespan, end)
-                if code in ("F", "FF"):
-                    held[worker] += activation[stage] * size
-                    self.peaks[worker] = max(self.peaks[worker], held[worker])
-                elif code in ("B", "W"):
-                    held[worker] -= activation[stage] * size
+                held[worker] += changes[code][stage]
+                self.peaks[worker] = max(self.peaks[worker], held[worker])
             clocks[worker] = end
             self.starts[worker].append(start)
             self.ends[worker].append(end)
