@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("pipeline")]
 def layered_spec(**changes: Any) -> TrainerSpec:
     fields = {
         "entrypoint": "small_task:layered_task",
-        "epochs": 40,
+        "epochs": 24,
         "max_nodes": 3,
         "parallel": {"pipeline": {"stages": 3, "schedule": "1f1b", "micro_batch": 24}},
         "checkpoint": {"every_s": 3600.0, "hot_every_steps": 5},

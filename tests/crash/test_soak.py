@@ -1,4 +1,4 @@
-"""Twelve random changes of membership in a row, by the benchmark that also makes hundreds of them."""
+"""Eight random changes of membership in a row, by the benchmark that also makes hundreds of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.xdist_group("crash")]
 def test_training_takes_random_changes_of_membership_and_leaves_nothing_behind(tmp_path: Path) -> None:
     """Resizes, foreground jobs, kills, ranks and nodes that hang or crawl; losses are compared in the end."""
     found = tmp_path / "soak.json"
-    command = [sys.executable, str(SOAK), "--changes", "12", "--seed", "5", "--settling", "0.2"]
+    command = [sys.executable, str(SOAK), "--changes", "8", "--seed", "5", "--settling", "0.2"]
     soak = subprocess.run([*command, "--json", str(found)], stdout=subprocess.PIPE, text=True, check=False)
     outcome = json.loads(found.read_text(encoding="utf-8"))
     assert outcome["problems"] == [], soak.stdout
-    assert len(outcome["outcomes"]) == 12
-    assert outcome["steps"] > 60
+    assert len(outcome["outcomes"]) == 8
+    assert outcome["steps"] > 40
     assert outcome["loss_difference"] < 1e-9

@@ -12,7 +12,7 @@ import pytest
 from slurm_cluster import processes
 from slurm_cluster.errors import ClusterError
 from slurm_cluster.options import ClusterOptions
-from slurm_site import ENDED, SlurmSite
+from slurm_site import SlurmSite
 
 
 @pytest.fixture
@@ -116,18 +116,6 @@ def test_a_half_started_cluster_is_replaced() -> None:
         site.up(nodes=1)
         assert not before.keys() & site.processes().keys()
         assert site.cluster.is_up()
-    finally:
-        site.down()
-
-
-def test_a_cluster_may_preempt_by_qos() -> None:
-    site = SlurmSite.make(nodes=1, preemption="qos")
-    try:
-        fill = site.submit("fill", "exec sleep 300", options=("--qos=fill",))
-        site.wait_for_state(fill, "RUNNING")
-        row = site.wait_for_sacct(site.submit_foreground(nodes=1, run_s=0.1))
-        assert (row.state, row.qos) == ("COMPLETED", "normal")
-        assert site.state_of(fill) in ENDED
     finally:
         site.down()
 

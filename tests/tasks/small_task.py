@@ -97,28 +97,6 @@ def once_hanging_task(spec: TrainerSpec, folder: str) -> Task:
     return built
 
 
-def told_to_hang_task(spec: TrainerSpec, folder: str) -> Task:
-    """One process never ends its step once there is the file `hang`, in whose place it puts `hangs-PID`.
-
-    It begins that step 2 s after the others, who so are at theirs for longer.
-    """
-    built = task(spec)
-    hanging: list[bool] = []
-
-    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        time.sleep(1e9 if hanging else 0.01)
-        return cross_entropy(model(batch[0]), batch[1])
-
-    def after_step(*_: object) -> None:
-        if _takes(Path(folder) / "hang", Path(folder) / f"hangs-{os.getpid()}"):
-            hanging.append(True)
-            time.sleep(2.0)
-
-    built.loss = loss
-    built.optimizer.register_step_post_hook(after_step)
-    return built
-
-
 def _takes(order: Path, answer: Path) -> bool:
     try:
         order.rename(answer)
