@@ -27,6 +27,8 @@ bench: $(VENV)/.run
 	$(BIN)/python bench/give_back.py
 	$(BIN)/python bench/solve.py
 	$(BIN)/python bench/replay.py $(LOGS)
+	$(BIN)/python bench/allreduce.py --ranks 4 --rounds 2
+	$(BIN)/python bench/pipeline.py --workers 4 --forward-ms 5 --steps 2 --only bubbles --only layouts
 
 ## A real Slurm of SLURM_NODES virtual nodes in .slurm, until `make slurm-down`. Needs root; ARGS adds options.
 slurm: $(VENV)/.run

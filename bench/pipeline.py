@@ -3,10 +3,15 @@
     python bench/pipeline.py                                  # all parts, about ten minutes
     python bench/pipeline.py --only bubbles --workers 4 --json pipeline.json
     python bench/pipeline.py --only jitter --forward-ms 10
+    python bench/pipeline.py --only layouts                   # steps as predicted and as measured
 
-Stages sleep for a given time instead of computing, so that 4 or 8 workers overlap on two processors and the times
+Layers sleep for a given time instead of computing, so that 4 or 8 workers overlap on two processors and the times
 of forward and backward passes are known exactly. What is measured beyond them is what the engines cost: messages,
 autograd, Python.
+
+A stage has three layers (as many as the model has for it in `layouts`). Zero-bubble's second part of a backward
+pass goes through all but the first of them again, as with real layers; bubbles that are measured and simulated
+count that as idle, while the formula's, of a backward pass split for nothing, does not.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from pipelining.cases import Case, Figures, Runner, figures_of
+from pipelining.layouts import layout_cases
 from pipelining.workers import TORCHS, run_cases
 
 
@@ -35,6 +41,7 @@ class Part(StrEnum):
     BUBBLES = "bubbles"
     JITTER = "jitter"
     TORCH = "torch"
+    LAYOUTS = "layouts"
 
 
 SCHEDULES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -45,6 +52,7 @@ SCHEDULES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("zero-bubble-v", {}),
     ("chimera", {"scheme": "concatenation"}),
     ("chimera", {"scheme": "forward-doubling"}),
+    ("chimera", {"scheme": "backward-halving"}),
     ("chimera", {"num_pipes": 4}),
 )
 JITTERS = (0.0, 0.25, 0.5, 1.0)
@@ -54,18 +62,26 @@ def bubble_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
     """Each schedule with each number of micro-batches that it can take."""
     for number in (4, 8, 16):
         for name, options in SCHEDULES:
-            if number < num_workers or (number <= num_workers and options.get("scheme") == "forward-doubling"):
+            in_pairs = options.get("scheme") in ("forward-doubling", "backward-halving")
+            if number < num_workers or (number == num_workers and in_pairs):
                 continue
             yield make(name, num_workers, number, tuple(options.items()))
 
 
 def jitter_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
-    """1F1B as scheduled, and by messages, with the same delays."""
-    runners: tuple[Runner, ...] = ("scheduled", "message-driven")
+    """1F1B as scheduled, by messages, and by messages with twice as many micro-batches on their way.
+
+    All three have the same delays.
+    """
+    runners: tuple[tuple[Runner, int | None], ...] = (
+        ("scheduled", None),
+        ("message-driven", None),
+        ("message-driven", 2 * num_workers),
+    )
     for jitter in JITTERS:
         for number in (8, 16):
-            for runner in runners:
-                yield make("1f1b", num_workers, number, runner=runner, jitter=jitter)
+            for runner, limit in runners:
+                yield make("1f1b", num_workers, number, runner=runner, limit=limit, jitter=jitter)
 
 
 def torch_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
@@ -77,12 +93,27 @@ def torch_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
                 yield make(name, num_workers, number, runner=runner)
 
 
-CASES = {Part.BUBBLES: bubble_cases, Part.JITTER: jitter_cases, Part.TORCH: torch_cases}
+CASES = {
+    Part.BUBBLES: bubble_cases,
+    Part.JITTER: jitter_cases,
+    Part.TORCH: torch_cases,
+    Part.LAYOUTS: layout_cases,
+}
 
 
 def bubble_table(figures: list[Figures]) -> Table:
     """One row for each case: what was measured beside what should be."""
-    columns = ("D", "N", "schedule", "formula", "its value", "simulated", "measured", "alive on a worker")
+    columns = (
+        "D",
+        "N",
+        "schedule",
+        "formula",
+        "its value",
+        "simulated",
+        "measured",
+        "alive on a worker",
+        "should be",
+    )
     table = Table(*columns, title="Bubble ratios and micro-batches alive, B = 2F", box=box.MARKDOWN)
     for one in figures:
         table.add_row(
@@ -94,17 +125,22 @@ def bubble_table(figures: list[Figures]) -> Table:
             _percent(one.simulated),
             _percent(one.bubble),
             f"{min(one.live)} to {max(one.live)}",
+            f"{one.live_formula[0]} to {one.live_formula[1]}" if one.live_formula else "",
         )
     return table
 
 
 def jitter_table(figures: list[Figures]) -> Table:
-    """Each scheduled case beside the same one without a schedule, which comes after it."""
-    columns = ("D", "N", "jitter", "scheduled, ms a step", "message-driven, ms a step", "ratio", "step by step")
-    table = Table(*columns, title="1F1B where passes take longer at random", box=box.MARKDOWN)
-    for one, other in zip(figures[::2], figures[1::2], strict=True):
-        case = one.case
-        table.add_row(str(case.num_workers), str(case.num_micro_batches), f"{case.jitter:g}", *_beside(one, other))
+    """Each scheduled case beside the same ones without a schedule, which come after it."""
+    columns = ("D", "N", "jitter", "on their way", "scheduled, ms a step", "message-driven, ms a step", "ratio")
+    table = Table(*columns, "step by step", title="1F1B where passes take longer at random", box=box.MARKDOWN)
+    for start in range(0, len(figures), 3):
+        one, *others = figures[start : start + 3]
+        for other in others:
+            case = other.case
+            sizes = str(case.num_workers), str(case.num_micro_batches)
+            limit = str(min(case.limit or case.num_workers, case.num_micro_batches))
+            table.add_row(*sizes, f"{case.jitter:g}", limit, *_beside(one, other))
     return table
 
 
@@ -115,6 +151,24 @@ def torch_table(figures: list[Figures]) -> Table:
     for one, other in zip(figures[::2], figures[1::2], strict=True):
         case = one.case
         table.add_row(str(case.num_workers), str(case.num_micro_batches), case.label, *_beside(one, other))
+    return table
+
+
+def layout_table(figures: list[Figures]) -> Table:
+    """One row for each layout, the fastest first predicted: what was predicted beside what was measured."""
+    columns = ("replicas x workers", "N", "schedule", "predicted, ms a step", "measured, ms a step", "ratio")
+    table = Table(*columns, title="Steps predicted by the chooser of layouts", box=box.MARKDOWN)
+    for one in sorted(figures, key=lambda one: (one.case.num_ranks, one.case.predicted_s)):
+        case = one.case
+        assert case.predicted_s is not None
+        table.add_row(
+            f"{case.num_replicas} x {case.num_workers}",
+            str(case.num_micro_batches),
+            "message-driven" if case.runner == "message-driven" else case.label,
+            f"{1e3 * case.predicted_s:.0f}",
+            f"{1e3 * one.step_s:.0f}",
+            f"{one.step_s / case.predicted_s:.3f}",
+        )
     return table
 
 
@@ -141,11 +195,18 @@ def measure(cases: list[Case], progress: Progress, title: str) -> Iterator[Figur
         yield figures_of(case, seen)
 
 
-TABLES = {Part.BUBBLES: bubble_table, Part.JITTER: jitter_table, Part.TORCH: torch_table}
+TABLES = {
+    Part.BUBBLES: bubble_table,
+    Part.JITTER: jitter_table,
+    Part.TORCH: torch_table,
+    Part.LAYOUTS: layout_table,
+}
 
 
 def main(
-    workers: Annotated[list[int] | None, typer.Option(help="Workers of a pipeline; may be repeated.")] = None,
+    workers: Annotated[
+        list[int] | None, typer.Option(help="Workers of a pipeline, or ranks for layouts; may be repeated.")
+    ] = None,
     only: Annotated[list[Part] | None, typer.Option(help="Run these parts alone; may be repeated.")] = None,
     forward_ms: Annotated[float, typer.Option(min=1, help="How long a forward pass of a worker sleeps.")] = 20.0,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each case, after one to warm up.")] = 4,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from oakum_worker.parallel.pipeline.formulas import bubble_formula
+from oakum_worker.parallel.pipeline.formulas import activation_range, bubble_formula
 from oakum_worker.parallel.pipeline.operations import Schedule
 from oakum_worker.parallel.pipeline.schedules import build
 from oakum_worker.parallel.pipeline.simulation import simulate
@@ -25,15 +25,21 @@ class Case:
     options: tuple[tuple[str, Any], ...] = ()
     runner: Runner = "scheduled"
     forward_s: float = 0.02
-    """Of a micro-batch through a whole worker, however many stages it has."""
+    """Of a micro-batch through a whole worker, however many stages of a pipe it has."""
     backward_ratio: float = 2.0
     """Of a backward pass, in forward passes."""
+    layers: int = 3
+    """Of each stage. The second part of a split backward pass goes through all but the first of them again."""
+    num_replicas: int = 1
+    """Side by side, with as many micro-batches each; they sum their gradients."""
     limit: int | None = None
     """Micro-batches on their way at once, for the message-driven."""
     jitter: float = 0.0
     """The mean of what each pass takes longer, as a part of its time; exponentially distributed."""
     num_steps: int = 4
     """After one to warm up."""
+    predicted_s: float | None = None
+    """Of a step, by the chooser of layouts."""
 
     def build(self) -> Schedule:
         """The schedule, fastest for these times where there is a choice."""
@@ -45,6 +51,16 @@ class Case:
             backward=self.backward_ratio,
             **dict(self.options),
         )
+
+    @property
+    def num_ranks(self) -> int:
+        """Of all replicas."""
+        return self.num_workers * self.num_replicas
+
+    @property
+    def split(self) -> tuple[float, float]:
+        """What the parts of a split backward pass take of a whole one, but on the first stage."""
+        return 0.5, 1 - 0.5 / self.layers
 
     @property
     def label(self) -> str:
@@ -73,12 +89,17 @@ class Figures:
     step_s: float
     """Median of the slowest worker's."""
     bubble: float | None
-    """Median over the steps of 1 - work / (workers x time from the first to the last computation)."""
+    """Median over the steps of 1 - work / (workers x time from the first to the last computation).
+
+    Work is what plain forward and backward passes take: what split ones compute again counts as bubble.
+    """
     simulated: float | None
     formula: float | None
     formula_text: str
     live: tuple[int, ...]
     """For each worker the most micro-batches that it kept something of at once, summed over its stages."""
+    live_formula: tuple[int, int] | None
+    """The fewest and the most that should be."""
     steps_s: tuple[float, ...]
 
 
@@ -89,7 +110,7 @@ def figures_of(case: Case, seen: Sequence[Seen]) -> Figures:
     if case.runner != "torch":
         work_s = case.num_micro_batches * case.forward_s * (1 + case.backward_ratio)
         bubble = statistics.median(1 - work_s / span for span in _spans(seen))
-        simulated = simulate(case.build(), 1.0, case.backward_ratio).bubble_ratio
+        simulated = _simulated(case)
         formula = _formula(case)
     return Figures(
         case,
@@ -99,8 +120,28 @@ def figures_of(case: Case, seen: Sequence[Seen]) -> Figures:
         formula.value if formula else None,
         formula.text if formula else "",
         tuple(one.max_live for one in seen),
+        _live_formula(case),
         tuple(walls),
     )
+
+
+def _live_formula(case: Case) -> tuple[int, int] | None:
+    is_known = case.schedule in ("gpipe", "1f1b") or dict(case.options).get("scheme") == "concatenation"
+    if not is_known or case.runner != "scheduled" or case.num_micro_batches < case.num_workers:
+        return None
+    return activation_range(case.schedule, case.num_workers, case.num_micro_batches)
+
+
+def _simulated(case: Case) -> float:
+    """The bubble ratio, with times of one stage in units of its forward pass."""
+    schedule, backward = case.build(), case.backward_ratio
+    inputs, weights = (share * backward for share in case.split)
+    behind = schedule.num_stages - 1
+    simulation = simulate(
+        schedule, 1.0, backward, inputs=[0.0] + [inputs] * behind, weights=[backward] + [weights] * behind
+    )
+    work = case.num_micro_batches * schedule.num_stages * (1 + backward)
+    return 1 - work / (simulation.makespan * case.num_workers)
 
 
 def _spans(seen: Sequence[Seen]) -> list[float]:

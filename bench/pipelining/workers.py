@@ -27,6 +27,8 @@ from torch.distributed.pipelining import (
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
 from oakum_worker.chain import Chain
+from oakum_worker.parallel.pipeline.arrangement import Arrangement
+from oakum_worker.parallel.pipeline.gradients import StageGradients
 from oakum_worker.parallel.pipeline.links import Links, pairs_of
 from oakum_worker.parallel.pipeline.message_driven import MessageDrivenEngine
 from oakum_worker.parallel.pipeline.operations import COMPUTATIONS, Operation
@@ -105,12 +107,11 @@ class _Batches:
 
 
 def run_cases(cases: Sequence[Case]) -> Iterator[list[Seen]]:
-    """What the workers saw of each case, one after the other; all cases have as many workers."""
+    """What the workers saw of each case, one after the other; all cases have as many ranks."""
     context = mp.get_context("spawn")
-    num_workers = cases[0].num_workers
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lines, processes = [], []
-    for rank in range(num_workers):
+    for rank in range(cases[0].num_ranks):
         ours, theirs = context.Pipe()
         process = context.Process(target=_main, args=(list(cases), store.port, rank, theirs), daemon=True)
         process.start()
@@ -140,7 +141,7 @@ def _main(cases: list[Case], port: int, rank: int, line: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
         store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
-        size = cases[0].num_workers
+        size = cases[0].num_ranks
         dist.init_process_group("gloo", store=dist.PrefixStore("all", store), rank=rank, world_size=size)
         for number, case in enumerate(cases):
             apart = dist.PrefixStore(f"case-{number}", store)
@@ -153,8 +154,9 @@ def _main(cases: list[Case], port: int, rank: int, line: Connection) -> None:
 def _run(case: Case, rank: int, subgroups: StoreSubgroups) -> Seen:
     schedule = case.build()
     share = schedule.num_workers / (schedule.num_stages * schedule.num_pipes) if schedule.num_pipes == 1 else 1.0
-    times = case.forward_s * share, case.forward_s * case.backward_ratio * share
-    layers = [SleepingLayer(*times, case.jitter, seed=stage) for stage in range(schedule.num_stages)]
+    times = case.forward_s * share / case.layers, case.forward_s * case.backward_ratio * share / case.layers
+    num_layers = schedule.num_stages * case.layers
+    layers = [SleepingLayer(*times, case.jitter, seed=number) for number in range(num_layers)]
     seen = Seen()
     if case.runner == "torch":
         step = _torch_step(case, rank, layers)
@@ -177,15 +179,20 @@ def _our_step(
 ) -> Callable[[torch.Tensor], None]:
     schedule = case.build()
     chain = Chain(layers, inputs=lambda batch: batch, loss=lambda output, _: output.mean())
-    links = Links(subgroups, range(case.num_workers), rank, pairs_of(schedule))
-    cuts = [range(stage, stage + 1) for stage in range(schedule.num_stages)]
+    cuts = tuple(range(start, start + case.layers) for start in range(0, len(layers), case.layers))
+    arrangement = Arrangement(case.num_ranks, case.num_replicas, schedule, cuts)
+    seat = arrangement.seat(rank)
+    assert seat is not None
+    links = Links(subgroups, arrangement.ranks_of(seat.replica), seat.worker, pairs_of(schedule))
+    holders = [arrangement.holders_of(stage) for stage in range(schedule.num_stages)]
+    gradients = StageGradients(chain, cuts, holders, rank, subgroups)
     spans: list[tuple[float, float]] = []
 
     def observe(operation: Operation, begin_s: float, end_s: float) -> None:
         if operation.kind in COMPUTATIONS:
             spans.append((begin_s, end_s))
 
-    arguments = schedule, rank, chain, cuts, links, lambda stage: None
+    arguments = schedule, seat.worker, chain, cuts, links, gradients.sync
     engine: Any
     if case.runner == "message-driven":
         engine = MessageDrivenEngine(*arguments, observe=observe, limit=case.limit)
@@ -194,7 +201,9 @@ def _our_step(
 
     def step(values: torch.Tensor) -> None:
         spans.clear()
+        gradients.begin()
         engine.run(_Batches(values, case.num_micro_batches))
+        gradients.finish()
         seen.begins_s.append(spans[0][0])
         seen.ends_s.append(spans[-1][1])
         seen.max_live = engine.max_live
@@ -206,14 +215,22 @@ def _torch_step(case: Case, rank: int, layers: list[SleepingLayer]) -> Callable[
     placement = case.build().placement[0]
     kind = TORCHS[case.schedule]
     own = [stage for stage, worker in enumerate(placement) if worker == rank]
-    stages = [PipelineStage(layers[stage], stage, len(layers), torch.device("cpu")) for stage in own]
+    stages = [
+        PipelineStage(
+            nn.Sequential(*layers[stage * case.layers : (stage + 1) * case.layers]),
+            stage,
+            len(placement),
+            torch.device("cpu"),
+        )
+        for stage in own
+    ]
     is_multi = issubclass(kind, PipelineScheduleMulti)
     runner = kind(
         stages if is_multi else stages[0], case.num_micro_batches, loss_fn=lambda output, _: output.mean()
     )
 
     def step(values: torch.Tensor) -> None:
-        options = {"target": values} if len(layers) - 1 in own else {}
+        options = {"target": values} if len(placement) - 1 in own else {}
         runner.step(*([values] if 0 in own else []), **options)
 
     return step

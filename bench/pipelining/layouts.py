@@ -1,0 +1,63 @@
+"""Layouts of one model on some ranks, each with the time of a step that is predicted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from oakum_worker.parallel.pipeline.chimera import Scheme
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
+from oakum_worker.parallel.pipeline.layouts import Choices, Way, predict
+from oakum_worker.parallel.pipeline.schedules import exists
+from pipelining.cases import Case, Runner
+
+_NUM_LAYERS = 16
+_NUM_MICRO_BATCHES = 8
+"""Of all replicas together."""
+_SCHEDULES: tuple[tuple[str, Scheme | None], ...] = (
+    ("gpipe", None),
+    ("1f1b", None),
+    ("interleaved", None),
+    ("zero-bubble", None),
+    ("zero-bubble-v", None),
+    ("chimera", "concatenation"),
+    ("chimera", "forward-doubling"),
+    ("chimera", "backward-halving"),
+)
+
+
+def layout_cases(num_ranks: int, make: Callable[..., Case]) -> Iterator[Case]:
+    """A model of equal layers, in all ways that so many ranks have without a spare one."""
+    for num_workers in (n for n in range(1, num_ranks + 1) if num_ranks % n == 0):
+        for schedule, scheme in _SCHEDULES if num_workers > 1 else (("1f1b", None),):
+            halves = 2 if scheme == "backward-halving" else 1
+            num_replicas = num_ranks // num_workers
+            number = halves * _NUM_MICRO_BATCHES // num_replicas
+            num_stages = num_workers * (2 if schedule in ("interleaved", "zero-bubble-v") else 1)
+            if _NUM_LAYERS % num_stages or not exists(schedule, num_workers, number, scheme):
+                continue
+            way = Way(num_replicas, num_workers, num_stages, schedule, scheme, number, 2 // halves)
+            runners: tuple[Runner, ...] = ("scheduled", "message-driven")
+            for runner in runners if schedule == "1f1b" else runners[:1]:
+                yield _case(way, make, runner)
+
+
+def _case(way: Way, make: Callable[..., Case], runner: Runner) -> Case:
+    """Layers sleep as long in every way: `make` tells how long those do that one of all ranks has."""
+    made = make(
+        way.schedule,
+        way.num_workers,
+        way.num_micro_batches,
+        (("scheme", way.scheme),) if way.scheme else (),
+        runner=runner,
+        layers=_NUM_LAYERS // way.num_stages,
+        num_replicas=way.num_replicas,
+    )
+    # The largest micro-batch has two samples.
+    made = replace(made, forward_s=made.forward_s * way.num_replicas * way.micro_batch / 2)
+    forward_s = made.forward_s * way.num_workers / _NUM_LAYERS / way.micro_batch
+    layer = LayerCost((forward_s,), (made.backward_ratio * forward_s,), parameter_bytes=1)
+    profile = ModelProfile((1,), (layer,) * _NUM_LAYERS)
+    # Messages and weights are next to nothing: what links take is left out.
+    layout = predict(way, profile, Links(), Choices(2 * _NUM_MICRO_BATCHES))
+    return replace(made, predicted_s=layout.predicted_step_s)
