@@ -275,14 +275,15 @@ class ShardedKeeper:
 
     def _take_up(self, source: Source, snapshots: list[Snapshot]) -> None:
         """Deal what the ranks still have of a step among them anew."""
-        own = next((snapshot for snapshot in snapshots if source.is_of(snapshot)), None)
+        own = [snapshot for snapshot in snapshots if source.is_of(snapshot)]
         spoken = None
         entries: list[Any] = []
         if self._shards.is_partial:
-            entries = self._tell_each_other(None if own is None else own.document["optimizer"]["state"])
+            # Of the step's copy this rank may know more than of the step itself: what a neighbour has told it.
+            known = [snapshot.document["optimizer"]["state"] for snapshot in own]
+            entries = self._tell_each_other({name: values for state in known for name, values in state.items()})
         if source.speaker == self._rank:
-            assert own is not None
-            spoken = {"document": self._shards.joined(own.document, entries), "whole": own.whole}
+            spoken = {"document": self._shards.joined(own[0].document, entries), "whole": own[0].whole}
         held = Places(list(source.holders.items()), source.rows(snapshots, self._rank))
         self._deal(spoken, source.speaker, held)
 
