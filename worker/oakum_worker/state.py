@@ -111,9 +111,11 @@ def _copied(value: Any) -> Any:
 
 def _own(value: Any, parameter: torch.Tensor) -> Any:
     # `Optimizer.load_state_dict` keeps the tensors it is given: without a copy two trainers would share moments. A
-    # moment takes its parameter's memory layout, which fused optimizers need for their fast path.
+    # moment takes its parameter's memory layout, which fused optimizers need for their fast path; it stays where
+    # it is, since an offloaded optimizer's may not fit on the device.
     if not isinstance(value, torch.Tensor):
         return value
     if value.shape == parameter.shape:
-        return torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
+        memory = torch.empty_like(parameter, dtype=value.dtype, device=value.device, requires_grad=False)
+        return memory.copy_(value)
     return value.detach().clone()

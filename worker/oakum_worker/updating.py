@@ -17,8 +17,9 @@ from torch.amp import GradScaler
 from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_
 from torch.optim.lr_scheduler import LRScheduler
 
-from oakum_worker.errors import TaskError
+from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.lars import TrustRatios
+from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
 
@@ -31,7 +32,8 @@ class Update:
     """What came of a step's gradients."""
 
     skipped: bool = False
-    """Whether they were not finite, as float16 gradients are now and then, and the weights stayed as they were."""
+    """Whether they were not finite, as float16 gradients are now and then, and the weights stayed as they were.
+    The same on all ranks."""
     grad_norm: torch.Tensor | None = None
     """The norm before clipping, shape (), on the device; None where nothing is clipped."""
 
@@ -47,17 +49,22 @@ class Updater:
     were, and the scale is halved. The batch is consumed all the same and the scheduler steps, since both count
     batches; a schedule so ends with the data. Whether to skip follows from the reduced gradients, so all ranks
     decide alike.
+
+    An offloaded optimizer skips such a step in any precision. Where ranks have different parameters, it is the
+    norm of the whole gradient that decides for all of them.
     """
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         """Raises `TaskError` where the task's optimizer or weights do not go with what the spec asks for."""
         self._optimizer = task.optimizer
+        _check_offloading(task, spec)
         self._scheduler = task.scheduler
         self._device = next(task.model.parameters()).device
         self._autocast = _AUTOCAST_TYPES.get(spec.precision)
         self._clip_grad_norm = spec.clip_grad_norm
         self.grad_norm: Callable[[], torch.Tensor] | None = None
         """Finds the norm of the whole gradient, where this rank's parameters are not all; a collective."""
+        self._has_warned = False
         self._warm_up = spec.warm_up
         self._trust_ratios = TrustRatios(task.optimizer, spec.lars) if spec.lars is not None else None
         self._scaler: GradScaler | None = None
@@ -86,7 +93,7 @@ class Updater:
             self._scaler.unscale_(self._optimizer)
         norm = self._clip()
         with self._rates_multiplied(self._warm_up_factor(epochs_done) * gain), self._trust():
-            skipped = self._step()
+            skipped = self._step(norm)
         if self._scheduler is not None:
             for _ in range(schedule_steps):
                 _step_schedule(self._scheduler, skipped)
@@ -154,21 +161,56 @@ class Updater:
     def _trust(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext() if self._trust_ratios is None else self._trust_ratios.applied()
 
-    def _step(self) -> bool:
-        """Take the optimizer's step; True where it was skipped."""
-        if self._scaler is None:
-            self._optimizer.step()
-            return False
+    def _step(self, norm: torch.Tensor | None) -> bool:
+        """Take the optimizer's step; True where it was skipped. `norm` is the gradient's, where it is known."""
+        if self._scaler is not None:
+            return self._step_scaled(self._scaler)
+        if isinstance(self._optimizer, Offloaded):
+            return self._step_offloaded(self._optimizer, norm)
+        self._optimizer.step()
+        return False
+
+    def _step_offloaded(self, optimizer: Offloaded, norm: torch.Tensor | None) -> bool:
+        optimizer.overflowed = False
+        if self.grad_norm is not None:
+            # What this rank alone finds must not decide, or ranks would be at different steps.
+            optimizer.checks_overflow = False
+            whole = self.grad_norm() if norm is None else norm
+            optimizer.overflowed = not whole.isfinite()
+        if not optimizer.overflowed:
+            optimizer.step()
+        if optimizer.overflowed and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                "a gradient was infinite or NaN, so a step was skipped on all ranks, and so will others be, of "
+                "which nothing is said: if the loss is not finite, lower the learning rate or clip gradients; if "
+                "parameters are in float16, lower the loss's scale or use bfloat16",
+                TrainingWarning,
+                stacklevel=2,
+            )
+        return optimizer.overflowed
+
+    def _step_scaled(self, scaler: GradScaler) -> bool:
         before = self._loss_scale
-        self._scaler.step(self._optimizer)
-        self._scaler.update()
-        self._loss_scale = self._scaler.get_scale()
+        scaler.step(self._optimizer)
+        scaler.update()
+        self._loss_scale = scaler.get_scale()
         if self._loss_scale < _SMALLEST_LOSS_SCALE:
             raise TaskError(
                 f"gradients in float16 are infinite or NaN even with a loss scale of {self._loss_scale:g}: "
                 "the loss itself seems not to be finite; lower the learning rate, clip gradients, or use bfloat16"
             )
         return self._loss_scale < before
+
+
+def _check_offloading(task: Task, spec: TrainerSpec) -> None:
+    if isinstance(task.optimizer, Offloaded) and spec.parallel.data == "sharded":
+        name = type(task.optimizer).__name__
+        raise TaskError(
+            f"parallel.data is sharded and the task's optimizer is {name}, which takes whole parameters: use "
+            f"torch.optim.{name.removeprefix('Offloaded')}, of whose state each rank then has its share, or leave "
+            "out parallel.data"
+        )
 
 
 def _step_schedule(scheduler: LRScheduler, skipped: bool) -> None:

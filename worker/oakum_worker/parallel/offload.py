@@ -6,20 +6,25 @@ They take the part of torch's optimizers of these names, also in a task for Oaku
 Of phi parameters in half precision the device then has 4 phi bytes, 2 for each weight and 2 for its gradient,
 instead of 20: weights in float32 and moments are on the host, pinned where the device is a GPU. A step brings in
 one bucket at a time, 16 bytes for each of its elements (weight, gradient and two moments in float32), computes
-there and brings it back. Parameters in float32 are on the device alone, and only their moments on the host.
-
-Gradients are those that it finds, summed already, as in a task for Oakum. Or it sums them itself over a group
-that it has joined, while other buckets are computed: four buckets in one all-reduce, in the parameters' own type.
-The loss then has to be scaled such that the sum over the ranks is what is wanted.
+there and brings it back. While one half of the bucket is computed the other one comes or goes. Parameters in
+float32 are on the device alone, and only their moments on the host.
 
 Where a gradient is infinite or NaN, on any rank, a step changes nothing on any rank, and `overflowed` says so.
+
+Gradients are those that it finds, summed already, as in a task for Oakum: there they are summed while backward
+runs, in float32, which takes 4 phi bytes more. Or it sums them itself over a group that it has joined, while other
+buckets are computed: four buckets in one all-reduce, in the parameters' own type. The loss then has to be scaled
+such that the sum over the ranks is what is wanted. A rank that is lost meanwhile leaves weights of two steps
+behind, so Oakum's trainers do not join: they take a step that broke off again, from weights that nothing may have
+changed before every gradient was there.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,7 +32,8 @@ import torch.distributed as dist
 from torch.optim import SGD, Adam, Optimizer
 
 from oakum_worker.group import lost_peers
-from oakum_worker.parallel.offload_shelf import WEIGHTS, Shelf, shelves
+from oakum_worker.parallel.offload_lanes import Lanes, lanes_of
+from oakum_worker.parallel.offload_shelf import WEIGHTS, Run, Shelf, kinds, shelves, updated_in
 from oakum_worker.parallel.waiting import all_reduce
 
 BUCKET_ELEMENTS = 16_000_000
@@ -36,21 +42,52 @@ _BUCKETS_PER_SUM = 4
 """Coalesced in one all-reduce."""
 
 
-class _Offloaded(Optimizer):
+class _Half:
+    """Half a bucket on the device, which one run of elements at a time fills."""
+
+    def __init__(self, rows: torch.Tensor, moments: Sequence[str]) -> None:
+        self._rows, self._names = rows, moments
+        self.free: torch.cuda.Event | None = None
+        """Marks the moment when the last run has left it."""
+
+    def places(self, run: Run) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        """For the run's weights, gradients and moments by name, each of shape (elements,)."""
+        weights, gradients, *moments = self._rows[:, : len(run.elements)]
+        return weights, gradients, dict(zip(self._names, moments, strict=True))
+
+
+class _Sums:
+    """Sums of a shelf's gradients over the ranks, which arrive part by part."""
+
+    def __init__(self, works: Sequence[Any], part: int) -> None:
+        """Each of the works is of `part` elements of the shelf, and the last one of what is left."""
+        self._works, self._part = works, part
+        self._arrived = 0
+
+    def wait(self, stop: int | None = None) -> None:
+        """For those of the elements before `stop`, or for all."""
+        while self._arrived < len(self._works) and (stop is None or self._arrived * self._part < stop):
+            self._works[self._arrived].wait()
+            self._arrived += 1
+
+
+class Offloaded(Optimizer):
     """What is common to all rules: buckets, streaming, sums over the ranks, the state's form."""
 
     bucket_elements: int
     overflowed: bool
     """Whether the last step found gradients that are infinite or NaN, and changed nothing."""
+    checks_overflow: bool
+    """Whether a step looks for such gradients; else whoever calls it has."""
 
     def _offload(self, bucket_elements: int) -> None:
         if bucket_elements < 1:
             raise ValueError(f"bucket_elements is {bucket_elements}: give at least 1")
         self.bucket_elements = bucket_elements
         self.overflowed = False
+        self.checks_overflow = True
         self._shelves: dict[int, list[Shelf]] = {}
         self._group: dist.ProcessGroup | None = None
-        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def _moments(self, group: dict[str, Any]) -> Sequence[str]:
         """Keys of what the rule keeps for each weight."""
@@ -94,19 +131,33 @@ class _Offloaded(Optimizer):
             self._take_step()
         return loss
 
+    def forget(self) -> None:
+        """Let go of the state and of the parameters; those of `param_groups` may be others from now on."""
+        self.state.clear()
+        self._shelves.clear()
+
+    def device_bytes(self) -> int:
+        """What a step needs at most beside parameters and gradients."""
+        largest = 0
+        for group in self.param_groups:
+            for parameters in kinds(group["params"]):
+                element_bytes = (2 + len(self._moments(group))) * updated_in(parameters[0]).itemsize
+                length = min(self.bucket_elements, sum(p.numel() for p in parameters))
+                largest = max(largest, element_bytes * length)
+        return largest
+
     def _take_step(self) -> None:
         all_shelves = self._all_shelves()
         if self._group is not None:
             for shelf in all_shelves:
                 shelf.gather_gradients()
-        self.overflowed = self._overflows(all_shelves)
-        if self.overflowed:
+        sums = self._finite_sums(all_shelves)
+        self.overflowed = sums is None
+        if sums is None:
             return
-        sums = {id(shelf): self._send(shelf) for shelf in all_shelves}
         for number, group in enumerate(self.param_groups):
             for shelf in self._shelves[number]:
-                with self._streaming(shelf.device):
-                    self._step_shelf(group, shelf, sums[id(shelf)])
+                self._step_shelf(group, shelf, sums[id(shelf)])
 
     def _all_shelves(self) -> list[Shelf]:
         for number, group in enumerate(self.param_groups):
@@ -116,54 +167,77 @@ class _Offloaded(Optimizer):
                     shelf.take_gradients(self._group is not None)
         return [shelf for number in range(len(self.param_groups)) for shelf in self._shelves[number]]
 
-    def _overflows(self, all_shelves: list[Shelf]) -> bool:
-        """Whether a gradient is not finite, or a sum over the ranks might not be, the same on all of them.
+    def _finite_sums(self, all_shelves: list[Shelf]) -> dict[int, _Sums] | None:
+        """Begin to sum gradients over the ranks, by shelf. None where they are not finite, on all ranks alike."""
+        bounds = self._bounds(all_shelves) if self.checks_overflow else [0.0] * len(all_shelves)
+        if not all(map(math.isfinite, bounds)):
+            return None
+        sums = {id(shelf): self._send(shelf) for shelf in all_shelves}
+        limits = [torch.finfo(shelf.parameters[0].dtype).max for shelf in all_shelves]
+        if all(bound <= limit for bound, limit in zip(bounds, limits, strict=True)):
+            return sums
+        for of_shelf in sums.values():
+            of_shelf.wait()
+        return sums if all(shelf.largest_gradient().isfinite() for shelf in all_shelves) else None
 
-        |sum_r g_r| <= sum_r max |g_r|: so the sums need not be waited for, nor their overflow feared, before the
-        first bucket is updated.
+    def _bounds(self, all_shelves: list[Shelf]) -> list[float]:
+        """For each shelf a number that no summed gradient exceeds, infinite or NaN where one of any rank is.
+
+        |sum_r g_r| <= sum_r max |g_r|, the same on all ranks. So the sums themselves need to be looked at only
+        where they might be too large for the parameters' type, and else the first bucket does not wait for the
+        last one's.
         """
         if not all_shelves:
-            return False
+            return []
         largest = torch.stack([shelf.largest_gradient().to(all_shelves[0].device) for shelf in all_shelves])
         if self._group is not None:
             all_reduce(largest, self._group)
-        limits = [torch.finfo(shelf.parameters[0].dtype).max for shelf in all_shelves]
-        return not all(value <= limit for value, limit in zip(largest.tolist(), limits, strict=True))
+        return largest.tolist()
 
-    def _send(self, shelf: Shelf) -> list[Any]:
+    def _send(self, shelf: Shelf) -> _Sums:
         """Begin to sum the gradients over the ranks, in order; nothing where that is not for us to do."""
+        part = _BUCKETS_PER_SUM * self.bucket_elements
         if self._group is None or shelf.gradients is None:
-            return []
-        parts = shelf.gradients.split(_BUCKETS_PER_SUM * self.bucket_elements)
-        return [self._group.allreduce([part]) for part in parts]
+            return _Sums([], part)
+        return _Sums([self._group.allreduce([gradients]) for gradients in shelf.gradients.split(part)], part)
 
-    @contextlib.contextmanager
-    def _streaming(self, device: torch.device) -> Iterator[None]:
-        if device.type != "cuda":
-            yield
-            return
-        stream = self._streams.setdefault(device, torch.cuda.Stream(device))
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            yield
-        torch.cuda.current_stream(device).wait_stream(stream)
-
-    def _step_shelf(self, group: dict[str, Any], shelf: Shelf, sums: list[Any]) -> None:
+    def _step_shelf(self, group: dict[str, Any], shelf: Shelf, sums: _Sums) -> None:
         advances = {id(p): self._advance(p) for p in shelf.parameters if p.grad is not None}
-        names = self._moments(group)
-        rows = shelf.weights_like.new_empty(2 + len(names), min(self.bucket_elements, shelf.length))
-        for number, start in enumerate(range(0, shelf.length, self.bucket_elements)):
-            if sums and number % _BUCKETS_PER_SUM == 0:
-                sums[number // _BUCKETS_PER_SUM].wait()
-            stop = min(start + self.bucket_elements, shelf.length)
-            for run in shelf.runs(range(start, stop), advances):
-                weights, gradients, *moments = rows[:, : len(run.elements)]
-                run.fetch(weights, gradients, dict(zip(names, moments, strict=True)))
-                self._update(group, run.advance, weights, gradients, moments)
-                run.store(weights, dict(zip(names, moments, strict=True)))
+        names, length = self._moments(group), -(-self.bucket_elements // 2)
+        rows = shelf.weights_like.new_empty(2, 2 + len(names), min(length, shelf.length))
+        lanes = lanes_of(shelf.device)
+        # What was computed before may still use the memory that the rows are given.
+        lanes.inward.wait(lanes.compute.mark())
+        halves = itertools.cycle([_Half(half, names) for half in rows])
+        try:
+            for start in range(0, shelf.length, length):
+                for run in shelf.runs(range(start, min(start + length, shelf.length)), advances):
+                    self._pass_through(lanes, group, run, next(halves), sums)
+        finally:
+            # The host's memory can be read at any time between steps, and the device's be given to others.
+            lanes.inward.finish()
+            lanes.outward.finish()
         for parameter in shelf.parameters:
             if id(parameter) in advances and (kept := shelf.kept(parameter)):
                 self.state[parameter].update(kept)
+
+    def _pass_through(self, lanes: Lanes, group: dict[str, Any], run: Run, half: _Half, sums: _Sums) -> None:
+        """Bring some elements in, update them, bring them back."""
+        weights, gradients, moments = half.places(run)
+
+        def update() -> None:
+            sums.wait(run.elements.stop)
+            run.gather(weights, gradients)
+            self._update(group, run.advance, weights, gradients, list(moments.values()))
+            run.apply(weights)
+
+        lanes.inward.wait(half.free)
+        lanes.inward.do(partial(run.fetch, weights, moments))
+        lanes.compute.wait(lanes.inward.mark())
+        lanes.compute.do(update)
+        lanes.outward.wait(lanes.compute.mark())
+        lanes.outward.do(partial(run.store, weights, moments))
+        half.free = lanes.outward.mark()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As torch's; in a group gradients are zeroed and stay in their places."""
@@ -173,12 +247,6 @@ class _Offloaded(Optimizer):
         for shelf in self._all_shelves():
             shelf.clear_gradients()
 
-    def state_dict(self) -> dict[str, Any]:
-        """By torch's rules. Its tensors are on the host."""
-        for stream in getattr(self, "_streams", {}).values():
-            stream.synchronize()
-        return super().state_dict()
-
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """By torch's rules, also from torch's own optimizer of this kind. Moments stay on the host.
 
@@ -186,8 +254,7 @@ class _Offloaded(Optimizer):
         """
         # torch's own would bring moments to the device, in the parameters' type.
         super().load_state_dict({**state_dict, "state": {}})
-        self.state.clear()
-        self._shelves.clear()
+        self.forget()
         homes = {id(p): shelf for shelf in self._all_shelves() for p in shelf.parameters}
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
@@ -211,7 +278,7 @@ class _Offloaded(Optimizer):
             state[WEIGHTS] = kept[WEIGHTS]
 
 
-class OffloadedAdam(_Offloaded, Adam):
+class OffloadedAdam(Offloaded, Adam):
     """torch's Adam without `amsgrad`, its state on the host."""
 
     def __init__(
@@ -299,7 +366,7 @@ class OffloadedAdamW(OffloadedAdam):
         )
 
 
-class OffloadedSGD(_Offloaded, SGD):
+class OffloadedSGD(Offloaded, SGD):
     """torch's SGD, its momentum on the host."""
 
     def __init__(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,10 +34,9 @@ class Shelf:
     def __init__(self, parameters: list[torch.Tensor], moments: Sequence[str]) -> None:
         self.parameters = parameters
         self.device = parameters[0].device
-        offsets = [0, *itertools.accumulate(p.numel() for p in parameters)]
-        self.length = offsets[-1]
-        self._offsets = {id(p): offset for p, offset in zip(parameters, offsets, strict=False)}
-        dtype = torch.promote_types(parameters[0].dtype, torch.float32)
+        *self._starts, self.length = 0, *itertools.accumulate(p.numel() for p in parameters)
+        self._offsets = {id(p): offset for p, offset in zip(parameters, self._starts, strict=True)}
+        dtype = updated_in(parameters[0])
         self.weights_like = torch.empty(0, dtype=dtype, device=self.device)
         """Of the type and on the device that weights are updated in."""
         self._host = {name: self._zeros(dtype) for name in moments}
@@ -98,11 +98,12 @@ class Shelf:
 
     def pieces(self, elements: range) -> Iterator[Piece]:
         """The parts of parameters that lie on these elements of the shelf."""
-        for parameter in self.parameters:
-            offset = self._offsets[id(parameter)]
+        first = bisect.bisect_right(self._starts, elements.start) - 1
+        for parameter, offset in zip(self.parameters[first:], self._starts[first:], strict=True):
             start, stop = max(offset, elements.start), min(offset + parameter.numel(), elements.stop)
-            if start < stop:
-                yield Piece(parameter, slice(start - offset, stop - offset), range(start, stop))
+            if start >= stop:
+                return
+            yield Piece(parameter, slice(start - offset, stop - offset), range(start, stop))
 
     def runs(self, elements: range, advances: Mapping[int, Any]) -> Iterator[Run]:
         """Consecutive pieces that are updated alike; without those that have no gradient."""
@@ -132,10 +133,13 @@ class Run:
         """On the shelf."""
         return range(self.pieces[0].on_shelf.start, self.pieces[-1].on_shelf.stop)
 
-    def fetch(self, weights: torch.Tensor, gradients: torch.Tensor, moments: Mapping[str, torch.Tensor]) -> None:
-        """Bring everything to the device, into tensors of shape (elements,)."""
+    def fetch(self, weights: torch.Tensor, moments: Mapping[str, torch.Tensor]) -> None:
+        """Bring what the host has to the device, into tensors of shape (elements,)."""
         for host, place in self._hosted(weights, moments):
             place.copy_(host, non_blocking=True)
+
+    def gather(self, weights: torch.Tensor, gradients: torch.Tensor) -> None:
+        """Add what is on the device already."""
         whole = self.shelf.gradients
         if whole is not None:
             gradients.copy_(whole[self.elements.start : self.elements.stop])
@@ -145,12 +149,15 @@ class Run:
             if not self.shelf.keeps_weights:
                 weights[at].copy_(_memory(piece.parameter)[piece.within])
 
-    def store(self, weights: torch.Tensor, moments: Mapping[str, torch.Tensor]) -> None:
-        """Bring back what has changed."""
-        for host, place in self._hosted(weights, moments):
-            host.copy_(place, non_blocking=True)
+    def apply(self, weights: torch.Tensor) -> None:
+        """Give the parameters their new values."""
         for piece, at in self._placed():
             _memory(piece.parameter)[piece.within].copy_(weights[at])
+
+    def store(self, weights: torch.Tensor, moments: Mapping[str, torch.Tensor]) -> None:
+        """Bring what has changed back to the host."""
+        for host, place in self._hosted(weights, moments):
+            host.copy_(place, non_blocking=True)
 
     def _hosted(
         self, weights: torch.Tensor, moments: Mapping[str, torch.Tensor]
@@ -167,7 +174,12 @@ class Run:
 
 def shelves(parameters: Sequence[torch.Tensor], moments: Sequence[str]) -> list[Shelf]:
     """Shelves for the parameters that require gradients. Raises `ValueError` for one that cannot be on any."""
-    kinds: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    return [Shelf(of_kind, moments) for of_kind in kinds(parameters)]
+
+
+def kinds(parameters: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """The same parameters, those of each shelf together. Raises `ValueError` as `shelves` does."""
+    found: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
     for parameter in parameters:
         if not parameter.requires_grad or not parameter.numel():
             continue
@@ -176,8 +188,13 @@ def shelves(parameters: Sequence[torch.Tensor], moments: Sequence[str]) -> list[
                 f"a parameter of shape {tuple(parameter.shape)} cannot be offloaded: it is complex, sharded, or "
                 "does not fill its memory; use torch's own optimizer"
             )
-        kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
-    return [Shelf(of_kind, moments) for of_kind in kinds.values()]
+        found.setdefault((parameter.device, parameter.dtype), []).append(parameter)
+    return list(found.values())
+
+
+def updated_in(parameter: torch.Tensor) -> torch.dtype:
+    """The type of its weights and moments while they are updated: at least float32."""
+    return torch.promote_types(parameter.dtype, torch.float32)
 
 
 def _is_dense(parameter: torch.Tensor) -> bool:

@@ -15,6 +15,7 @@ from torch.optim import SGD, Optimizer
 from oakum_worker.boundary import BoundarySnapshot
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError
+from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
@@ -114,7 +115,7 @@ def _layers(
             (forward_s / size,),
             (backward_s / size,),
             parameter_bytes,
-            parameter_bytes * _moments(optimizer),
+            round(parameter_bytes * _moments(optimizer)),
             passes[-1].kept_bytes // size,
             _bytes(values) // size,
             _split(passes, backward_s),
@@ -204,8 +205,15 @@ def _bytes(values: Any) -> int:
     return sum(tensor.nbytes for tensor in _tensors(values))
 
 
-def _moments(optimizer: Optimizer) -> int:
-    """Tensors of a parameter's size that the optimizer keeps for it: two for Adam and its kind."""
+def _moments(optimizer: Optimizer) -> float:
+    """Tensors of a parameter's size that the optimizer keeps for it on the device: two for Adam and its kind.
+
+    What an offloaded one keeps is on the host, and each parameter has its share of the bucket: a stage is charged
+    less than it has there at most, but at a moment at which its activations are gone.
+    """
+    if isinstance(optimizer, Offloaded):
+        trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        return optimizer.device_bytes() / max(sum(p.nbytes for p in trained), 1)
     if isinstance(optimizer, SGD):
         return int(any(group["momentum"] for group in optimizer.param_groups))
     return 2

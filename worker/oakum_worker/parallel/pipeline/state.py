@@ -21,6 +21,7 @@ from torch import nn
 from oakum_worker.chain import Chain
 from oakum_worker.errors import CheckpointError, TaskError
 from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, by_part, rows_of
+from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.parallel.pipeline.arrangement import holdings
 from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.parallel.pipeline.measuring import measure_links
@@ -97,8 +98,11 @@ class StageState:
     def drop(self) -> None:
         """Let go of parameters and moments, which are worth nothing any more."""
         self._held = {}
-        self._task.optimizer.state.clear()
-        for group in self._task.optimizer.param_groups:
+        optimizer = self._task.optimizer
+        optimizer.state.clear()
+        if isinstance(optimizer, Offloaded):
+            optimizer.forget()
+        for group in optimizer.param_groups:
             group["params"] = []
 
     def free(self) -> None:
