@@ -28,6 +28,8 @@ from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.errors import GroupError
 from oakum_worker.group import GenerationGroup
 from oakum_worker.parallel.data import GradientReducer
+from oakum_worker.parallel.pipeline import state as pipeline_state
+from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.parallel.sharded import warm_up
 from oakum_worker.parallel.template import ModelTemplate, UnitSizes
 from oakum_worker.protocol import Endpoint, Generation, Member
@@ -62,6 +64,8 @@ class Script:
     """The step after which a durable checkpoint is written, if it is not 0."""
     finish: bool = False
     """Whether the last act's ranks make the end durable."""
+    measured: bool = True
+    """Whether a pipeline is arranged by measured times, which may differ from run to run."""
 
 
 @dataclass
@@ -79,6 +83,8 @@ class Outcome:
     """What the task's `evaluate` found on this rank, by step."""
     peaks_bytes: list[int] = field(default_factory=list)
     """For each generation, the most memory that the change to it needed beside what was in use."""
+    weights: dict[str, Any] = field(default_factory=dict)
+    """The parameters of its layers at the end of the last act, as arrays by name; of a rank of a pipeline."""
     old_groups: int = 0
     """Process groups of earlier generations that were still there when the last one had begun."""
     error: str = ""
@@ -169,6 +175,9 @@ class _Process:
                 self.outcome.metrics[result.step] = metrics
             self._keeper.settle()
         self._before_bytes = _forget_peak()
+        if self._act == len(self._script.acts) and self._loop.task.chain is not None:
+            held = dict(self._loop.task.model.named_parameters())
+            self.outcome.weights = {name: p.detach().numpy().copy() for name, p in held.items() if not p.is_meta}
         if self._act < len(self._script.acts) or not self._script.finish:
             self._keeper.before_switch(generation, rank)
         else:
@@ -178,6 +187,12 @@ class _Process:
         with contextlib.suppress(EOFError):
             while True:
                 self._group.cut(self._line.recv())
+
+
+def _measure_nothing() -> None:
+    """Arrange pipelines by the sizes of their layers, on links that are all the same."""
+    unittest.mock.patch.object(Arranger, "measure_layers").start()
+    unittest.mock.patch.object(pipeline_state, "measure_links", return_value=None).start()
 
 
 def _let_die(loop: TrainingLoop, step: int) -> None:
@@ -220,6 +235,9 @@ def _memory_bytes(name: str) -> int:
 def _main(script: Script, number: int, line: Connection) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    gc.freeze()  # what was imported before needs no looking through, ten times in a script
+    if not script.measured:
+        _measure_nothing()
     process = None
     try:
         process = _Process(script, number, line)
@@ -235,7 +253,16 @@ def _main(script: Script, number: int, line: Connection) -> None:
 def play(script: Script) -> list[Outcome | None]:
     """What became of each process of the script; None of one that was killed."""
     context = mp.get_context("forkserver")
-    context.set_forkserver_preload(["sharded_ranks", "torch._dynamo", "oakum_worker.checkpoint.dcp_rows"])
+    # It does not have this process's `sys.path`, and passes over what it cannot import.
+    context.set_forkserver_preload(
+        [
+            "torch._dynamo",
+            "oakum_worker.checkpoint.dcp_rows",
+            "oakum_worker.parallel.pipeline.replicas",
+            "oakum_worker.parallel.template",
+            "oakum_worker.sharded_keeper",
+        ]
+    )
     numbers = range(1 + max(number for act in script.acts for number in act.members))
     lines, processes = [], []
     for number in numbers:

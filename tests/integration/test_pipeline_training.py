@@ -4,188 +4,138 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from torch import nn
-from torch.nn.functional import mse_loss
-from torch.utils.data import Dataset
+from torch.distributed.checkpoint import FileSystemReader
 
-from oakum_worker.chain import Chain
 from oakum_worker.task import Task
 from oakum_worker.trainer import TrainingLoop
-from pipeline_ranks import build_transformer, sentences
+from pipeline_tasks import build_deep_task, build_evaluated_task, build_transformer_task
 from sharded_ranks import Act, Outcome, Script, play
-from training_ranks import NUM_SAMPLES, Points, build_spec
+from training_ranks import build_spec
 
-STEPS = 14
-"""Of two epochs of 53 samples in batches of 8: the last batch of an epoch has 5."""
-WIDTH = 6
-
-
-class Block(nn.Module):
-    """A layer that drops, normalises and counts."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm, self.mix = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
-        self.drop = nn.Dropout(0.2)
-        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
-        return hidden + self.drop(torch.tanh(self.mix(self.norm(hidden))))
+STEPS_OF_EPOCH = 7
+"""Of 53 samples in batches of 8: the last one has 5."""
 
 
-class Deep(nn.Module):
-    """Eight layers; the first and the last share a matrix."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.into = nn.Linear(5, WIDTH, bias=False)
-        self.blocks = nn.ModuleList(Block() for _ in range(6))
-        self.out = Readout(self.into)
-
-
-class Readout(nn.Module):
-    """The first layer's matrix again, and one of its own."""
-
-    def __init__(self, tied: nn.Linear) -> None:
-        super().__init__()
-        self.weight = tied.weight
-        self.own = nn.Linear(5, 2)
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.own(hidden @ self.weight)
-
-
-def build_deep_task() -> Task:
-    torch.manual_seed(2)
-    model = Deep().double()
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim == 1]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0, "lr": 0.02}]
-    optimizer = torch.optim.AdamW(groups, lr=0.01, amsgrad=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=[0.05, 0.1], total_steps=100)
-    chain = Chain(
-        layers=[model.into, *model.blocks, model.out],
-        inputs=lambda batch: batch[0],
-        loss=lambda output, batch: mse_loss(output, batch[1]),
-    )
-    return Task(model=model, dataset=Points(), loss=chain, optimizer=optimizer, scheduler=schedule, chain=chain)
-
-
-def spec(schedule: str, **changes: Any) -> dict[str, Any]:
-    pipeline = {"stages": 4, "schedule": schedule, "micro_batch": 1}
+def spec(schedule: str, stages: int = 4) -> dict[str, Any]:
     return {
-        "parallel": {"pipeline": pipeline},
+        "parallel": {"pipeline": {"stages": stages, "schedule": schedule, "micro_batch": 1}},
         "clip_grad_norm": 0.5,
         "checkpoint": {"hot_every_steps": 4},
-    } | changes
+    }
 
 
-def undisturbed(task: Callable[[], Task] = build_deep_task) -> dict[int, Any]:
-    """Losses of plain training of the same task in one process."""
+@lru_cache
+def undisturbed(task: Callable[[], Task], num_steps: int) -> tuple[dict[int, float], dict[str, Any]]:
+    """Losses by step, and final weights, of plain training of the same task in one process."""
     loop = TrainingLoop(task(), build_spec(clip_grad_norm=0.5))
-    return {step: pytest.approx(loop.step().loss, rel=1e-9) for step in range(1, STEPS + 1)}
+    losses = {step: loop.step().loss for step in range(1, num_steps + 1)}
+    return losses, {name: p.detach().numpy() for name, p in loop.task.model.named_parameters()}
 
 
-class Sentences(Dataset):
-    """53 sentences."""
-
-    def __len__(self) -> int:
-        return NUM_SAMPLES
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        return sentences(NUM_SAMPLES)[index]
-
-
-def build_transformer_task() -> Task:
-    """Ten layers, tied at their ends, with dropout."""
-    chain = build_transformer(dropout=0.1)
-    assert isinstance(chain.layers, nn.ModuleList)
-    optimizer = torch.optim.AdamW(chain.layers.parameters(), lr=0.01)
-    return Task(model=chain.layers, dataset=Sentences(), loss=chain, optimizer=optimizer, chain=chain)
+def assert_undisturbed(
+    outcomes: list[Outcome | None], task: Callable[[], Task], num_steps: int, after: int = 0
+) -> None:
+    """The losses of all steps `after` those of a checkpoint, and the weights in the end."""
+    alive = [outcome for outcome in outcomes if outcome is not None]
+    losses, weights = undisturbed(task, num_steps)
+    made = {step: loss for outcome in alive for step, loss in outcome.losses}
+    assert made == {step: pytest.approx(loss, rel=1e-9) for step, loss in losses.items() if step > after}
+    held = [(name, value) for outcome in alive for name, value in outcome.weights.items()]
+    assert {name for name, _ in held} == set(weights)
+    for name, value in held:
+        np.testing.assert_allclose(value, weights[name], rtol=0, atol=1e-9, err_msg=name)
 
 
-def evaluate(model: nn.Module) -> dict[str, float]:
-    """Sums over everything that the model has."""
-    return {name: float(value.double().sum()) for name, value in model.state_dict().items() if "seen" not in name}
+SCHEDULES = [
+    ("gpipe", 4),
+    ("1f1b", 8),
+    ("interleaved", 4),
+    ("zero-bubble", 4),
+    ("chimera", 8),
+    ("message-driven", 8),
+]
 
 
-def build_evaluated_task() -> Task:
-    task = build_deep_task()
-    task.evaluate = evaluate
-    return task
-
-
-def losses_of(outcomes: list[Outcome | None]) -> dict[int, float]:
-    return {step: loss for outcome in outcomes if outcome is not None for step, loss in outcome.losses}
-
-
-@pytest.mark.parametrize("schedule", ["1f1b", "chimera", "message-driven"])
-def test_the_ranks_of_a_pipeline_come_and_go_and_no_loss_changes(tmp_path: Path, schedule: str) -> None:
-    acts = (Act((0, 1, 2, 3), 3), Act((0, 1, 2), 6), Act((1,), 8), Act((1, 3, 0, 4, 5), STEPS))
-    outcomes = play(Script(acts, str(tmp_path), build_deep_task, spec(schedule)))
-    assert losses_of(outcomes) == undisturbed()
-    assert all(not outcome.warnings and not any(outcome.redone) for outcome in outcomes if outcome is not None)
-
-
-@pytest.mark.parametrize(("schedule", "stages"), [("chimera", 8), ("zero-bubble", 4), ("message-driven", 8)])
-def test_a_transformer_goes_from_8_ranks_to_6_to_4_and_back_and_no_loss_changes(
+@pytest.mark.parametrize(("schedule", "stages"), SCHEDULES)
+def test_a_transformer_goes_from_8_ranks_to_6_to_4_and_back_and_no_loss_nor_weight_changes(
     tmp_path: Path, schedule: str, stages: int
 ) -> None:
     eight = tuple(range(8))
-    acts = (Act(eight, 3), Act((0, 2, 3, 4, 6, 7), 6), Act((7, 2, 4, 3), 9), Act((3, 4, 8, 7, 2, 0, 5, 1), STEPS))
-    pipeline = {"pipeline": {"stages": stages, "schedule": schedule, "micro_batch": 1}}
-    script = Script(acts, str(tmp_path), build_transformer_task, spec(schedule, parallel=pipeline))
+    acts = (Act(eight, 2), Act((0, 2, 3, 4, 6, 7), 4), Act((7, 2, 4, 3), 6), Act((3, 4, 8, 7, 2, 0, 5, 1), 8))
+    script = Script(acts, str(tmp_path), build_transformer_task, spec(schedule, stages), measured=False)
     outcomes = play(script)
-    assert losses_of(outcomes) == undisturbed(build_transformer_task)
+    assert_undisturbed(outcomes, build_transformer_task, 8)
     assert all(not any(outcome.redone) for outcome in outcomes if outcome is not None)
 
 
-def test_a_lost_stage_is_taken_from_memory_and_no_loss_changes(tmp_path: Path) -> None:
-    acts = (Act((0, 1, 2, 3), 6, dies=(2,)), Act((3, 0, 1), 9, dies=(1, 0)), Act((3, 4), STEPS))
+def test_any_number_of_ranks_goes_on_and_no_loss_nor_weight_changes(tmp_path: Path) -> None:
+    acts = (Act((0, 1, 2, 3), 2), Act((0, 1, 2), 4), Act((1,), 5), Act((1, 3, 0, 4, 5), 8))
+    outcomes = play(Script(acts, str(tmp_path), build_deep_task, spec("chimera")))
+    assert_undisturbed(outcomes, build_deep_task, 8)
+    assert all(not outcome.warnings and not any(outcome.redone) for outcome in outcomes if outcome is not None)
+
+
+def test_a_lost_stage_is_taken_from_memory_and_no_loss_nor_weight_changes(tmp_path: Path) -> None:
+    acts = (Act((0, 1, 2, 3), 5, dies=(2,)), Act((3, 0, 1), 9, dies=(1, 0)), Act((3, 4), 10))
     outcomes = play(Script(acts, str(tmp_path), build_deep_task, spec("1f1b")))
-    assert losses_of(outcomes) == undisturbed()
+    assert_undisturbed(outcomes, build_deep_task, 10)
     last = outcomes[3]
     assert last is not None
     assert last.origins[0] == "scratch"
 
 
 def test_chimera_loses_no_step_with_a_rank_as_each_stage_is_on_two(tmp_path: Path) -> None:
-    acts = (Act((0, 1, 2, 3), 6, dies=(3,)), Act((2, 0, 1, 4), STEPS))
+    acts = (Act((0, 1, 2, 3), 5, dies=(3,)), Act((2, 0, 1, 4), 7))
     outcomes = play(Script(acts, str(tmp_path), build_deep_task, spec("chimera")))
-    assert losses_of(outcomes) == undisturbed()
+    assert_undisturbed(outcomes, build_deep_task, 7)
     survivor = outcomes[0]
     assert survivor is not None
     assert (survivor.origins, survivor.redone) == (["scratch", "survivor"], [0, 0])
 
 
-def test_a_checkpoint_of_four_stages_is_gone_on_from_by_any_number_of_ranks(tmp_path: Path) -> None:
-    first = Script((Act((0, 1, 2, 3), 6),), str(tmp_path), build_deep_task, spec("chimera"), finish=True)
+def test_a_checkpoint_has_each_layer_once_and_any_number_of_ranks_goes_on_from_it(tmp_path: Path) -> None:
+    eight = tuple(range(8))  # two replicas
+    first = Script((Act(eight, STEPS_OF_EPOCH),), str(tmp_path), build_deep_task, spec("chimera"), finish=True)
     play(first)
-    for number in (1, 2, 3):
+    folder = tmp_path / f"step-{STEPS_OF_EPOCH}"
+    assert_only_the_first_holders_wrote(folder)
+    for number in (1, 3):
         copy = tmp_path / f"for-{number}"
-        shutil.copytree(tmp_path / "step-6", copy / "step-6")
-        script = Script((Act(tuple(range(number)), STEPS),), str(copy), build_deep_task, spec("1f1b"))
+        shutil.copytree(folder, copy / folder.name)
+        script = Script((Act(tuple(range(number)), 9),), str(copy), build_deep_task, spec("1f1b"))
         outcomes = play(script)
-        assert losses_of(outcomes) == {step: loss for step, loss in undisturbed().items() if step > 6}
+        assert_undisturbed(outcomes, build_deep_task, 9, after=STEPS_OF_EPOCH)
         assert outcomes[0] is not None
         assert outcomes[0].origins == ["checkpoint"]
 
 
+def assert_only_the_first_holders_wrote(folder: Path) -> None:
+    """Ranks 0 and 1 have all stages of the first replica between them, each in one of its two pipes."""
+    files = {path.name: path.stat().st_size for path in folder.glob("*.distcp")}
+    assert {name for name, size in files.items() if size} == {"__0_0.distcp", "__1_0.distcp"}
+    told = FileSystemReader(folder).read_metadata()
+    assert told.storage_data is not None
+    assert sum(place.length for place in told.storage_data.values()) == sum(files.values())
+    for name, tensor in told.state_dict_metadata.items():
+        assert sum(chunk.sizes.numel() for chunk in tensor.chunks) == tensor.size.numel(), name
+
+
 def test_rank_0_evaluates_the_whole_model_and_gives_the_other_layers_back(tmp_path: Path) -> None:
-    acts = (Act((0, 1, 2, 3), 7), Act((0, 1), STEPS))
+    ends = STEPS_OF_EPOCH, 2 * STEPS_OF_EPOCH
+    acts = (Act((0, 1, 2, 3), ends[0]), Act((0, 1), ends[1]))
     outcomes = play(Script(acts, str(tmp_path), build_evaluated_task, spec("chimera"), finish=True))
     alone = TrainingLoop(build_evaluated_task(), build_spec(clip_grad_norm=0.5))
     expected = {}
-    for step in range(1, STEPS + 1):
+    for step in range(1, ends[1] + 1):
         alone.step()
-        if step in (7, STEPS):
+        if step in ends:
             expected[step] = {name: pytest.approx(value) for name, value in alone.evaluate().items()}
     assert outcomes[0] is not None
     assert outcomes[0].metrics == expected
-    assert losses_of(outcomes) == undisturbed()
+    assert_undisturbed(outcomes, build_evaluated_task, ends[1])
