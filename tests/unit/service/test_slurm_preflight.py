@@ -27,6 +27,8 @@ Epilog                  = (null)
 EpilogSlurmctld         = /etc/slurm/oakum/epilog-slurmctld
 KillWait                = 30 sec
 MCSPlugin               = mcs/none
+MessageTimeout          = 10 sec
+MinJobAge               = 300 sec
 PreemptMode             = CANCEL
 PreemptType             = preempt/partition_prio
 PreemptExemptTime       = 00:00:00
@@ -118,8 +120,9 @@ def test_a_fit_cluster_has_nothing_to_change() -> None:
         ({"PrologEpilogTimeout": "65534"}, ("warning", "PrologEpilogTimeout")),
         ({"PreemptType": "preempt/none"}, ("error", "PreemptType")),
         ({"PreemptExemptTime": "00:10:00"}, ("error", "PreemptExemptTime")),
+        ({"MinJobAge": "30 sec"}, ("warning", "MinJobAge")),
         ({"MCSPlugin": "mcs/user"}, ("warning", "MCSPlugin")),
-        ({"KillWait": "300 sec"}, ("warning", "KillWait")),
+        ({"KillWait": "300 sec", "MinJobAge": "600 sec"}, ("warning", "KillWait")),
         ({"SchedulerParameters": "(null)"}, ("note", "bf_min_prio_reserve")),
     ],
 )
@@ -316,3 +319,8 @@ def test_what_a_node_lacks_is_one_error_with_its_reason(failed: str, subject: st
 def test_a_folder_that_only_the_node_sees_is_not_shared() -> None:
     findings = node.judge(told(), Path("/shared/oakum"), URL, replied=False)
     assert [found.subject for found in findings if found.level is Level.ERROR] == ["shared folder"]
+
+
+@pytest.mark.parametrize("age", ["40 sec", "0 sec"])
+def test_jobs_that_are_remembered_long_enough_or_for_ever_are_fine(age: str) -> None:
+    assert finding("MinJobAge", site({"MinJobAge": age})).level is Level.OK

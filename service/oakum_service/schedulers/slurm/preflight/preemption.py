@@ -38,6 +38,7 @@ def check(facts: SiteFacts, settings: SlurmSettings) -> list[Finding]:
         *taken,
         *([_grace(*line, settings)] if line is not None else []),
         _exemption(facts),
+        _memory(facts),
         *_blocked(facts, settings, partition),
         *_other_partitions(facts, settings, partition),
         *([_hanging(facts, line[0])] if line is not None else []),
@@ -122,6 +123,16 @@ def _exemption(facts: SiteFacts) -> Finding:
         found = f"{given}: so long after its start a fragment keeps its node"
         return error("PreemptExemptTime", found, "slurm.conf: PreemptExemptTime=0")
     return ok("PreemptExemptTime", "0: a fragment gives way as soon as it runs")
+
+
+def _memory(facts: SiteFacts) -> Finding:
+    """Whether Slurm still tells which nodes it took for as long as it preempts nothing more for the same job."""
+    needed_s = sum(seconds(facts.value(name)) or 0.0 for name in ("KillWait", "MessageTimeout"))
+    kept_s = seconds(facts.value("MinJobAge"))
+    if kept_s and kept_s < needed_s:  # 0 is for ever
+        found = f"{kept_s:.0f} s, less than KillWait + MessageTimeout: we may get in the way of a waiting job"
+        return warning("MinJobAge", found, f"slurm.conf: MinJobAge={max(needed_s, 300.0):.0f}")
+    return ok("MinJobAge", f"{facts.value('MinJobAge')}: Slurm tells long enough what it has taken from us")
 
 
 def _blocked(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[Finding]:
