@@ -220,7 +220,12 @@ class TrainerSpec(Strict):
     @model_validator(mode="after")
     def _sharded_trainers_do_without(self) -> Self:
         if self.parallel.data == "sharded":
-            for name, given in (("compile", self.compile), ("adaptive_batch", self.adaptive_batch)):
+            others = {
+                "compile": self.compile,
+                "adaptive_batch": self.adaptive_batch,
+                "parallel.all_reduce: torus": self.parallel.all_reduce == "torus",
+            }
+            for name, given in others.items():
                 if given:
                     raise ValueError(f"{name} is for replicated trainers: leave it out, or parallel.data: sharded")
         return self
@@ -234,6 +239,7 @@ class TrainerSpec(Strict):
             "compile": self.compile,
             "adaptive_batch": self.adaptive_batch,
             "parallel.data: sharded": self.parallel.data == "sharded",
+            "parallel.all_reduce: torus": self.parallel.all_reduce == "torus",
             "precision: float16": self.precision == "float16",
         }
         for name, given in others.items():
