@@ -16,6 +16,11 @@ def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
     group.allreduce([tensor]).wait()
 
 
+def begin_all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
+    """The same without waiting for it. Raises `RuntimeError`, as waiting does, when a rank is gone."""
+    return group.allreduce([torch.view_as_real(tensor) if tensor.is_complex() else tensor])
+
+
 def all_gather(tensor: torch.Tensor, group: dist.ProcessGroup) -> list[torch.Tensor]:
     """Every rank's tensor, in their order. Raises `RuntimeError` when one is gone."""
     gathered = [torch.empty_like(tensor) for _ in range(group.size())]

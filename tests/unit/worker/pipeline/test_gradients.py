@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,9 +12,12 @@ from torch import nn
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
+from oakum_worker.parallel.pipeline import gradients as gradients_module
 from oakum_worker.parallel.pipeline.gradients import StageGradients, holders_in
 from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.waiting import begin_all_reduce
 from pipeline_ranks import in_threads
+from torus_ranks import in_a_world
 
 
 class Weight(nn.Module):
@@ -106,14 +109,12 @@ def test_summing_begins_as_soon_as_the_last_of_the_weights_stages_is_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sent: list[int] = []
-    all_reduce = dist.all_reduce
 
-    def recorded(tensor: torch.Tensor, **options: Any) -> Any:
-        assert options["async_op"]
+    def recorded(tensor: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
         sent.append(tensor.numel())
-        return all_reduce(tensor, **options)
+        return begin_all_reduce(tensor, group)
 
-    monkeypatch.setattr(dist, "all_reduce", recorded)
+    monkeypatch.setattr(gradients_module, "begin_all_reduce", recorded)
     counts: list[int] = []
 
     def compute(chain: Chain, rank: int, gradients: StageGradients) -> None:
@@ -197,7 +198,39 @@ def test_a_lost_holder_is_a_group_error() -> None:
             with pytest.raises(GroupError, match=r"a rank was lost during a step|could not be sent"):
                 gradients.finish()
 
-    in_threads(2, run)
+    with in_a_world():
+        in_threads(2, run)
+
+
+class Aborted(dist.ProcessGroup):
+    """A group as the word that the generation is over leaves it: it takes no collective any more."""
+
+    def allreduce(self, *_: Any) -> dist.Work:
+        raise RuntimeError("NCCL communicator was aborted")
+
+
+class OfAborted:
+    """`Subgroups` of such groups."""
+
+    def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup:
+        return Aborted(0, len(ranks))
+
+
+def test_a_group_that_takes_nothing_any_more_is_a_group_error() -> None:
+    gradients = StageGradients(build_chain(Weight()), LAYERS[:1], [[0, 1]], 0, OfAborted())
+    gradients.begin()
+    with in_a_world(), pytest.raises(GroupError, match="could not be sent: NCCL communicator was aborted"):
+        gradients.sync(0)
+
+
+def test_complex_gradients_are_summed() -> None:
+    def compute(chain: Chain, rank: int, gradients: StageGradients) -> None:
+        weight = chain.layers[0].weight
+        (weight * complex(rank, 1.0)).sum().real.backward()
+        gradients.sync(0)
+
+    made = summed(lambda: build_chain(Weight(2, torch.complex128)), [[0, 1]], compute)
+    assert made == [{0: [1.0 - 2j] * 2}] * 2
 
 
 def test_stages_without_weights_need_no_group() -> None:

@@ -23,6 +23,7 @@ from oakum_worker.errors import GroupError
 from oakum_worker.parallel.buckets import Bucket, lay_out, summed_in
 from oakum_worker.parallel.pipeline.stages import parameters_of
 from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.waiting import begin_all_reduce
 
 _FIRST_BUCKET_BYTES = 1 << 20
 _BUCKET_BYTES = 25 << 20
@@ -140,7 +141,7 @@ class _Sum:
                 bucket.complete(number)
             if self._group is not None and bucket.parameters:
                 try:
-                    bucket.work = dist.all_reduce(bucket.flat, group=self._group, async_op=True)
+                    bucket.work = begin_all_reduce(bucket.flat, self._group)
                 except RuntimeError as error:
                     raise GroupError(f"gradients could not be sent: {error}") from error
 
