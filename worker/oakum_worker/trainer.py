@@ -152,6 +152,7 @@ class TrainingLoop:
         try:
             with self._computing(), self._peers("during a step"):
                 reduced = self._compute_gradients(cursor, num_samples, signal, checkpoint)
+                self._refuse_what_is_void()
         except BaseException:
             with self._boundary:
                 self._noted.restore()
@@ -195,10 +196,7 @@ class TrainingLoop:
                 scale = self._updater.loss_scale
                 engine.backward(loss, chunk.num_counted, last=chunk is chunks[-1], scale=scale)
         self.computing_since_s = None  # from here on it may be others that this rank waits for
-        reduced = engine.finish()
-        if self._device.type != "cpu" and self.is_over():
-            raise GroupError("the generation was declared over during a step: what its collectives gave is void")
-        return reduced
+        return engine.finish()
 
     def _compute_in_stages(
         self, replicas: ReplicaEngine, cursor: Cursor, num_samples: int, signal: int, checkpoint: bool
@@ -210,6 +208,11 @@ class TrainingLoop:
         replicas.run(work)
         self.computing_since_s = None  # from here on it may be others that this rank waits for
         return replicas.finish(work.loss_sum, work.num_counted)
+
+    def _refuse_what_is_void(self) -> None:
+        """Raise `GroupError` where collectives may have been aborted on the way, as GPUs do not tell."""
+        if self._device.type != "cpu" and self.is_over():
+            raise GroupError("the generation was declared over during a step: what its collectives gave is void")
 
     def _peers(self, when: str) -> AbstractContextManager[None]:
         """Within it, errors of collectives that sharded tensors start by themselves are `GroupError`s."""
