@@ -22,6 +22,7 @@ _PARALLEL = Path(__file__).parent / "parallel"
 _WAITING = (
     str(Path(dist.__file__).parent),
     str(_PARALLEL / "waiting.py"),
+    str(_PARALLEL / "subgroups.py"),
     str(_PARALLEL / "pipeline" / "links.py"),
     str(_PARALLEL / "pipeline" / "message_driven.py"),
 )

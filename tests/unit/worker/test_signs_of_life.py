@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
@@ -10,7 +12,10 @@ import pytest
 import torch.distributed as dist
 
 from oakum_worker import rank_handle, step_clock
+from oakum_worker.parallel.subgroups import StoreSubgroups
 from oakum_worker.step_clock import StepClock, waits_for_others
+
+DEADLINE_S = 10.0
 
 
 class Clock:
@@ -127,3 +132,21 @@ def test_a_thread_waits_where_the_innermost_code_is_that_of_collectives() -> Non
     assert seen_while(collective)
     assert not seen_while(meet)
     assert not seen_while(lambda entered, left: around_the_task(meet, entered, left))
+
+
+def test_a_rank_that_is_early_at_a_subgroup_waits_for_the_others() -> None:
+    store, timeout = dist.HashStore(), timedelta(seconds=DEADLINE_S)
+    seen: list[bool] = []
+
+    def come_late() -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (waits := waits_for_others()) and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        seen.append(waits)
+        StoreSubgroups(store, 1, timeout).form("pair", [0, 1])
+
+    late = threading.Thread(target=come_late)
+    late.start()
+    StoreSubgroups(store, 0, timeout).form("pair", [0, 1])
+    late.join()
+    assert seen == [True]
