@@ -10,6 +10,7 @@ from torch import nn
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError
+from oakum_worker.live_memory import LiveMemory
 from oakum_worker.parallel.pipeline.stages import Stage
 from pipeline_ranks import Share, consecutive
 
@@ -170,6 +171,32 @@ def test_recomputation_keeps_no_graph_once_it_knows_what_requires_gradients() ->
         first.backward(work, number, last.backward(work, number))
     assert layers[0].with_graph == [True, False, True, True]  # The first forward pass tells.
     assert layers[1].with_graph == [True, True]  # Of the last stage backward comes at once.
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_recomputation_keeps_inputs_alone_until_the_backward_pass_of_each_micro_batch(recompute: bool) -> None:
+    width, num_samples, num_micro_batches = 64, 16, 6
+    layers = [nn.Sequential(nn.Linear(width, width, bias=False), nn.Tanh()) for _ in range(5)]
+    chain = build_chain(*layers)
+    first, last = (Stage(chain, layers, recompute=recompute) for layers in (range(4), range(4, 5)))
+    work = Share(chain, torch.ones(num_samples * num_micro_batches, width), consecutive([num_samples] * 6))
+    through([first, last], work)  # the first one tells what recomputation has to know
+    ones = torch.ones(num_samples, width)
+    with LiveMemory() as memory:
+        memory.count(
+            [work.batch, ones, *first.parameters, *(p.grad for p in first.parameters if p.grad is not None)]
+        )
+        before_bytes = memory.live_bytes
+        for number in range(num_micro_batches):
+            first.forward(work, number)
+        kept_bytes = memory.live_bytes - before_bytes
+        for number in range(num_micro_batches):
+            first.backward(work, number, (ones,))
+    # What Tanh returns is all that is kept within a layer.
+    one_bytes = 4 * ones.nbytes
+    assert kept_bytes == (0 if recompute else num_micro_batches * one_bytes)
+    passing_bytes = one_bytes + 2 * layers[0][0].weight.nbytes  # while one is computed
+    assert memory.peak_bytes <= before_bytes + kept_bytes + passing_bytes
 
 
 class Listing(nn.Module):
