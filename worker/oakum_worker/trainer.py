@@ -273,7 +273,10 @@ class TrainingLoop:
 
     @property
     def predicted_curve(self) -> tuple[tuple[int, float], ...]:
-        """(nodes, samples per second) as predicted from what was measured of the layers; empty where it is not."""
+        """(nodes, samples per second) as predicted from what was measured of the layers; empty where it is not.
+
+        The prediction takes up to seconds when it is asked for first, so not within a step.
+        """
         return () if self._replicas is None else self._replicas.predicted_curve
 
     @property

@@ -27,6 +27,8 @@ USUAL_LINKS = Links(latency_s=100e-6, bandwidth_bytes_per_s=1e9)
 _AUTO = ("1f1b", "chimera", "zero-bubble")
 MOST_RANKS = 64
 """That layouts are searched for; beyond these the curve is left to measurements."""
+Curve = tuple[tuple[int, float], ...]
+"""(nodes, samples per second), rising in both."""
 
 
 def layers_of(task: Task) -> Chain:
@@ -56,6 +58,8 @@ class Arranger:
         self._arranged: dict[int, Arrangement] = {}
         self._profile: ModelProfile | None = None
         self._links: Links | None = None
+        self._curve: tuple[tuple[ModelProfile, Links | None], Curve] | None = None
+        """What was predicted last, and by which measurements."""
         self._warned = False
 
     def __call__(self, world_size: int) -> Arrangement:
@@ -101,12 +105,21 @@ class Arranger:
         """Take what was measured of them."""
         self._links = links
 
-    def predicted_curve(self) -> tuple[tuple[int, float], ...]:
-        """(nodes, samples per second) by the measurements; empty before there are any."""
-        most_nodes = min(self._spec.max_nodes, MOST_RANKS // self._spec.ranks_per_node)
-        if self._profile is None or not most_nodes:
+    def predicted_curve(self) -> Curve:
+        """(nodes, samples per second) by the measurements; empty before there are any.
+
+        Seconds for up to 64 ranks where the measurements are new; else what it was before.
+        """
+        if self._profile is None:
             return ()
-        points = curve(self.layouts(most_nodes))
+        known = self._profile, self._links
+        if self._curve is None or self._curve[0] != known:
+            self._curve = known, self._predict_curve()
+        return self._curve[1]
+
+    def _predict_curve(self) -> Curve:
+        most_nodes = min(self._spec.max_nodes, MOST_RANKS // self._spec.ranks_per_node)
+        points = curve(self.layouts(most_nodes)) if most_nodes else ()
         return tuple((nodes, rate) for nodes, rate in points if nodes >= self._spec.min_nodes)
 
     def layouts(self, most_nodes: int) -> tuple[Layout, ...]:

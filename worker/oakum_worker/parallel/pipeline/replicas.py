@@ -20,7 +20,7 @@ from oakum_worker.parallel.chunks import Chunk, cut_evenly
 from oakum_worker.parallel.data import Reduced
 from oakum_worker.parallel.layout import by_part
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
-from oakum_worker.parallel.pipeline.arranging import Arranger
+from oakum_worker.parallel.pipeline.arranging import Arranger, Curve
 from oakum_worker.parallel.pipeline.engine import Engine, MicroBatches
 from oakum_worker.parallel.pipeline.gradients import StageGradients
 from oakum_worker.parallel.pipeline.links import Links, pairs_of
@@ -47,8 +47,6 @@ class ReplicaEngine:
         self._chain = chain
         self._state = state
         self._arranger = arranger
-        self.predicted_curve: tuple[tuple[int, float], ...] = ()
-        """(nodes, samples per second), once the layers have been measured."""
         self.group: dist.ProcessGroup | None = None
         """Of all ranks of the generation; None for a rank alone."""
         self.votes: Callable[[], tuple[int, ...]] = no_votes
@@ -69,6 +67,11 @@ class ReplicaEngine:
         self._subgroups = subgroups if subgroups is not None and self.group is not None else _alone()
         self.counted = ()
         self._gradients, self._engine = None, None
+
+    @property
+    def predicted_curve(self) -> Curve:
+        """See `Arranger.predicted_curve`: not to be asked for within a step."""
+        return self._arranger.predicted_curve()
 
     def chunks(self, num_samples: int) -> list[Chunk]:
         """The micro-batches of this rank's replica, of a global batch of so many samples; none on a spare rank."""

@@ -1,0 +1,67 @@
+"""When a trainer's scalability curve is predicted: that takes long, so not within a step, and once for all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from oakum_worker.chain import Chain
+from oakum_worker.parallel.pipeline import arranging
+from oakum_worker.parallel.pipeline.arranging import Arranger
+from oakum_worker.parallel.pipeline.costs import Links
+from oakum_worker.task import Task
+from oakum_worker.trainer import TrainingLoop
+from training_ranks import Points, build_spec
+
+SPEC = build_spec(parallel={"pipeline": {}}, max_nodes=8)
+
+
+def build_task() -> Task:
+    torch.manual_seed(0)
+    layers = [nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 2)]
+    model = nn.Sequential(*layers).double()
+    chain = Chain(layers, lambda batch: batch[0], lambda output, batch: mse_loss(output, batch[1]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return Task(model=model, dataset=Points(), loss=chain, optimizer=optimizer, chain=chain)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """For how many ranks layouts were searched for."""
+    searched: list[int] = []
+    search = arranging.best_layouts
+
+    def counted(num_ranks: int, *arguments: Any) -> Any:
+        searched.append(num_ranks)
+        return search(num_ranks, *arguments)
+
+    monkeypatch.setattr(arranging, "best_layouts", counted)
+    return searched
+
+
+def test_it_is_predicted_anew_only_when_other_measurements_are_agreed_on(searches: list[int]) -> None:
+    arranger = Arranger(build_task(), SPEC)
+    arranger.measure_layers()
+    alone = arranger.predicted_curve()
+    told = json.loads(json.dumps(arranger.measurements))
+    arranger.agree([told, told])
+    assert arranger.predicted_curve() == alone
+    assert searches == [8]
+    arranger.note_links(Links(latency_s=1.0, bandwidth_bytes_per_s=1.0))
+    arranger.predicted_curve()
+    assert searches == [8, 8]
+
+
+def test_no_step_waits_for_it(searches: list[int]) -> None:
+    loop = TrainingLoop(build_task(), SPEC)
+    assert loop.shards is not None
+    loop.shards.lay_out(None, 0, 1, lambda document: [document])  # which measures the layers
+    loop.step()
+    assert searches == []
+    assert loop.predicted_curve
+    assert searches == [8]
