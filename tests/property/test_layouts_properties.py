@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings
@@ -66,7 +67,7 @@ class BruteForce:
         self.profile, self.links = profile, links
         self.batch, self.memory, self.schedules = choices.global_batch, choices.memory_bytes, choices.schedules
         self.most_replicas = max(1, self.batch // profile.smallest)
-        self.num_workers = choices.num_workers
+        self.num_workers, self.num_pipes = choices.num_workers, choices.num_pipes
         self.sizes = SIZES if choices.micro_batch is None else (choices.micro_batch,)
 
     def best_step_s(self, num_ranks: int) -> float | None:
@@ -95,19 +96,20 @@ class BruteForce:
                     yield step
                     break
 
-    def ways(self, num_workers: int, num_replicas: int) -> Iterator[tuple[str, dict[str, str], int]]:
+    def ways(self, num_workers: int, num_replicas: int) -> Iterator[tuple[str, dict[str, Any], int]]:
         for name in self.schedules if num_workers > 1 else ("1f1b",):
             if "zero" in name and any(layer.split is None for layer in self.profile.layers):
                 continue
             num_stages = num_workers * STAGES_PER_WORKER.get(name, 1)
-            for options in [{"scheme": scheme} for scheme in SCHEMES] if name == "chimera" else [{}]:
+            pipes = {"num_pipes": 2 if num_workers % self.num_pipes else self.num_pipes}
+            for options in [{"scheme": scheme} | pipes for scheme in SCHEMES] if name == "chimera" else [{}]:
                 for size in self.sizes:
                     number = self.number(num_workers, num_replicas, name, options, size)
                     if number is not None and len(self.profile.layers) >= num_stages:
                         yield name, options, number
 
     def number(
-        self, num_workers: int, num_replicas: int, name: str, options: dict[str, str], size: int
+        self, num_workers: int, num_replicas: int, name: str, options: dict[str, Any], size: int
     ) -> int | None:
         """The fewest micro-batches of that size at most that there is a schedule for."""
         wanted = math.ceil(math.ceil(self.batch / num_replicas) / size)
@@ -126,7 +128,7 @@ class BruteForce:
         num_workers: int,
         num_replicas: int,
         name: str,
-        options: dict[str, str],
+        options: dict[str, Any],
         number: int,
         recompute: bool,
     ) -> tuple[float, float]:
@@ -211,6 +213,7 @@ class BruteForce:
         schedules=st.sampled_from([("1f1b", "gpipe", "chimera"), ("zero-bubble", "zero-bubble-v", "interleaved")]),
         num_workers=st.sampled_from([None, None, 2, 3, 4]),
         micro_batch=st.sampled_from([None, None, 1, 3]),
+        num_pipes=st.sampled_from([2, 4]),
     ),
 )
 def test_the_chooser_finds_what_trying_every_layout_finds(
@@ -236,7 +239,7 @@ def test_the_chooser_finds_what_trying_every_layout_finds(
 @given(
     profiles,
     links,
-    st.sampled_from(["1f1b", "gpipe", "interleaved", "zero-bubble", "zero-bubble-v", *SCHEMES]),
+    st.sampled_from(["1f1b", "gpipe", "interleaved", "zero-bubble", "zero-bubble-v", "four pipes", *SCHEMES]),
     st.sampled_from([2, 3, 4]),
     st.sampled_from([1, 3]),
     st.integers(1, 4),
@@ -251,12 +254,14 @@ def test_no_layout_is_faster_than_the_bound_that_rules_others_out(
     rounds: int,
     recompute: bool,
 ) -> None:
-    scheme = name if name in SCHEMES else None
+    num_pipes = 4 if name == "four pipes" else 2 if name in SCHEMES else 1
+    scheme = "concatenation" if name == "four pipes" else name if name in SCHEMES else None
     num_stages = num_workers * STAGES_PER_WORKER.get(name, 1)
-    number = rounds * num_workers if scheme is None else 2 + 2 * rounds
-    assume(num_stages <= len(profile.layers) and (scheme is None or num_workers % 2 == 0))
+    number = rounds * num_workers if scheme is None else 2 * num_pipes - 2 + 2 * rounds
+    assume(num_stages <= len(profile.layers) and (scheme is None or num_workers % max(2, num_pipes) == 0))
     schedule = "chimera" if scheme else name
-    way = Way(num_replicas, num_workers, num_stages, schedule, scheme, number, 2, recompute)  # type: ignore[arg-type]
+    sizes = num_replicas, num_workers, num_stages
+    way = Way(*sizes, schedule, scheme, number, 2, recompute, num_pipes)  # type: ignore[arg-type]
     layout = predict(way, profile, links, Choices(2 * number * num_replicas))
     assert lower_bound_s(way, profile, links) <= layout.predicted_step_s
 

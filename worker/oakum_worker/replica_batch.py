@@ -36,10 +36,18 @@ class ReplicaBatch:
         self._chunks = chunks
         self._num_global = num_global
         self._samples: dict[int, Any] = {}
-        self.loss_sum: torch.Tensor | float = 0.0
+        self._losses: dict[int, torch.Tensor] = {}
+        """By micro-batch, as one whose layers begin to draw is computed a second time."""
+
+    @property
+    def loss_sum(self) -> torch.Tensor | float:
         """This rank's part of the global batch's mean loss."""
-        self.num_counted = 0
+        return sum(self._losses.values(), start=0.0)
+
+    @property
+    def num_counted(self) -> int:
         """Samples of which this rank has found the loss."""
+        return sum(self._chunks[number].num_counted for number in self._losses)
 
     def num_samples(self, number: int) -> int:
         """See `MicroBatches`."""
@@ -55,8 +63,7 @@ class ReplicaBatch:
         batch = self._batch(number)
         loss = self._forward.checked(self._chain.end(output, batch))
         weighted = loss * (chunk.num_counted / self._num_global)
-        self.loss_sum = self.loss_sum + weighted.detach()
-        self.num_counted += chunk.num_counted
+        self._losses[number] = weighted.detach()
         return weighted
 
     @contextmanager

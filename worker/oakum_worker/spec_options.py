@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 """How many of something: at least one, and no more than a database's integer holds."""
@@ -17,7 +17,9 @@ BatchNormChoice = Literal["keep", "synchronised", "group"]
 """What becomes of a model's BatchNorm layers."""
 
 
-PipelineSchedule = Literal["auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "chimera", "message-driven"]
+PipelineSchedule = Literal[
+    "auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "chimera", "message-driven"
+]
 
 
 class Strict(BaseModel):
@@ -72,12 +74,26 @@ class PipelineSpec(Strict):
     """Ranks of a replica that has all layers; fewer while there are fewer ranks. `auto`: what is fastest."""
     schedule: PipelineSchedule = "auto"
     """Who computes what when; `auto`: what is fastest."""
+    pipes: Annotated[int, Field(ge=2, le=4096, multiple_of=2)] = 2
+    """Ways through the ranks that Chimera has, each with all stages. Two where the ranks are no multiple of it."""
+    in_flight: Count | None = None
+    """Micro-batches that are on their way at once with `message-driven`. Default: as many as there are stages."""
     micro_batch: Count | None = None
     """Samples that a stage computes at once. Default: `micro_batch` of the spec, or what is fastest."""
     recompute: bool | Literal["auto"] = "auto"
     """Compute activations again for the backward pass instead of keeping them; `auto`: where memory is short."""
     memory_bytes: Annotated[int, Field(gt=0)] | None = None
     """What one rank may use for weights, optimizer and activations. Default: the device's memory."""
+
+    @model_validator(mode="after")
+    def _options_are_those_of_the_schedule(self) -> Self:
+        if self.pipes != 2 and self.schedule != "chimera":
+            raise ValueError(f"pipes is for schedule: chimera, not {self.schedule}: leave it out")
+        if self.pipes != 2 and self.stages != "auto" and self.stages % self.pipes:
+            raise ValueError(f"{self.stages} stages do not make {self.pipes} pipes: give a multiple of that")
+        if self.in_flight is not None and self.schedule != "message-driven":
+            raise ValueError(f"in_flight is for schedule: message-driven, not {self.schedule}: leave it out")
+        return self
 
 
 class ParallelSpec(Strict):

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 from torch.nn import functional as F
 
 from oakum_worker.chain import Chain
+from oakum_worker.parallel.chunks import cut_evenly
+from oakum_worker.replica_batch import ReplicaBatch
+from oakum_worker.spec_options import PipelineSpec
 from oakum_worker.task import Task
 from oakum_worker.trainer import TrainingLoop
 from pipeline_loops import train_stages
@@ -60,3 +64,53 @@ def test_lars_smoothed_labels_and_other_batches_go_through_stages(schedule: str)
     assert {name for name, _ in held} == set(whole)
     for name, parameter in held:
         torch.testing.assert_close(parameter, whole[name], rtol=1e-9, atol=1e-12)
+
+
+def test_a_micro_batch_that_is_computed_twice_counts_once() -> None:
+    """As one is whose layers turn out to draw, and those of threads which share torch's generator."""
+    loop = TrainingLoop(build_classifier(), build_spec())
+    assert loop.task.chain is not None
+    chunks = cut_evenly(range(8), 2)
+    work = ReplicaBatch(loop._forward, loop.task.chain, loop._sampler, loop._cursor, chunks, 8)
+    losses = [work.loss(torch.zeros(4, 4, requires_grad=True), number).item() for number in (0, 1, 1)]
+    assert (work.num_counted, work.loss_sum) == (8, pytest.approx(losses[0] + losses[1]))
+
+
+@pytest.mark.parametrize(
+    ("options", "num_pipes", "live"),
+    [
+        ({"schedule": "zero-bubble-v", "stages": 3}, 1, None),
+        ({"schedule": "chimera", "pipes": 4}, 4, None),
+        ({"schedule": "message-driven"}, 1, 4),
+        ({"schedule": "message-driven", "in_flight": 2}, 1, 2),
+        ({"schedule": "message-driven", "in_flight": 6}, 1, 6),
+    ],
+)
+def test_a_trainer_has_the_schedule_that_its_spec_asks_for(
+    options: dict[str, Any], num_pipes: int, live: int | None
+) -> None:
+    """Of 8 micro-batches in a step."""
+    alone = TrainingLoop(build_classifier(), build_spec())
+    pipeline = {"stages": 4, "micro_batch": 1} | options
+    losses, loops = train_stages(build_classifier, build_spec(parallel={"pipeline": pipeline}), 4, 2)
+    assert losses == pytest.approx([alone.step().loss for _ in range(2)], rel=1e-9)
+    engine: Any = loops[0].engine
+    schedule = engine._state.arrangement.schedule
+    asked = options["schedule"] if live is None else "1f1b"
+    assert (schedule.name, schedule.num_workers, schedule.num_pipes) == (asked, pipeline["stages"], num_pipes)
+    assert live is None or engine._engine.max_live == live
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"schedule": "chimera", "pipes": 3}, "multiple of 2"),
+        ({"schedule": "1f1b", "pipes": 4}, "pipes is for schedule: chimera, not 1f1b: leave it out"),
+        ({"schedule": "chimera", "stages": 6, "pipes": 4}, "6 stages do not make 4 pipes: give a multiple"),
+        ({"in_flight": 4}, "in_flight is for schedule: message-driven, not auto: leave it out"),
+        ({"schedule": "message-driven", "in_flight": 0}, "greater than or equal to 1"),
+    ],
+)
+def test_options_of_another_schedule_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        PipelineSpec.model_validate(options)

@@ -35,6 +35,8 @@ class Arrangement:
     """Whether activations are computed again for the backward pass instead of kept."""
     message_driven: bool = False
     """Whether a worker takes what arrives first, instead of following the schedule."""
+    in_flight: int | None = None
+    """Micro-batches that are then on their way at once; None: as many as there are stages."""
 
     def seat(self, rank: int) -> Seat | None:
         """The rank's; None for a spare one."""

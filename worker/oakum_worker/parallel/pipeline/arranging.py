@@ -149,6 +149,7 @@ class Arranger:
             cuts=layout.cuts,
             recompute=layout.recompute,
             message_driven=self.name_of(layout) == "message-driven",
+            in_flight=self._options.in_flight,
         )
 
     def _choices_of_spec(self) -> Choices:
@@ -162,6 +163,9 @@ class Arranger:
             num_workers=None if options.stages == "auto" else options.stages,
             micro_batch=options.micro_batch or spec.micro_batch,
             recompute=None if options.recompute == "auto" else options.recompute,
+            num_pipes=options.pipes,
+            message_driven=name == "message-driven",
+            in_flight=options.in_flight,
         )
 
     def _nominal(self) -> ModelProfile:

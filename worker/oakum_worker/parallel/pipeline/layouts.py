@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import accumulate
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.pipeline.chimera import Scheme
+from oakum_worker.parallel.pipeline.chimera import Scheme, placement
 from oakum_worker.parallel.pipeline.costs import (
     Links,
     ModelProfile,
@@ -50,6 +50,12 @@ class Choices:
     """By default where activations do not fit otherwise."""
     interleaved_stages: int = 2
     """On each worker, of the interleaved schedule."""
+    num_pipes: int = 2
+    """Of Chimera; 2 where workers are no multiple of it."""
+    message_driven: bool = False
+    """Workers take what arrives, so that each but the last may come to hold all that is on its way."""
+    in_flight: int | None = None
+    """Micro-batches on their way at once then; by default as many as there are stages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,8 @@ class Way:
     micro_batch: int
     """Samples of the largest of them."""
     recompute: bool = False
+    num_pipes: int = 1
+    """Of Chimera 2 or more."""
 
     @property
     def num_ranks(self) -> int:
@@ -83,7 +91,12 @@ class Way:
             num_micro_batches=num_micro_batches or self.num_micro_batches,
             stages_per_worker=self.num_stages // self.num_workers,
             scheme=self.scheme or "auto",
+            num_pipes=max(2, self.num_pipes),
         )
+
+    def exists(self, num_micro_batches: int) -> bool:
+        """Whether it can be built for so many."""
+        return exists(self.schedule, self.num_workers, num_micro_batches, self.scheme, max(2, self.num_pipes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,11 +180,17 @@ def predict(way: Way, profile: ModelProfile, links: Links, choices: Choices) -> 
     simulated = _num_simulated(way, period)
     schedule = way.build(simulated)
     simulation = _simulate(schedule, way, costs, links)
-    step_s = simulation.step
+    step_s, held_bytes = simulation.step, list(simulation.peak_activations)
     if simulated < number:
         shorter = _simulate(way.build(simulated - period), way, costs, links)
-        step_s += (number - simulated) // period * (simulation.makespan - shorter.makespan)
-    peak_bytes = _peak_bytes(schedule, simulation, costs, _split_bytes(way, costs))
+        periods = (number - simulated) // period
+        step_s += periods * (simulation.makespan - shorter.makespan)
+        before_bytes = zip(held_bytes, shorter.peak_activations, strict=True)
+        held_bytes = [held + periods * (held - before) for held, before in before_bytes]
+    if choices.message_driven:
+        most = min(choices.in_flight or way.num_stages, number)
+        held_bytes = [*(most * held for held in costs.held_bytes[:-1]), held_bytes[-1]]
+    peak_bytes = _peak_bytes(schedule, held_bytes, costs, _split_bytes(way, costs))
     return Layout(
         **{field.name: getattr(way, field.name) for field in fields(Way)},
         cuts=cuts,
@@ -186,9 +205,7 @@ def _num_simulated(way: Way, period: int) -> int:
     """As many micro-batches as there are, or fewer by some periods."""
     number, most = way.num_micro_batches, _PERIODS_SIMULATED * period
     fewer = most + (number - most) % period
-    if fewer < number and all(
-        exists(way.schedule, way.num_workers, n, way.scheme) for n in (fewer, fewer - period)
-    ):
+    if fewer < number and all(way.exists(n) for n in (fewer, fewer - period)):
         return fewer
     return number
 
@@ -228,14 +245,14 @@ def _split_bytes(way: Way, costs: StageCosts) -> tuple[int, ...]:
 
 
 def _peak_bytes(
-    schedule: Schedule, simulation: Simulation, costs: StageCosts, split_bytes: tuple[int, ...]
+    schedule: Schedule, held_bytes: list[float], costs: StageCosts, split_bytes: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Of each worker: the state of all stages that it holds, and what it keeps and works on of micro-batches.
 
-    `split_bytes` are kept, and need not be counted as worked on.
+    `held_bytes` are of each worker. What `split_bytes` says of a stage is in them, and not counted as worked on.
     """
     peaks = []
-    for worker, activations in enumerate(simulation.peak_activations):
+    for worker, activations in enumerate(held_bytes):
         stages = [stage for _, stage in schedule.stages_of(worker)]
         working = max(costs.working_bytes[stage] - split_bytes[stage] for stage in stages)
         peaks.append(int(activations) + working + sum(costs.state_bytes[stage] for stage in stages))
@@ -276,25 +293,26 @@ def lower_bound_s(way: Way, profile: ModelProfile, links: Links) -> float:
         end_s = 0.0 if split else min(after_s[stage] for stage in held)
         least_s = max(least_s, start_s + _least_work_s(way, [pass_s[stage] for stage in held]) + end_s)
     if not split:
-        copies = 2 if way.schedule == "chimera" else 1
-        least_s += links.all_reduce_s(way.num_replicas * copies, costs.parameter_bytes[0])
+        least_s += links.all_reduce_s(way.num_replicas * way.num_pipes, costs.parameter_bytes[0])
     return (1 - _EQUAL) * least_s
 
 
 def _stages_of(way: Way, worker: int) -> list[int]:
     """Those on a worker, as the schedules place them."""
-    if way.schedule in ("chimera", "zero-bubble-v"):
+    if way.schedule == "chimera":
+        return [pipe.index(worker) for pipe in placement(way.num_workers, way.num_pipes)]
+    if way.schedule == "zero-bubble-v":
         return [worker, way.num_stages - 1 - worker]
     return list(range(worker, way.num_stages, way.num_workers))
 
 
 def _least_work_s(way: Way, pass_s: list[float]) -> float:
-    """Of one worker. Chimera's two pipes have a half of the micro-batches each, and one more or less at most."""
+    """Of one worker. Chimera's pipes have as many of the micro-batches each, and one more or less at most."""
     number = way.num_micro_batches
     if way.schedule != "chimera":
         return number * sum(pass_s)
-    in_each = max(0, number // 2 - 1)
-    return in_each * sum(pass_s) + (number - 2 * in_each) * min(pass_s)
+    in_each = max(0, number // way.num_pipes - 1)
+    return in_each * sum(pass_s) + (number - way.num_pipes * in_each) * min(pass_s)
 
 
 def _ways(num_ranks: int, profile: ModelProfile, choices: Choices) -> Iterator[Way]:
@@ -321,7 +339,10 @@ def _ways_of(num_replicas: int, num_workers: int, profile: ModelProfile, choices
         for scheme in _SCHEMES if schedule == "chimera" else (None,):
             if num_stages > len(profile.layers):
                 continue
-            way = Way(num_replicas, num_workers, num_stages, schedule, scheme, 0, 0)
+            num_pipes = 1
+            if schedule == "chimera":
+                num_pipes = 2 if num_workers % choices.num_pipes else choices.num_pipes
+            way = Way(num_replicas, num_workers, num_stages, schedule, scheme, 0, 0, num_pipes=num_pipes)
             sizes = profile.micro_batches if choices.micro_batch is None else (choices.micro_batch,)
             found = {sized: None for size in sizes if (sized := _sized(way, size, choices, profile))}
             for recompute in (False, True) if choices.recompute is None else (choices.recompute,):
@@ -346,6 +367,6 @@ def _sized(way: Way, micro_batch: int, choices: Choices, profile: ModelProfile) 
     most = max(1, smallest_share // profile.smallest)
     wanted = -(-largest_share // micro_batch) * (2 if way.scheme == "backward-halving" else 1)
     for number in range(min(wanted, most), most + 1)[: 2 * way.num_workers + 1]:
-        if exists(way.schedule, way.num_workers, number, way.scheme):
+        if way.exists(number):
             return replace(way, num_micro_batches=number, micro_batch=-(-largest_share // number))
     return None

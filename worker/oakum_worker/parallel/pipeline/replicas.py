@@ -167,24 +167,17 @@ class ReplicaEngine:
             ranks = arrangement.ranks_of(seat.replica)
             self._engine = self._engine_of(arrangement, ranks, seat.worker, gradients)
         self._gradients = gradients
-        if rank == 0:
-            self.predicted_curve = self._arranger.predicted_curve()
 
     def _engine_of(
         self, arrangement: Arrangement, ranks: list[int], worker: int, gradients: StageGradients
     ) -> Engine:
         schedule = arrangement.schedule
         links = Links(self._subgroups, ranks, worker, pairs_of(schedule), self._state.device)
-        make = MessageDrivenEngine if arrangement.message_driven else ScheduledEngine
-        return make(
-            schedule,
-            worker,
-            self._chain,
-            arrangement.cuts,
-            links,
-            gradients.sync,
-            recompute=arrangement.recompute,
-        )
+        arguments = schedule, worker, self._chain, arrangement.cuts, links, gradients.sync
+        if arrangement.message_driven:
+            limit = arrangement.in_flight
+            return MessageDrivenEngine(*arguments, recompute=arrangement.recompute, limit=limit)
+        return ScheduledEngine(*arguments, recompute=arrangement.recompute)
 
 
 def _alone() -> Subgroups:

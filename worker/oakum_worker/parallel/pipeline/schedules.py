@@ -70,8 +70,10 @@ def build(
     return with_communication(name, num_micro_batches, [_placement(name, num_workers, per_worker)], order)
 
 
-def exists(name: str, num_workers: int, num_micro_batches: int, scheme: Scheme | None = None) -> bool:
-    """Whether `build` has that schedule, with 2 pipes in Chimera; found out without building it."""
+def exists(
+    name: str, num_workers: int, num_micro_batches: int, scheme: Scheme | None = None, num_pipes: int = 2
+) -> bool:
+    """Whether `build` has that schedule; found out without building it."""
     if num_workers < 1 or num_micro_batches < 1:
         return False
     if name in ("interleaved", "zero-bubble"):
@@ -79,9 +81,10 @@ def exists(name: str, num_workers: int, num_micro_batches: int, scheme: Scheme |
     if name == "chimera":
         halving = scheme == "backward-halving"
         return (
-            num_workers % 2 == 0
-            and num_micro_batches >= 2 + 2 * halving
+            num_workers % num_pipes == 0
+            and num_micro_batches >= num_pipes + 2 * halving
             and not (halving and num_micro_batches % 2)
+            and (num_pipes == 2 or scheme in (None, "auto", "concatenation"))
         )
     return name in NAMES
 
