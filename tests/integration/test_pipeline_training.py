@@ -6,12 +6,13 @@ import shutil
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from torch.distributed.checkpoint import FileSystemReader
 
+from oakum_worker.spec_options import PipelineSchedule
 from oakum_worker.task import Task
 from oakum_worker.trainer import TrainingLoop
 from pipeline_tasks import build_deep_task, build_evaluated_task, build_transformer_task
@@ -57,9 +58,14 @@ SCHEDULES = [
     ("1f1b", 8),
     ("interleaved", 4),
     ("zero-bubble", 4),
+    ("zero-bubble-v", 4),
     ("chimera", 8),
     ("message-driven", 8),
 ]
+
+
+def test_no_schedule_of_the_spec_is_left_out() -> None:
+    assert {name for name, _ in SCHEDULES} == set(get_args(PipelineSchedule)) - {"auto"}
 
 
 @pytest.mark.parametrize(("schedule", "stages"), SCHEDULES)
