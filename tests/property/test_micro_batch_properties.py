@@ -71,10 +71,16 @@ def test_nothing_far_beyond_what_fits_is_ever_probed(count: int, last: int) -> N
     assert max(probed) <= 2 * max(last, 0) + 2
 
 
-@given(st.integers(1, 400), st.integers(0, 500), st.integers(1, 20), st.integers(0, 20))
-def test_the_largest_batch_equals_exhaustive_search(most: int, limit: int, for_batch: int, for_micro: int) -> None:
+@given(st.integers(1, 400), st.integers(0, 500), st.integers(1, 20), st.integers(0, 20), st.integers(1, 3))
+def test_the_largest_batch_equals_exhaustive_search(
+    most: int, limit: int, for_batch: int, for_micro: int, smallest: int
+) -> None:
     def fits(batch: int, micro_batch: int) -> bool:
         return for_batch * batch + for_micro * micro_batch <= limit
 
-    trainable = [b for b in range(1, most + 1) if any(fits(b, m) for m in range(1, b + 1) if b % m == 0)]
-    assert largest_batch(most, fits) == (max(trainable) if trainable else None)
+    trainable = [
+        batch
+        for batch in range(smallest, most + 1, smallest)
+        if any(fits(batch, micro) for micro in range(smallest, batch + 1) if batch % micro == 0)
+    ]
+    assert largest_batch(most, fits, smallest=smallest) == max(trainable, default=None)

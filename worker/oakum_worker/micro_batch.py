@@ -98,11 +98,12 @@ def search(
     return Choice(best, tuple(candidates))
 
 
-def largest_batch(most: int, fits: Callable[[int, int], bool]) -> int | None:
-    """The largest batch up to `most` of which some micro-batch fits: `fits(batch, micro_batch)`. None: none does.
+def largest_batch(most: int, fits: Callable[[int, int], bool], *, smallest: int = 1) -> int | None:
+    """The largest batch up to `most` that can be trained: some micro-batch of it fits, `fits(batch, micro_batch)`.
 
+    Micro-batches have `smallest` samples or more; batches are multiples of that. None where none can be trained.
     More memory has to be needed by a larger batch with the same micro-batch, and by a larger micro-batch of the
     same batch.
     """
-    # Of a batch that can be trained at all, micro-batches of one sample fit.
-    return largest_that_fits(range(1, most + 1), lambda batch: fits(batch, 1))
+    # Of a batch that can be trained at all, the smallest micro-batches fit.
+    return largest_that_fits(range(smallest, most + 1, smallest), lambda batch: fits(batch, smallest))

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from oakum_worker.micro_batch import Candidate, largest_that_fits, search
+from oakum_worker.micro_batch import Candidate, largest_batch, largest_that_fits, search
 from oakum_worker.micro_batch_probe import Probe
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task, load_task
 
-_FORMAT = 1
+_FORMAT = 2
 """Of remembered results: those of another one are measured again."""
-_MOST_AT_ONCE = 1 << 16
+_MOST_SAMPLES = 1 << 16
 
 Progress = Callable[[str], None]
 """Told what is measured next."""
@@ -43,6 +43,12 @@ class MicroBatchProfile:
     """By micro-batch, what a rank takes at most; of those whose memory was measured."""
     largest_at_once: int | None
     """The most samples that fit at once, up to 65,536; None where it was not asked for."""
+    largest_batch: int | None
+    """The largest batch that can be trained in micro-batches, up to 65,536; None where it was not asked for.
+
+    Stages hold several micro-batches of a batch at once, but no more than there are stages: where so many fit,
+    and without a pipeline always, there is no largest one.
+    """
     num_probes: int
     """How often memory was measured."""
     remembered: bool = False
@@ -62,9 +68,9 @@ def profile_micro_batch(
     """Find the fastest micro-batch of a replica's share of `batch` samples.
 
     `limit_bytes` is what one rank may use, by default what the device has. `batch` is by default the largest share
-    that a rank ever has. To `find_largest` measures, too, how many samples would fit at once. Results are
-    remembered in the file `cache`, by model, device and all that was asked for. Raises `TaskError` where the task
-    fails, or nothing fits.
+    that a rank ever has. To `find_largest` measures, too, how many samples would fit at once, and how large a
+    batch could be. Results are remembered in the file `cache`, by model, device and all that was asked for. Raises
+    `TaskError` where the task fails, or nothing fits.
     """
     torch.set_num_threads(spec.threads_per_rank)
     progress("build the task")
@@ -99,8 +105,8 @@ def _measure(
             peaks[size] = found
         return found is not None and found <= limit
 
-    def fits_alone(size: int) -> bool:
-        found = peak(size, 1)
+    def fits_among(batch: int, size: int) -> bool:
+        found = peak(size, min(stages, -(-batch // size)))
         return found is not None and found <= limit
 
     def stage_s(size: int) -> float:
@@ -109,7 +115,7 @@ def _measure(
 
     overhead_s = probe.overhead_s() / stages
     choice = search(share, fits, stage_s, stages=stages, overhead_s=overhead_s, smallest=probe.smallest)
-    at_once = range(choice.candidates[-1].micro_batch, _MOST_AT_ONCE + 1)
+    at_once = range(choice.candidates[-1].micro_batch, _MOST_SAMPLES + 1)
     return MicroBatchProfile(
         batch=share,
         stages=stages,
@@ -118,7 +124,10 @@ def _measure(
         best=choice.best,
         candidates=choice.candidates,
         peak_bytes=dict(sorted(peaks.items())),
-        largest_at_once=largest_that_fits(at_once, fits_alone) if find_largest else None,
+        largest_at_once=largest_that_fits(at_once, lambda n: fits_among(n, n)) if find_largest else None,
+        largest_batch=(
+            largest_batch(_MOST_SAMPLES, fits_among, smallest=probe.smallest) if find_largest else None
+        ),
         num_probes=probe.num_probes,
     )
 

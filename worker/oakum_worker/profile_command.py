@@ -115,6 +115,8 @@ def as_text(found: MicroBatchProfile) -> str:
         lines[-1] += f" for each of {found.stages} equal stages"
     if found.largest_at_once is not None:
         lines.append(f"{found.largest_at_once:,} samples fit at once")
+    if found.largest_batch is not None:
+        lines.append(f"batches of up to {found.largest_batch:,} samples can be trained in micro-batches")
     if found.remembered:
         lines.append("measured before; --fresh measures again")
     return "\n".join(lines)

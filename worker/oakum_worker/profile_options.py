@@ -30,7 +30,9 @@ BatchOption = Annotated[
     int | None,
     typer.Option(min=1, help="Samples of a replica in a step.", show_default="global_batch over the fewest ranks"),
 ]
-LargestOption = Annotated[bool, typer.Option("--largest", help="Find, too, how many samples fit at once.")]
+LargestOption = Annotated[
+    bool, typer.Option("--largest", help="Find, too, how many samples fit at once, and how large a batch can be.")
+]
 FreshOption = Annotated[bool, typer.Option("--fresh", help="Measure, also what was measured before.")]
 NodesOption = Annotated[
     int | None, typer.Option(min=1, help="The most nodes to look at.", show_default="max_nodes of the spec")

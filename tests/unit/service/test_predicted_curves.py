@@ -62,7 +62,6 @@ def test_what_ranks_predict_is_what_the_planner_plans_with(
     predicted = dict(loops[0].predicted_curve)
     assert predicted[1] == pytest.approx(1 / (4 * SAMPLE_S), rel=0.25)
     assert predicted[2] > 1.5 * predicted[1]
-    assert not loops[1].predicted_curve
 
     trainer = ScriptedTrainer(sessions, monkeypatch, max_nodes=4, parallel=PARALLEL)
     trainer.launch("a", "b")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
+from oakum_worker import micro_batch_profile
 from oakum_worker.__main__ import app
 from oakum_worker.errors import SpecError, TaskError
 from oakum_worker.live_memory import LiveMemory, MemoryLimitError
@@ -178,8 +180,10 @@ def test_the_command_measures_what_fits_and_remembers_it(spec_file: Path) -> Non
     assert computed(run(spec_file, "--json", "--fresh")[1])
 
 
-@pytest.mark.parametrize("change", ["limit", "stages", "batch", "width", "code", "precision"])
-def test_what_depends_on_something_else_is_measured_again(spec_file: Path, change: str) -> None:
+@pytest.mark.parametrize("change", ["limit", "stages", "batch", "width", "code", "precision", "device", "torch"])
+def test_what_depends_on_something_else_is_measured_again(
+    spec_file: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
     run(spec_file)
     document = json.loads(spec_file.read_text())
     options: list[Any] = []
@@ -192,6 +196,10 @@ def test_what_depends_on_something_else_is_measured_again(spec_file: Path, chang
             options = ["--batch", 6]
         case "width":
             document["arguments"] = {"width": 32}
+        case "device":
+            monkeypatch.setattr(micro_batch_profile, "device_name", lambda device: "another")
+        case "torch":
+            monkeypatch.setattr(torch, "__version__", "1.0")
         case "precision":
             document["precision"] = "bfloat16"
         case "code":
@@ -202,18 +210,52 @@ def test_what_depends_on_something_else_is_measured_again(spec_file: Path, chang
     assert computed(run(spec_file, *options)[1])
 
 
-def test_a_limit_keeps_large_micro_batches_out(spec_file: Path) -> None:
-    # Weights, gradients and moments of 2 * (64 * 64 + 64) numbers, what Adam takes for its step, and 8 KiB.
-    code, output, _ = run(spec_file, "--json", "--largest", "--memory", "220KiB")
+def test_a_limit_keeps_large_micro_batches_out(spec_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = Probe(load_task(read_spec(spec_file)), build_spec(), 1 << 30)
+    takes = {size: sum(free.footprint(size) or ()) for size in (12, 48, 49)}
+    assert takes[12] < takes[48] < takes[49]
+    timed: list[int] = []
+    monkeypatch.setattr(Probe, "seconds", lambda self, size: timed.append(size) or 0.01)
+    code, output, _ = run(spec_file, "--json", "--largest", "--memory", takes[48], "--batch", 96)
     document = json.loads(output[output.index("{") :])
-    fitting = [one["micro_batch"] for one in document["candidates"]]
     assert code == 0
-    assert fitting
-    assert all(document["peak_bytes"][str(size)] <= 220 * 1024 for size in fitting[-1:])
-    assert document["largest_at_once"] >= fitting[-1]
+    assert timed == [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48]
+    assert [one["micro_batch"] for one in document["candidates"]] == timed
+    assert document["peak_bytes"]["48"] == takes[48]
+    assert document["largest_at_once"] == 48
+    assert document["largest_batch"] == 1 << 16  # one micro-batch after the other
     code, _, problem = run(spec_file, "--memory", "100KiB")
     assert code == 2
     assert "not even a micro-batch of 1 fits into the memory: allow for more" in problem
+
+
+def test_the_largest_batch_of_stages_is_what_they_hold_at_once(spec_file: Path) -> None:
+    footprint = Probe(load_task(read_spec(spec_file)), build_spec(), 1 << 30).footprint(1)
+    assert footprint is not None
+    limit = footprint.at_stage(8, 3)
+    options = "--json", "--largest", "--pipeline-stages", 8, "--memory", limit, "--batch"
+    _, output, _ = run(spec_file, *options, 3)
+    assert json.loads(output[output.index("{") :])["largest_batch"] == 3
+    assert "not even a micro-batch of 1 fits" in run(spec_file, *options, 4)[2]
+
+
+def test_the_best_micro_batch_is_faster_than_the_whole_share_at_once(spec_file: Path) -> None:
+    """Of a layer that takes longer for each sample from 5 at once on, as where caches overflow."""
+    module = spec_file.parent / "overflowing_blocks.py"
+    slow = "import time; time.sleep(0.002 * (1 + max(0, len(x) - 4)))"
+    module.write_text(TASK_MODULE.replace('print("computed", len(x), flush=True)', slow))
+    spec = read_spec(spec_file).model_copy(update={"entrypoint": "overflowing_blocks:task"})
+    found = profile_micro_batch(spec)
+    task = load_task(spec)
+
+    def step_s(size: int) -> float:
+        begin_s = time.perf_counter()
+        for start in range(0, found.batch, size):
+            task.loss(task.model, task.read(range(start, start + size))).backward()
+        return time.perf_counter() - begin_s
+
+    assert found.best.micro_batch == 4
+    assert step_s(4) < 0.5 * step_s(found.batch)
 
 
 def test_a_stage_holds_as_many_micro_batches_as_there_are_stages(spec_file: Path) -> None:
@@ -292,6 +334,7 @@ def test_the_table_shows_what_was_measured_and_what_was_too_large() -> None:
         candidates=(Candidate(2, 4, 1.0, 8.0), fast),
         peak_bytes={4: 2 << 20, 8: 4 << 20},
         largest_at_once=5,
+        largest_batch=3000,
         num_probes=2,
     )
     assert as_text(found).splitlines() == [
@@ -304,6 +347,7 @@ def test_the_table_shows_what_was_measured_and_what_was_too_large() -> None:
         "",
         "on cpu, within 3 MiB for each of 2 equal stages",
         "5 samples fit at once",
+        "batches of up to 3,000 samples can be trained in micro-batches",
     ]
     assert as_text(dataclasses.replace(found, remembered=True)).endswith("--fresh measures again")
 
