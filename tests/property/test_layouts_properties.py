@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.layouts import (
     Choices,
     Way,
@@ -48,13 +48,25 @@ def layers(draw: st.DrawFn) -> LayerCost:
     )
 
 
-profiles = st.builds(
-    ModelProfile,
-    micro_batches=st.just(SIZES),
-    layers=st.lists(layers(), min_size=1, max_size=6).map(tuple),
-    input_bytes=st.integers(0, 5),
-    smallest=st.sampled_from([1, 1, 2]),
-)
+@st.composite
+def profiles(draw: st.DrawFn) -> ModelProfile:
+    """A chain whose layers may share weights, which those that do all count."""
+    chain = draw(st.lists(layers(), min_size=1, max_size=6))
+    tied = ()
+    if len(chain) > 1:
+        users = draw(st.sets(st.integers(0, len(chain) - 1), min_size=2, max_size=3))
+        shared = Tied(tuple(sorted(users)), draw(st.integers(0, 30)), draw(st.integers(0, 60)))
+        tied = (shared,)
+        for user in users:
+            layer = chain[user]
+            chain[user] = replace(
+                layer,
+                parameter_bytes=layer.parameter_bytes + shared.parameter_bytes,
+                optimizer_bytes=layer.optimizer_bytes + shared.optimizer_bytes,
+            )
+    return ModelProfile(SIZES, tuple(chain), draw(st.integers(0, 5)), draw(st.sampled_from([1, 1, 2])), tied)
+
+
 links = st.builds(
     Links, latency_s=st.sampled_from([0.0, 0.5]), bandwidth_bytes_per_s=st.sampled_from([math.inf, 50.0, 5.0])
 )
@@ -143,6 +155,9 @@ class BruteForce:
         cuts = partition([f + b for f, b in zip(forward, backward, strict=True)], schedule.num_stages)
         split = [self.split_s(cut, size, recompute) for cut in cuts]
         stages = [[self.profile.layers[layer] for layer in cut] for cut in cuts]
+        weights = self.weights()
+        weights_of = [{one for one, (*_, users) in weights.items() if users & {*cut}} for cut in cuts]
+        tied = {one for one in weights if sum(one in mine for mine in weights_of) > 1}
         outputs = [size * stage[-1].output_bytes for stage in stages]
         activations = [size * sum(layer.activation_bytes for layer in stage) for stage in stages]
         kept = [size * self.profile.input_bytes, *outputs[:-1]] if recompute else activations
@@ -155,18 +170,25 @@ class BruteForce:
             weights=[weights for _, weights in split],
             latency=self.links.latency_s,
             transfer=[output / self.links.bandwidth_bytes_per_s for output in outputs],
-            sync=[self.sum_s(num_replicas * schedule.num_pipes, stage) for stage in stages],
+            sync=[
+                self.sum_s(num_replicas * schedule.num_pipes, sum(weights[own][0] for own in mine - tied))
+                for mine in weights_of
+            ],
             activation=kept,
             split_activation=[0, *activations[1:]] if recompute else 0,
         )
-        state = [sum(2 * layer.parameter_bytes + layer.optimizer_bytes for layer in stage) for stage in stages]
+        state = [sum(2 * weights[one][0] + weights[one][1] for one in mine) for mine in weights_of]
         peaks = []
         for worker, held in enumerate(simulation.peak_activations):
             mine = [stage for _, stage in schedule.stages_of(worker)]
             # What a split backward pass works on is among what is held, but on the first stage.
             working = max(activations[s] * (s == 0 or "zero" not in name) for s in mine) if recompute else 0
             peaks.append(held + working + sum(state[stage] for stage in mine))
-        return simulation.step, max(peaks)
+        tied_s = 0.0
+        for one in tied:
+            holders = {w for s, mine in enumerate(weights_of) if one in mine for w in schedule.holders_of(s)}
+            tied_s += self.sum_s(num_replicas * len(holders), weights[one][0])
+        return simulation.step + tied_s, max(peaks)
 
     def split_s(self, cut: range, size: int, recompute: bool) -> tuple[float, float]:
         """Going back from the stage's end: inputs' gradients all the way, weights' until nobody wants more."""
@@ -183,10 +205,19 @@ class BruteForce:
                 weights += for_weights * whole
         return (inputs, weights) if cut.start else (0.0, weights + again)
 
-    def sum_s(self, num_ranks: int, stage: list[LayerCost]) -> float:
+    def weights(self) -> dict[int, tuple[int, int, set[int]]]:
+        """Bytes, bytes of the optimizer, and the layers that use them."""
+        found = [(tied.parameter_bytes, tied.optimizer_bytes, {*tied.layers}) for tied in self.profile.tied]
+        for number, layer in enumerate(self.profile.layers):
+            shared = [one for one in found if number in one[2] and len(one[2]) > 1]
+            own = layer.parameter_bytes - sum(one[0] for one in shared)
+            found.append((own, layer.optimizer_bytes - sum(one[1] for one in shared), {number}))
+        return dict(enumerate(found))
+
+    def sum_s(self, num_ranks: int, num_bytes: int) -> float:
         if num_ranks == 1:
             return 0.0
-        size = sum(layer.parameter_bytes for layer in stage) / self.links.bandwidth_bytes_per_s
+        size = num_bytes / self.links.bandwidth_bytes_per_s
         return 2 * math.log2(num_ranks) * self.links.latency_s + 2 * (num_ranks - 1) * size / num_ranks
 
     @staticmethod
@@ -203,7 +234,7 @@ class BruteForce:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    profiles,
+    profiles(),
     links,
     st.integers(1, 5),
     st.builds(
@@ -237,7 +268,7 @@ def test_the_chooser_finds_what_trying_every_layout_finds(
 
 @settings(max_examples=80, deadline=None)
 @given(
-    profiles,
+    profiles(),
     links,
     st.sampled_from(["1f1b", "gpipe", "interleaved", "zero-bubble", "zero-bubble-v", "four pipes", *SCHEMES]),
     st.sampled_from([2, 3, 4]),
@@ -267,7 +298,7 @@ def test_no_layout_is_faster_than_the_bound_that_rules_others_out(
 
 
 @settings(max_examples=25, deadline=None)
-@given(profiles, links, st.integers(4, 40))
+@given(profiles(), links, st.integers(4, 40))
 def test_more_ranks_are_never_slower_and_the_curve_rises(profile: ModelProfile, links: Links, batch: int) -> None:
     layouts = best_layouts(5, profile, links, Choices(batch))
     steps = [layout.predicted_step_s for layout in layouts]

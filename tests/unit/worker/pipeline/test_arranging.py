@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.parallel.pipeline.arranging import Arranger
-from oakum_worker.parallel.pipeline.costs import Links
+from oakum_worker.parallel.pipeline.costs import Links, Tied
 from oakum_worker.parallel.pipeline.layouts import Choices, choose
 from oakum_worker.parallel.pipeline.measuring import measure_chain, measure_links, sizes_up_to
 from oakum_worker.task import Task
@@ -59,6 +60,18 @@ def test_a_layer_is_measured_with_all_that_it_keeps_and_hands_on() -> None:
     assert (first.parameter_bytes, first.optimizer_bytes, first.output_bytes) == (48 * 8, 2 * 48 * 8, 8 * 8)
     assert first.activation_bytes == 5 * 8  # the layer's input, for the gradient of its weight
     assert all(seconds > 0 for layer in profile.layers for seconds in (*layer.forward_s, *layer.backward_s))
+
+
+def test_weights_that_layers_share_are_found() -> None:
+    task = build_task(5)
+    assert task.chain is not None
+    task.chain.layers[3].weight = task.chain.layers[2].weight  # type: ignore[assignment]
+    profile = measure_chain(task, task.chain, [1])
+    assert profile.tied == (Tied((2, 3), 64 * 8, 2 * 64 * 8),)
+    known, newcomer = arranger(), arranger()
+    known._profile = profile
+    newcomer.agree([json.loads(json.dumps(known.measurements))])
+    assert newcomer._profile == profile
 
 
 def test_measuring_leaves_nothing_behind() -> None:
@@ -165,13 +178,12 @@ def test_layers_that_work_in_place_are_measured() -> None:
     assert len(measure_chain(task, chain, [2]).layers) == 6
 
 
-def test_two_ranks_measure_their_link_and_the_others_wait_for_nothing() -> None:
-    found = in_ranks(3, measure_links)
-    assert found[2] is None
-    for links in found[:2]:
-        assert links is not None
-        assert links.latency_s > 0
-        assert links.bandwidth_bytes_per_s > 0
+@pytest.mark.parametrize(("per_node", "other"), [(1, 1), (2, 2), (3, 1)])
+def test_ranks_of_two_nodes_measure_their_link_and_the_others_wait_for_nothing(per_node: int, other: int) -> None:
+    found = in_ranks(3, lambda group, rank: measure_links(group, rank, per_node))
+    assert [rank for rank, links in enumerate(found) if links is not None] == [0, other]
+    for links in found:
+        assert links is None or (links.latency_s > 0 and links.bandwidth_bytes_per_s > 0)
 
 
 def test_what_the_lowest_rank_knows_is_what_all_go_by() -> None:

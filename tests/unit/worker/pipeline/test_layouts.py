@@ -7,7 +7,7 @@ import pytest
 
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline import layouts
-from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, seconds, stage_costs
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, Tied, seconds, stage_costs
 from oakum_worker.parallel.pipeline.layouts import Choices, Way, best_layouts, choose, curve, predict
 from oakum_worker.parallel.pipeline.schedules import NAMES, build, exists
 from oakum_worker.parallel.pipeline.validation import validate
@@ -148,6 +148,28 @@ def test_stages_cost_what_their_layers_do() -> None:
     assert costs.transfer_s == (1.0, 1.0)
     assert (costs.state_bytes, costs.parameter_bytes) == ((400, 1200), (100, 300))
     assert (costs.held_bytes, costs.working_bytes) == ((10, 10), (100, 300))
+
+
+def test_weights_that_layers_share_are_there_once_in_each_stage() -> None:
+    """60 of the 100 bytes of layers 0, 1 and 3, and 120 of the optimizer's 200."""
+    tied = ModelProfile((1, 2), (LAYER,) * 4, tied=(Tied((0, 1, 3), 60, 120),))
+    costs = stage_costs(tied, (range(0, 2), range(2, 4)), 1, Links())
+    assert costs.state_bytes == (800 - 2 * 60 - 120, 800)
+    assert costs.parameter_bytes == (200 - 2 * 60, 200 - 60)
+    assert costs.tied_bytes == (((0, 1), 60),)
+    whole = stage_costs(tied, (range(0, 4),), 1, Links())
+    assert (whole.state_bytes, whole.parameter_bytes, whole.tied_bytes) == ((1600 - 2 * 240,), (400 - 120,), ())
+
+
+def test_the_sum_of_weights_that_two_stages_share_comes_last() -> None:
+    links, choices = Links(0.0, 10.0), Choices(8)
+    layer = LayerCost((1.0,), (2.0,), parameter_bytes=50)
+    for num_replicas, number_of_holders in ((1, 2), (2, 4)):
+        way = Way(num_replicas, 2, 2, "1f1b", None, 4, 1)
+        apart = ModelProfile((1,), (replace(layer, parameter_bytes=20),) * 2)
+        tied = ModelProfile((1,), (layer,) * 2, tied=(Tied((0, 1), 30),))
+        less_s, more_s = (predict(way, p, links, choices).predicted_step_s for p in (apart, tied))
+        assert more_s - less_s == pytest.approx(links.all_reduce_s(number_of_holders, 30))
 
 
 def test_a_split_backward_pass_goes_through_a_stage_twice() -> None:

@@ -11,14 +11,15 @@ import warnings
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import ScheduleError, TaskError, TrainingWarning
 from oakum_worker.micro_batch_profile import device_memory_bytes
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
-from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.layouts import Choices, Layout, best_layouts, choose, curve
-from oakum_worker.parallel.pipeline.measuring import measure_chain, sizes_up_to
+from oakum_worker.parallel.pipeline.measuring import measure_chain, measure_links, sizes_up_to
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
 
@@ -100,6 +101,10 @@ class Arranger:
         sizes = sizes_up_to(self._spec.global_batch) if size is None else [size]
         self._profile = measure_chain(self._task, self._chain, sizes, self._precision)
         self._arranged.clear()
+
+    def measure_links(self, group: dist.ProcessGroup, rank: int) -> None:
+        """Time messages over the group of all ranks, each of which is due here. Raises `GroupError`."""
+        self._links = measure_links(group, rank, self._spec.ranks_per_node, self._device)
 
     def note_links(self, links: Links | None) -> None:
         """Take what was measured of them."""
@@ -195,7 +200,9 @@ def _profile(document: dict[str, Any]) -> ModelProfile:
     layers = tuple(
         LayerCost(**{name: _frozen(value) for name, value in one.items()}) for one in document["layers"]
     )
-    return ModelProfile(tuple(document["micro_batches"]), layers, document["input_bytes"], document["smallest"])
+    tied = tuple(Tied(**{**one, "layers": tuple(one["layers"])}) for one in document["tied"])
+    sizes = tuple(document["micro_batches"])
+    return ModelProfile(sizes, layers, document["input_bytes"], document["smallest"], tied)
 
 
 def _frozen(value: Any) -> Any:

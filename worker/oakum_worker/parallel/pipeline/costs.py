@@ -28,6 +28,15 @@ class LayerCost:
     products of the same size in a linear layer. None where backward cannot be split."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tied:
+    """Weights that several layers share. Each of these layers' costs counts them."""
+
+    layers: tuple[int, ...]
+    parameter_bytes: int
+    optimizer_bytes: int = 0
+
+
 @dataclass(frozen=True)
 class ModelProfile:
     """A chain of layers, measured with micro-batches of some sizes."""
@@ -39,6 +48,7 @@ class ModelProfile:
     """Of each sample."""
     smallest: int = 1
     """Samples that a micro-batch has at least."""
+    tied: tuple[Tied, ...] = ()
 
     @property
     def can_split(self) -> bool:
@@ -96,6 +106,9 @@ class StageCosts:
     state_bytes: tuple[int, ...]
     """Weights, gradients and optimizer state."""
     parameter_bytes: tuple[int, ...]
+    """Of weights that no other stage has."""
+    tied_bytes: tuple[tuple[tuple[int, ...], int], ...]
+    """(stages, bytes) of weights that several stages have, which sum their gradients."""
     held_bytes: tuple[int, ...]
     """Kept of one micro-batch from forward to backward: its activations, or with recomputation its input."""
     working_bytes: tuple[int, ...]
@@ -112,6 +125,7 @@ def stage_costs(
     activations = [micro_batch * sum(layer.activation_bytes for layer in stage) for stage in layers]
     outputs = [micro_batch * stage[-1].output_bytes for stage in layers]
     inputs = [micro_batch * profile.input_bytes, *outputs[:-1]]
+    state_bytes, parameter_bytes, tied_bytes = _weights(profile, cuts)
     return StageCosts(
         forward_s=tuple(forward),
         doubled_s=tuple(_stage_s(profile, cut, 2 * micro_batch, backward=False) for cut in cuts),
@@ -120,11 +134,31 @@ def stage_costs(
             _split_s(profile, cut, micro_batch, f * recompute) for cut, f in zip(cuts, forward, strict=True)
         ),
         transfer_s=tuple(links.transfer_s(size) for size in outputs),
-        state_bytes=tuple(sum(2 * layer.parameter_bytes + layer.optimizer_bytes for layer in s) for s in layers),
-        parameter_bytes=tuple(sum(layer.parameter_bytes for layer in stage) for stage in layers),
+        state_bytes=tuple(state_bytes),
+        parameter_bytes=tuple(parameter_bytes),
+        tied_bytes=tuple(tied_bytes),
         held_bytes=tuple(inputs if recompute else activations),
         working_bytes=tuple(activations if recompute else [0] * len(layers)),
     )
+
+
+def _weights(
+    profile: ModelProfile, cuts: Sequence[range]
+) -> tuple[list[int], list[int], list[tuple[tuple[int, ...], int]]]:
+    """`state_bytes`, `parameter_bytes` and `tied_bytes`: a stage has once what several of its layers share."""
+    layers = [[profile.layers[number] for number in cut] for cut in cuts]
+    state_bytes = [sum(2 * layer.parameter_bytes + layer.optimizer_bytes for layer in stage) for stage in layers]
+    own_bytes = [sum(layer.parameter_bytes for layer in stage) for stage in layers]
+    tied_bytes = []
+    for tied in profile.tied:
+        uses = [sum(layer in cut for layer in tied.layers) for cut in cuts]
+        users = tuple(stage for stage, times in enumerate(uses) if times)
+        for stage in users:
+            state_bytes[stage] -= (uses[stage] - 1) * (2 * tied.parameter_bytes + tied.optimizer_bytes)
+            own_bytes[stage] -= (uses[stage] - (len(users) == 1)) * tied.parameter_bytes
+        if len(users) > 1:
+            tied_bytes.append((users, tied.parameter_bytes))
+    return state_bytes, own_bytes, tied_bytes
 
 
 def layer_costs_s(profile: ModelProfile, micro_batch: int, *, recompute: bool = False) -> list[float]:

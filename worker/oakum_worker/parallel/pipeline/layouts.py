@@ -187,6 +187,7 @@ def predict(way: Way, profile: ModelProfile, links: Links, choices: Choices) -> 
         step_s += periods * (simulation.makespan - shorter.makespan)
         before_bytes = zip(held_bytes, shorter.peak_activations, strict=True)
         held_bytes = [held + periods * (held - before) for held, before in before_bytes]
+    step_s += _tied_s(schedule, way.num_replicas, costs, links)
     if choices.message_driven:
         most = min(choices.in_flight or way.num_stages, number)
         held_bytes = [*(most * held for held in costs.held_bytes[:-1]), held_bytes[-1]]
@@ -232,6 +233,15 @@ def _simulate(schedule: Schedule, way: Way, costs: StageCosts, links: Links) -> 
         activation=costs.held_bytes,
         split_activation=_split_bytes(way, costs),
     )
+
+
+def _tied_s(schedule: Schedule, num_replicas: int, costs: StageCosts, links: Links) -> float:
+    """How long weights that several stages have are summed, after all others: they wait for all of the stages."""
+    seconds = 0.0
+    for stages, size in costs.tied_bytes:
+        holders = {worker for stage in stages for worker in schedule.holders_of(stage)}
+        seconds += links.all_reduce_s(num_replicas * len(holders), size)
+    return seconds
 
 
 def _split_bytes(way: Way, costs: StageCosts) -> tuple[int, ...]:

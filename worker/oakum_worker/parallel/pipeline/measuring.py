@@ -16,7 +16,7 @@ from oakum_worker.boundary import BoundarySnapshot
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.parallel.offload import Offloaded
-from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
+from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, Tied
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
 
@@ -26,6 +26,7 @@ _LARGEST = 64
 _PASSES = 3
 _PINGS = 20
 _LARGE_BYTES = 4 << 20
+_CPU = torch.device("cpu")
 
 
 def measure_chain(
@@ -66,7 +67,7 @@ def measure_chain(
         ) from refused[size]
     layers = tuple(map(_merged, zip(*measured.values(), strict=True)))
     smallest = min(measured) if any(size < min(measured) for size in refused) else 1
-    return ModelProfile(tuple(measured), layers, input_bytes, smallest)
+    return ModelProfile(tuple(measured), layers, input_bytes, smallest, tuple(_tied(chain, task.optimizer)))
 
 
 def sizes_up_to(most: int) -> list[int]:
@@ -74,14 +75,22 @@ def sizes_up_to(most: int) -> list[int]:
     return [1 << power for power in range(_LARGEST.bit_length()) if 1 << power <= min(most, _LARGEST)]
 
 
-def measure_links(group: dist.ProcessGroup, rank: int) -> Links | None:
-    """What a message takes between ranks 0 and 1, found by both; None on the others. Raises `GroupError`."""
-    if rank > 1:
+def measure_links(
+    group: dist.ProcessGroup, rank: int, ranks_per_node: int = 1, device: torch.device = _CPU
+) -> Links | None:
+    """What a message from one device to another takes, found by two ranks; None on the others.
+
+    They are on different nodes if there are several, each of which has so many consecutive ranks. Raises
+    `GroupError`.
+    """
+    other = ranks_per_node if group.size() > ranks_per_node else 1
+    if rank not in (0, other):
         return None
+    peer = other - rank
     try:
         for _ in range(2):  # the first time connections wake up
-            latency_s = _round_trip_s(group, rank, torch.zeros(1), _PINGS) / 2
-        large_s = _round_trip_s(group, rank, torch.zeros(_LARGE_BYTES // 4), 2) / 2
+            latency_s = _round_trip_s(group, rank, peer, torch.zeros(1, device=device), _PINGS) / 2
+        large_s = _round_trip_s(group, rank, peer, torch.zeros(_LARGE_BYTES // 4, device=device), 2) / 2
     except RuntimeError as error:
         raise GroupError(f"a rank was lost while links were measured: {error}") from error
     return Links(latency_s, _LARGE_BYTES / max(large_s - latency_s, 1e-9))
@@ -128,6 +137,17 @@ def _split(passes: Sequence[_Pass], backward_s: float) -> tuple[float, float] | 
         return None
     inputs_s, weights_s = (min(times) for times in zip(*parts, strict=True))
     return (inputs_s / backward_s, weights_s / backward_s) if backward_s else (1.0, 1.0)
+
+
+def _tied(chain: Chain, optimizer: Optimizer) -> Iterator[Tied]:
+    users: dict[nn.Parameter, tuple[int, ...]] = {}
+    for number, layer in enumerate(chain.layers):
+        for parameter in layer.parameters():
+            if parameter.requires_grad:
+                users[parameter] = (*users.get(parameter, ()), number)
+    for layers in sorted({layers for layers in users.values() if len(layers) > 1}):
+        size = sum(parameter.nbytes for parameter, among in users.items() if among == layers)
+        yield Tied(layers, size, round(size * _moments(optimizer)))
 
 
 class _Pass(NamedTuple):
@@ -233,13 +253,13 @@ def _merged(costs: tuple[LayerCost, ...]) -> LayerCost:
     )
 
 
-def _round_trip_s(group: dist.ProcessGroup, rank: int, message: torch.Tensor, times: int) -> float:
-    peer, began_s = 1 - rank, time.perf_counter()
+def _round_trip_s(group: dist.ProcessGroup, rank: int, peer: int, message: torch.Tensor, times: int) -> float:
+    began_s = _now_s(message)
     for _ in range(times):
-        for sender in (0, 1):
+        for sender in sorted((rank, peer)):
             work = dist.isend if sender == rank else dist.irecv
             where = {"group_dst": peer} if sender == rank else {"group_src": peer}
             done = work(message, group=group, **where)
             assert done is not None
             done.wait()
-    return (time.perf_counter() - began_s) / times
+    return (_now_s(message) - began_s) / times

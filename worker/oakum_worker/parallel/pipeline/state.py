@@ -24,7 +24,6 @@ from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, by_part
 from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.parallel.pipeline.arrangement import holdings
 from oakum_worker.parallel.pipeline.arranging import Arranger
-from oakum_worker.parallel.pipeline.measuring import measure_links
 from oakum_worker.parallel.shards import LocalState, Tell, tensor_leaves
 from oakum_worker.skeleton import Document, assemble, dismantle
 from oakum_worker.task import Task
@@ -207,7 +206,7 @@ class StageState:
         if lacks_layers and rank == 0:  # Nobody has trained here yet: the model is the user's own, whole.
             arranger.measure_layers()
         if lacks_links and group is not None:
-            arranger.note_links(measure_links(group, rank))
+            arranger.measure_links(group, rank)
         if lacks_layers or lacks_links:
             arranger.agree(tell(arranger.measurements))
 
