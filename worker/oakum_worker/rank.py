@@ -9,6 +9,7 @@ agent ends the process, whatever the main thread does.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -248,6 +249,7 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
     commands = Commands(news, mailbox, group)
     threading.Thread(target=commands.run, daemon=True, name="commands").start()
     torch.set_num_threads(spec.threads_per_rank)
+    gc.freeze()  # torch's modules stay: collections in the middle of a switch need not look through them
     loop = None
     try:
         loop = TrainingLoop(load_task(spec), spec)
