@@ -17,7 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from oakum_worker.chain import Chain
-from oakum_worker.parallel.pipeline.gradients import StageGradients, holders_in
+from oakum_worker.parallel.pipeline.arrangement import Arrangement
+from oakum_worker.parallel.pipeline.gradients import StageGradients
 from oakum_worker.parallel.pipeline.links import Links, pairs_of
 from oakum_worker.parallel.pipeline.message_driven import MessageDrivenEngine
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
@@ -178,12 +179,6 @@ class Pipeline:
         return self.cuts or partition([1.0] * len(chain.layers), self.schedule.num_stages)
 
     @property
-    def rows(self) -> list[range]:
-        """The ranks of each replica."""
-        size = self.schedule.num_workers
-        return [range(size * replica, size * (replica + 1)) for replica in range(self.num_replicas)]
-
-    @property
     def world_size(self) -> int:
         return self.schedule.num_workers * self.num_replicas
 
@@ -211,9 +206,10 @@ class Rank:
         self.chain, self.trace = chain, []  # type: ignore[var-annotated]
         self.replica, self.worker = divmod(rank, schedule.num_workers)
         cuts = pipeline.cut(chain)
-        row = pipeline.rows[self.replica]
+        arrangement = Arrangement(pipeline.world_size, pipeline.num_replicas, schedule, cuts)
+        row = arrangement.ranks_of(self.replica)
         self.links = Links(subgroups, row, self.worker, pairs_of(schedule), pipeline.device_of(rank))
-        holders = holders_in(schedule.placement, pipeline.rows)
+        holders = [arrangement.holders_of(stage) for stage in range(schedule.num_stages)]
         self.gradients = StageGradients(chain, cuts, holders, rank, subgroups)
         arguments = self.worker, chain, cuts, self.links, self._sync
         options: Any = {"recompute": pipeline.recompute, "observe": self._observe}

@@ -201,6 +201,13 @@ def test_as_many_stages_as_asked_for_are_replicated_and_who_is_left_over_is_spar
     assert (found.num_replicas, found.schedule.num_workers, found.seat(4)) == (2, 2, None)
 
 
+def test_a_stage_is_held_in_all_replicas_and_pipes() -> None:
+    """In rising order, as groups of holders are formed in."""
+    found = arranger(stages=4, schedule="chimera", micro_batch=1)(9)
+    outer, inner = [0, 3, 4, 7], [1, 2, 5, 6]
+    assert [found.holders_of(stage) for stage in range(4)] == [outer, inner, inner, outer]
+
+
 def test_fewer_ranks_than_stages_hold_larger_ones() -> None:
     found = arranger(stages=4, schedule="1f1b")(3)
     assert (found.num_replicas, found.schedule.num_workers) == (1, 3)

@@ -13,7 +13,7 @@ from torch import nn
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.pipeline import gradients as gradients_module
-from oakum_worker.parallel.pipeline.gradients import StageGradients, holders_in
+from oakum_worker.parallel.pipeline.gradients import StageGradients
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import begin_all_reduce
 from pipeline_ranks import in_threads
@@ -242,9 +242,3 @@ def test_stages_without_weights_need_no_group() -> None:
         return gradients.parameters
 
     assert in_threads(2, run) == [[], []]
-
-
-def test_holders_are_those_of_all_replicas_and_pipes() -> None:
-    up_and_down = ((0, 1), (1, 0))
-    assert holders_in(up_and_down, [[0, 1], [2, 3]]) == [[0, 1, 2, 3], [0, 1, 2, 3]]
-    assert holders_in(((0, 1),), [[0, 1], [2, 3]]) == [[0, 2], [1, 3]]

@@ -10,7 +10,7 @@ over the ranks that hold any of them: a rank that holds two of its stages has bo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -49,7 +49,7 @@ class StageGradients:
         bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
         """Collective among the generation's ranks. `cuts[stage]` are the layers of a stage, `holders[stage]` the
-        ranks that have it, in rising order (`holders_in` finds them)."""
+        ranks that have it, in rising order (`Arrangement.holders_of`)."""
         caps = first_bucket_bytes, bucket_bytes
         self._sums: list[_Sum] = []
         # One order on all ranks, or two would wait for each other to form different groups.
@@ -157,18 +157,6 @@ class _Sum:
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-
-
-def holders_in(placement: Sequence[Sequence[int]], replicas: Iterable[Sequence[int]]) -> list[list[int]]:
-    """The ranks that hold each stage, in rising order.
-
-    `placement[pipe][stage]` is the worker that has it, `replicas[replica][worker]` the worker's rank.
-    """
-    rows = list(replicas)
-    return [
-        sorted({ranks[workers[stage]] for ranks in rows for workers in placement})
-        for stage in range(len(placement[0]))
-    ]
 
 
 def _by_stages(chain: Chain, cuts: Sequence[range]) -> dict[tuple[int, ...], list[nn.Parameter]]:
