@@ -120,7 +120,7 @@ class GradientReducer:
         """Reduce over `group` from now on; None is a generation of one rank.
 
         Does not communicate, save for forming a torus's rows and columns out of `subgroups`, which raises
-        `GroupError` when a rank is gone. Without these, and where ranks make no grid, the all-reduce is a plain one.
+        `GroupError` when a rank is gone. Without these, and where ranks make no grid, the all-reduce is plain.
         """
         for hook in self._hooks:
             hook.remove()

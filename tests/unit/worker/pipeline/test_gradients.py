@@ -172,22 +172,6 @@ def test_half_precision_gradients_of_many_micro_batches_are_summed_in_float32(nu
     assert made == [{0: [264.0] * 3}] * num_holders
 
 
-def test_a_generation_that_is_closed_leaves_gradients_to_the_next() -> None:
-    chain = build_chain(Weight(dtype=torch.bfloat16))
-
-    def run(rank: int, subgroups: Subgroups) -> list[float]:
-        earlier = StageGradients(chain, LAYERS[:1], [[0]], rank, subgroups)
-        earlier.begin()
-        earlier.close()
-        later = StageGradients(chain, LAYERS[:1], [[0]], rank, subgroups)
-        later.begin()
-        add(chain.layers[0].weight, 3.0)
-        later.finish()
-        return chain.layers[0].weight.grad.tolist()
-
-    assert in_threads(1, run) == [[3.0] * 3]
-
-
 def test_a_lost_holder_is_a_group_error() -> None:
     def run(rank: int, subgroups: Subgroups) -> None:
         chain = build_chain(Weight())

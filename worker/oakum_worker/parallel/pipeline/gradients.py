@@ -16,7 +16,6 @@ from functools import partial
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
@@ -65,11 +64,6 @@ class StageGradients:
         """The parameters of this rank's stages that require gradients, each once."""
         return [parameter for one in self._sums for parameter in one.parameters]
 
-    def close(self) -> None:
-        """Leave the parameters to the next generation's."""
-        for one in self._sums:
-            one.close()
-
     def begin(self) -> None:
         """Start a step: no gradient is left of the one before."""
         for one in self._sums:
@@ -103,7 +97,6 @@ class _Sum:
         self._stages = stages
         self._group = group
         self._buckets: list[Bucket] = []
-        self._hooks: list[RemovableHandle] = []
         if group is not None or any(p.dtype != summed_in(p) for p in parameters):
             # The last layers' gradients are there first.
             self._buckets, _ = lay_out(list(reversed(parameters)), *caps, 0)
@@ -111,12 +104,7 @@ class _Sum:
             for number, parameter in enumerate(bucket.parameters):
                 if bucket.widens(number):
                     hook = partial(_gather, bucket, number)
-                    self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))
-
-    def close(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+                    parameter.register_post_accumulate_grad_hook(hook)
 
     def begin(self) -> None:
         for parameter in self.parameters:

@@ -4,8 +4,8 @@ What comes in is a leaf of the stage's own autograd graph, so the graph ends at 
 gradients of what came in are what the stage before needs to go on.
 
 Backward may come in two parts (zero bubble): the gradients of the inputs first, those of the weights later. The
-second part goes through the graph again, since torch has no public way to keep what both share: for a stage of
-linear layers the two take 4/3 of a whole backward, and the graph stays in memory until the second.
+second part goes through the graph again, since torch has no public way to keep what both share: for a stage of L
+linear layers the two take 3/2 - 1/(2L) of a whole backward, and the graph stays in memory until the second.
 """
 
 from __future__ import annotations
