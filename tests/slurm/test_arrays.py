@@ -101,7 +101,7 @@ def test_a_foreground_job_that_takes_one_tasks_node_leaves_the_others_alone(
     assert {task: node for task, node in after.items() if task in before} == {
         task: at for task, at in before.items() if at != node
     }
-    assert client.trainer("elastic").nodes_lost == 1
+    wait_until("the trainer has lost it", lambda: client.trainer("elastic").nodes_lost == 1)
 
 
 def test_a_service_killed_as_its_array_is_handed_in_finds_every_task_again(
@@ -131,7 +131,7 @@ def test_a_trainer_that_shrinks_has_only_the_tasks_end_that_it_gives_up(
     before = {job.id: job.nodes for job in own_jobs(slurm)}
     client.change("elastic", TrainerChange(max_nodes=2))
     wait_for_size(client, "elastic", 2)
-    wait_until("two jobs are left", lambda: service.running() == 2)
+    wait_until("two jobs are left", lambda: len(own_jobs(slurm)) == 2)
     after = {job.id: job.nodes for job in own_jobs(slurm)}
     assert after.items() <= before.items()
     assert set(client.trainer("elastic").nodes) == set(after.values())
