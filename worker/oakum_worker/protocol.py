@@ -136,6 +136,8 @@ class Progress(_Message):
     """(nodes, samples per second) as the worker predicts them from what it has measured of the model's layers."""
     metrics: dict[str, float] = {}
     """What the task's `evaluate` last returned, as far as it is finite: JSON knows no other numbers."""
+    final: bool = False
+    """Whether this is what training has ended with."""
 
     @field_validator("metrics", mode="before")
     @classmethod

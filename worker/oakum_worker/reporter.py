@@ -61,6 +61,7 @@ class ProgressReporter:
                 checkpoint_step=self._checkpoints.newest_step,
                 predicted_curve=self._loop.predicted_curve,
                 metrics=self.metrics,
+                final=final,
             )
         )
         self._reset()

@@ -68,8 +68,13 @@ class ReportIntake:
         if report.failure is not None and not fragment.cause:
             fragment.cause = "failed"
             _take_failure(session, trainer, report.failure)
-        elif report.phase is Phase.FINISHED and trainer.state != TrainerState.FINISHED:
+        elif report.phase is Phase.FINISHED and _is_told_to_its_end(trainer):
             finish(session, trainer)
+
+
+def _is_told_to_its_end(trainer: Trainer) -> bool:
+    """Other ranks may say that they have finished before rank 0 says with what."""
+    return trainer.state != TrainerState.FINISHED and bool(trainer.progress.get("final"))
 
 
 def _take_warnings(session: Session, trainer: Trainer, fragment: Fragment, warnings: Sequence[str]) -> None:
@@ -94,7 +99,8 @@ def _take_checkpoint(session: Session, trainer: Trainer, step: int | None) -> No
     if step is None or (trainer.checkpoint_step is not None and step <= trainer.checkpoint_step):
         return
     trainer.checkpoint_step, trainer.checkpoint_at = step, time.time()
-    trainer.message = ""
+    if not TrainerState(trainer.state).ended:
+        trainer.message = ""
     journal.record(session, "checkpoint.written", trainer.name, f"durable checkpoint of step {step}")
 
 

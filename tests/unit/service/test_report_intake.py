@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oakum_service.db.engine import Sessions
+from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase
 from unit.service.scripted_trainer import ScriptedTrainer
 
@@ -32,6 +33,23 @@ def hand_over(trainer: ScriptedTrainer, step: int) -> None:
     trainer.turn()
     trainer.switch("b", 2, step, stall_s=0.5)
     trainer.turn(after_s=1.0)
+
+
+class TestTheEnd:
+    def test_it_is_there_when_rank_0_has_told_with_what(self, trainer: ScriptedTrainer) -> None:
+        """Other ranks may be heard first, and a checkpoint may be heard of last."""
+        trainer.progress("a", 1, 99, 2, loss=0.5)
+        trainer.say("b", Phase.FINISHED)
+        trainer.turn()
+        assert trainer.view.state is TrainerState.RUNNING
+        trainer.progress("a", 1, 100, 2, loss=0.25, final=True)
+        trainer.say("a", Phase.FINISHED)
+        trainer.turn()
+        assert trainer.view.state is TrainerState.FINISHED
+        assert trainer.view.message == "finished after 100 steps, loss 0.25, accuracy 0.5"
+        trainer.progress("a", 1, 100, 2, loss=0.25, final=True, checkpoint_step=100)
+        trainer.turn()
+        assert trainer.view.message == "finished after 100 steps, loss 0.25, accuracy 0.5"
 
 
 class TestProgress:

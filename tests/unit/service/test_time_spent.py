@@ -162,6 +162,7 @@ def test_what_a_controller_did_not_see_counts_as_what_it_was_before(trainer: Scr
 
 def test_the_time_stands_still_when_the_trainer_has_ended(trainer: ScriptedTrainer) -> None:
     train(trainer, "a", 1, seconds=4)
+    trainer.progress("a", 1, 8, final=True)
     trainer.say("a", Phase.FINISHED)
     trainer.turn(after_s=1.0)
     trainer.now += 500.0
