@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from oakum_worker.errors import TaskError
 from oakum_worker.sample_randomness import begin_layer
 
 Values = torch.Tensor | tuple[torch.Tensor, ...]
@@ -44,11 +45,19 @@ class Chain:
         return self.end(output, batch)
 
     def run(self, layers: range, values: Any) -> Any:
-        """What the consecutive layers make of the first one's inputs."""
+        """What the consecutive layers make of the first one's inputs.
+
+        Raises `TaskError` where another layer could not take what a layer returned.
+        """
         for number in layers:
             begin_layer(number)
             layer = self.layers[number]
             values = layer(*values) if isinstance(values, tuple) else layer(values)
+            if number + 1 < len(self.layers) and not isinstance(values, (torch.Tensor, tuple)):
+                raise TaskError(
+                    f"layer {number} of the chain ({type(layer).__name__}) returned a {type(values).__name__}: "
+                    "return a tensor or a tuple of tensors"
+                )
         return values
 
     def end(self, output: Any, batch: Any) -> torch.Tensor:

@@ -37,7 +37,9 @@ FreshOption = Annotated[bool, typer.Option("--fresh", help="Measure, also what w
 NodesOption = Annotated[
     int | None, typer.Option(min=1, help="The most nodes to look at.", show_default="max_nodes of the spec")
 ]
-LatencyOption = Annotated[float, typer.Option(min=0, help="Of a message between two nodes, in microseconds.")]
+LatencyOption = Annotated[
+    float, typer.Option(min=0, max=1e9, help="Of a message between two nodes, in microseconds.")
+]
 BandwidthOption = Annotated[
     str, typer.Option(metavar="SIZE", help="Bytes a second between two nodes, such as 1GB or 12.5GB.")
 ]

@@ -91,6 +91,8 @@ class PipelineSpec(Strict):
             raise ValueError(f"pipes is for schedule: chimera, not {self.schedule}: leave it out")
         if self.pipes != 2 and self.stages != "auto" and self.stages % self.pipes:
             raise ValueError(f"{self.stages} stages do not make {self.pipes} pipes: give a multiple of that")
+        if self.schedule == "chimera" and self.stages != "auto" and self.stages % 2:
+            raise ValueError(f"{self.stages} stages do not make a chimera: give an even number")
         if self.in_flight is not None and self.schedule != "message-driven":
             raise ValueError(f"in_flight is for schedule: message-driven, not {self.schedule}: leave it out")
         return self

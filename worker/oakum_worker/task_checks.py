@@ -12,6 +12,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
+from oakum_worker.chain import Chain
 from oakum_worker.data_sets import is_stream, read_samples
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def first_complaint(task: Task) -> str | None:
     """What would otherwise fail, or silently train something else, minutes later, and what to change."""
-    checks = (_model_complaints, _data_complaints, _evaluation_complaints, _state_complaints)
+    checks = (_model_complaints, _chain_complaints, _data_complaints, _evaluation_complaints, _state_complaints)
     return next(itertools.chain.from_iterable(check(task) for check in checks), None)
 
 
@@ -58,6 +59,20 @@ def _model_complaints(task: Task) -> list[str]:
             f"the optimizer has {len(strangers)} parameters that are not the model's (shapes {shapes}): build it "
             "from model.parameters(), after moving, copying or wrapping the model"
         ]
+    return []
+
+
+def _chain_complaints(task: Task) -> list[str]:
+    chain: Any = task.chain
+    if chain is None:
+        return []
+    if not isinstance(chain, Chain):
+        return [f"the task's chain is a {type(chain).__name__}: give oakum_worker.chain.Chain(layers=...)"]
+    layers: list[Any] = list(chain.layers)
+    for number, layer in enumerate(layers):
+        if not isinstance(layer, nn.Module):
+            name = getattr(layer, "__name__", type(layer).__name__)
+            return [f"layer {number} of the task's chain is {name}, not a torch.nn.Module: wrap it in one"]
     return []
 
 

@@ -57,7 +57,7 @@ def pipeline(
         int | None, typer.Option(min=1, help="Of interleaved and zero-bubble schedules.", show_default="1 or 2")
     ] = None,
     backward: Annotated[
-        float, typer.Option(min=0.1, help="How long a backward pass takes; a forward pass takes 1.")
+        float, typer.Option(min=0.1, max=1000, help="How long a backward pass takes; a forward pass takes 1.")
     ] = 2.0,
     draw: Annotated[bool, typer.Option("--draw", help="Draw the schedule as text.")] = False,
     svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture of the schedule.")] = None,
@@ -71,6 +71,10 @@ def pipeline(
     from oakum_worker.parallel.pipeline.validation import validate
 
     picture = OutputFile(svg, "--svg") if svg else None
+    if schedule == "chimera" and stages_per_worker is not None:
+        raise CommandError("chimera has one stage of each pipe on a worker: leave out --stages-per-worker")
+    if schedule != "chimera" and (pipes != 2 or scheme != "auto"):
+        raise CommandError(f"--pipes and --scheme are for chimera: leave them out for {schedule}")
     per_worker = stages_per_worker or _STAGES_PER_WORKER.get(schedule, 1)
     if stages % per_worker:
         raise CommandError(

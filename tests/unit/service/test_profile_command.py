@@ -103,3 +103,19 @@ def test_it_needs_no_torch() -> None:
         0,
         "oakum: the schedule 'zero-bubble' needs torch: install oakum[worker]\n",
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--schedule", "1f1b", "--pipes", "4"], "--pipes and --scheme are for chimera: leave them out for 1f1b"),
+        (["--schedule", "gpipe", "--scheme", "forward-doubling"], "leave them out for gpipe"),
+        (["--schedule", "chimera", "--stages-per-worker", "2"], "leave out --stages-per-worker"),
+        (["--backward", "inf", "--json"], "less than or equal to 1000"),
+    ],
+)
+def test_options_that_would_mean_nothing_are_refused(
+    options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["profile", "pipeline", "--stages", "4", "--micro-batches", "8", *options]) != 0
+    assert problem in capsys.readouterr().err

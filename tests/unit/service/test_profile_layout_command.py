@@ -32,6 +32,28 @@ def unchained():
     built = task()
     built.chain = None
     return built
+
+def unnamed():
+    built = task()
+    built.chain = Chain(built.chain.layers[:5], built.chain.inputs, built.chain.loss)
+    return built
+
+def functional():
+    built = task()
+    built.chain = Chain([*built.chain.layers, torch.tanh], built.chain.inputs, built.chain.loss)
+    return built
+
+class Listing(torch.nn.Linear):
+    def forward(self, values):
+        return [super().forward(values)]
+
+def listing():
+    built = task()
+    layers = [Listing(64, 64), *built.chain.layers]
+    model = torch.nn.Sequential(*layers)
+    chain = Chain(layers, built.chain.inputs, built.chain.loss)
+    sgd = torch.optim.SGD(model.parameters())
+    return Task(model=model, dataset=built.dataset, optimizer=sgd, loss=chain, chain=chain)
 """
 LAYER_BYTES = (64 * 64 + 64) * 4
 
@@ -97,6 +119,9 @@ def test_the_table_names_the_fastest(tmp_path: Path, capsys: pytest.CaptureFixtu
     ("entrypoint", "options", "problem"),
     [
         ("unchained", [], "the task does not name its layers: return Task(..., chain="),
+        ("unnamed", [], "5.weight, 5.bias belong to no layer of the task's chain"),
+        ("functional", [], "layer 6 of the task's chain is tanh, not a torch.nn.Module: wrap it in one"),
+        ("listing", [], "layer 0 of the chain (Listing) returned a list: return a tensor or a tuple of tensors"),
         ("task", ["--nodes", "65"], "layouts of 65 nodes with 1 ranks each are asked for: give at most 64 ranks"),
         ("task", ["--bandwidth", "fast"], "--bandwidth 'fast' is not a number of bytes"),
     ],

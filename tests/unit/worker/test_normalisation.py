@@ -292,9 +292,21 @@ def test_group_norm_keeps_weights_and_normalises_as_torchs_own_does() -> None:
 
 @pytest.mark.parametrize(("num_channels", "num_groups"), [(256, 32), (48, 24), (7, 1), (1, 1)])
 def test_groups_are_many_and_have_two_channels_where_they_can(num_channels: int, num_groups: int) -> None:
-    layer = nn.BatchNorm1d(num_channels)
+    layer = nn.BatchNorm2d(num_channels)
     normalise(layer, "group")
     assert layer.num_groups == num_groups  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("num_channels", [8, 32, 64])
+def test_groups_of_vectors_are_large_enough_to_tell_values_apart(num_channels: int) -> None:
+    """Of two channels one would always be -1 and the other 1, and no gradient would come through."""
+    layer = nn.BatchNorm1d(num_channels)
+    normalise(layer, "group")
+    values = torch.randn(500, num_channels, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    outputs = layer(values)
+    outputs.pow(3).sum().backward()
+    assert values.grad is not None
+    assert values.grad.abs().median() > 0.1
 
 
 def micro_batched(model: nn.Module, num_parts: int) -> list[torch.Tensor]:

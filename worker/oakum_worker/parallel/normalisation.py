@@ -34,6 +34,9 @@ from oakum_worker.spec_options import BatchNormChoice
 _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _MOST_GROUPS = 32
 """What Wu and He use."""
+_LEAST_CHANNELS = 2
+_LEAST_CHANNELS_1D = 16
+"""Of a group. Where a sample has one value in each channel, two channels would always become -1 and 1."""
 
 
 class Moments(NamedTuple):
@@ -281,9 +284,10 @@ def _synchronise(layer: _BatchNorm) -> None:
 
 
 def _group(layer: _BatchNorm) -> None:
-    """Groups of two channels at least, where there are two: in (N, C), one alone would always become 0."""
     num_channels = layer.num_features
-    fitting = [n for n in range(1, min(_MOST_GROUPS, max(num_channels // 2, 1)) + 1) if num_channels % n == 0]
+    least = _LEAST_CHANNELS_1D if isinstance(layer, nn.BatchNorm1d) else _LEAST_CHANNELS
+    most = min(_MOST_GROUPS, max(num_channels // least, 1))
+    fitting = [number for number in range(1, most + 1) if num_channels % number == 0]
     changed: Any = layer
     changed._buffers.clear()
     for name in ("num_features", "momentum", "track_running_stats", "process_group"):

@@ -107,6 +107,7 @@ def test_a_trainer_has_the_schedule_that_its_spec_asks_for(
         ({"schedule": "chimera", "pipes": 3}, "multiple of 2"),
         ({"schedule": "1f1b", "pipes": 4}, "pipes is for schedule: chimera, not 1f1b: leave it out"),
         ({"schedule": "chimera", "stages": 6, "pipes": 4}, "6 stages do not make 4 pipes: give a multiple"),
+        ({"schedule": "chimera", "stages": 3}, "3 stages do not make a chimera: give an even number"),
         ({"in_flight": 4}, "in_flight is for schedule: message-driven, not auto: leave it out"),
         ({"schedule": "message-driven", "in_flight": 0}, "greater than or equal to 1"),
     ],

@@ -33,7 +33,7 @@ Curve = tuple[tuple[int, float], ...]
 
 
 def layers_of(task: Task) -> Chain:
-    """The task's chain. Raises `TaskError` where it has none, or an empty one."""
+    """The task's chain. Raises `TaskError` where it has none, or one that leaves out what is to be trained."""
     if task.chain is None:
         raise TaskError(
             "parallel.pipeline is asked for and the task does not name its layers: return "
@@ -41,6 +41,14 @@ def layers_of(task: Task) -> Chain:
         )
     if not len(task.chain.layers):
         raise TaskError("the task's chain has no layer: name the model's layers in Chain(layers=...)")
+    held = {id(parameter) for layer in task.chain.layers for parameter in layer.parameters()}
+    stray = [name for name, p in task.model.named_parameters() if p.requires_grad and id(p) not in held]
+    if stray:
+        others = " and others" if len(stray) > 3 else ""
+        raise TaskError(
+            f"{', '.join(stray[:3])}{others} belong to no layer of the task's chain: name the modules that hold "
+            "them in Chain(layers=...), or freeze them"
+        )
     return task.chain
 
 
@@ -48,7 +56,7 @@ class Arranger:
     """Arranges the generations of one trainer."""
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
-        """Raises `TaskError` where the task does not name its layers."""
+        """Raises `TaskError` where the task does not name its layers, or not all of them."""
         assert spec.parallel.pipeline is not None
         self._task, self._spec = task, spec
         self._chain = layers_of(task)

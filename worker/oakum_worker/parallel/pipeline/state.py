@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from oakum_worker.chain import Chain
-from oakum_worker.errors import CheckpointError, TaskError
+from oakum_worker.errors import CheckpointError
 from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, by_part, rows_of
 from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.parallel.pipeline.arrangement import holdings
@@ -41,7 +41,6 @@ class StageState:
     """Whether a rank's document lacks what others know."""
 
     def __init__(self, task: Task, chain: Chain, arranger: Arranger) -> None:
-        """Raises `TaskError` where a trained parameter belongs to no layer of the chain."""
         self._task = task
         self._arranger = arranger
         self.device = next(task.model.parameters()).device
@@ -57,7 +56,6 @@ class StageState:
         """Names in the model's state; of tied ones the first."""
         self._document = _document(live)
         self._homes, self.parts = _homes(live, chain)
-        _check(model, self._homes)
         self._held: dict[str, nn.Parameter] = dict(model.named_parameters())
         self.arrangement = arranger(1)
         self.place = Place(holdings(self.arrangement, self.parts), 0)
@@ -293,16 +291,6 @@ def _homes(live: Mapping[str, torch.Tensor], chain: Chain) -> tuple[dict[str, in
     parts = {Part(len(uses), number): frozenset(layers) for number, layers in enumerate(uses)}
     homes = {key: numbers[tuple(sorted(users[id(t)]))] for key, t in live.items() if id(t) in users}
     return homes, parts
-
-
-def _check(model: nn.Module, homes: Mapping[str, int]) -> None:
-    stray = [name for name, p in model.named_parameters() if p.requires_grad and name not in homes]
-    if stray:
-        others = " and others" if len(stray) > 3 else ""
-        raise TaskError(
-            f"{', '.join(stray[:3])}{others} belong to no layer of the task's chain: name the modules that hold "
-            "them in Chain(layers=...), or freeze them"
-        )
 
 
 def _as_rows(tensor: torch.Tensor, split: SplitTensor) -> torch.Tensor:
