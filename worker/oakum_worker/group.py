@@ -24,14 +24,16 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
+from oakum_worker.parallel.waiting import COLLECTIVE_TIMEOUT
 from oakum_worker.protocol import Endpoint, Generation
 
-# Long on purpose: a lost peer is found by the service's word or by a broken connection, never by this timeout,
-# and a user's step may take minutes on one rank while the others wait in the collective.
-_COLLECTIVE_TIMEOUT = timedelta(hours=6)
+_MESH_TIMEOUT = timedelta(seconds=20)
+"""For ranks that are all there to connect to each other. While gloo waits for a peer that has died meanwhile to
+connect, nothing can break that off."""
 _CONNECT_TIMEOUT_S = 10.0
 _TRY_S = 1.0
 """For one try of torch's own to connect, during which nothing can break it off."""
@@ -68,20 +70,26 @@ class GenerationGroup:
             self.is_cut = False
         try:
             store = dist.PrefixStore(f"generation-{generation.number}", self._connect(generation))
+            _meet(store, size)
             dist.init_process_group(
                 _backend(),
                 store=store,
                 rank=rank,
                 world_size=size,
-                timeout=_COLLECTIVE_TIMEOUT,
+                timeout=_MESH_TIMEOUT,
             )
+            _set_pg_timeout(COLLECTIVE_TIMEOUT)
         except (OSError, RuntimeError, ValueError) as error:
             self.leave()
             _forget_failed_attempt()
             raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
         with self._lock:
+            was_cut = self.is_cut
             self._sockets = set(_sockets()) - self._before
-            self._subgroups = StoreSubgroups(store, rank, _COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo")
+            self._subgroups = StoreSubgroups(store, rank, COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo")
+        if was_cut:  # and has connected after that
+            self.leave()
+            raise GroupError(f"generation {generation.number} was declared over while it was formed")
         return dist.group.WORLD
 
     @property
@@ -173,6 +181,13 @@ class _Within:
         return self._group.form_subgroup(name, ranks)
 
 
+def _meet(store: dist.Store, size: int) -> None:
+    """Wait until all ranks are at the store, however late one comes: waiting here can be cut."""
+    if store.add("there", 1) == size:
+        store.set("all there", "")
+    store.wait(["all there"], COLLECTIVE_TIMEOUT)
+
+
 def _backend() -> str:
     """gloo for tensors on the CPU, and NCCL for those on GPUs where there are any."""
     return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
@@ -204,7 +219,7 @@ def _try_to_connect(rendezvous: Endpoint) -> dist.TCPStore:
         timeout=timedelta(seconds=_TRY_S),
     )
     # From here on a peer may be late for as long as its step takes.
-    client.set_timeout(_COLLECTIVE_TIMEOUT)
+    client.set_timeout(COLLECTIVE_TIMEOUT)
     return client
 
 

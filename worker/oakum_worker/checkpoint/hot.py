@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from oakum_worker.parallel.layout import Part, Place, Rows, SplitTensor, by_part, rows_of
 from oakum_worker.parallel.shards import LocalState, Snapshot
+from oakum_worker.parallel.waiting import wait_for_message
 
 _PIECE_BYTES = 1 << 20
 _ALIGNMENT = 64
@@ -121,11 +122,11 @@ class _Copy:
                 works = []
                 # By the group's own methods, which also a group that is being dropped answers.
                 if start < theirs.numel():
-                    works.append(ring.group.recv([theirs[piece]], ring.ward, _TAG))
+                    works.append((ring.group.recv([theirs[piece]], ring.ward, _TAG), theirs))
                 if start < ours.numel():
-                    works.append(ring.group.send([ours[piece]], ring.keeper, _TAG))
-                for work in works:
-                    work.wait()
+                    works.append((ring.group.send([ours[piece]], ring.keeper, _TAG), ours))
+                for work, block in works:
+                    wait_for_message(work, block)
         except RuntimeError:
             # The generation is broken, which the training thread finds out by itself.
             return

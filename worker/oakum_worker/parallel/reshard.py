@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.layout import Part, Rows, SplitTensor, intersection
+from oakum_worker.parallel.waiting import wait_for_message
 
 _BATCH_BYTES = 32 << 20
 _LARGE_BYTES = 1 << 18
@@ -114,15 +115,15 @@ def _exchange_batch(
 def _communicate(outgoing: _Messages, incoming: _Messages, group: dist.ProcessGroup) -> None:
     works, received = [], []
     for peer, message, runs in incoming.gathered():
-        works.append(dist.irecv(message, group=group, group_src=peer))
+        works.append((dist.irecv(message, group=group, group_src=peer), message))
         received.append((message, runs))
     for peer, message, runs in outgoing.gathered():
         if runs:
             torch.cat(runs, out=message)
-        works.append(dist.isend(message, group=group, group_dst=peer))
-    for work in works:
+        works.append((dist.isend(message, group=group, group_dst=peer), message))
+    for work, message in works:
         assert work is not None
-        work.wait()
+        wait_for_message(work, message)
     for message, runs in received:
         if runs:
             for run, piece in zip(runs, message.split([run.numel() for run in runs]), strict=True):

@@ -7,8 +7,23 @@ those they know and raise a `ValueError` instead. A group's own methods take any
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import torch
 import torch.distributed as dist
+
+# Long on purpose: a lost peer is found by the service's word or by a broken connection, never by this timeout,
+# and a user's step may take minutes on one rank while the others wait in the collective.
+COLLECTIVE_TIMEOUT = timedelta(hours=6)
+
+
+def wait_for_message(work: dist.Work, message: torch.Tensor) -> None:
+    """Until a message has been sent or received. Raises `RuntimeError` when the peer is gone.
+
+    A wait for gloo's messages that names no time would end after the time that connecting was given. With NCCL it
+    is the stream that waits.
+    """
+    work.wait() if message.is_cuda else work.wait(COLLECTIVE_TIMEOUT)
 
 
 def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:

@@ -206,7 +206,7 @@ class Listing(nn.Module):
 
 def test_a_layer_that_returns_no_tensor_is_named() -> None:
     chain = build_chain(Listing(), linear(1))
-    with pytest.raises(TaskError, match=r"layer 0 \(Listing\) returned list: what a layer is called with"):
+    with pytest.raises(TaskError, match=r"layer 0 of the chain \(Listing\) returned a list"):
         Stage(chain, range(1)).forward(share_of(chain, 2), 0)
 
 

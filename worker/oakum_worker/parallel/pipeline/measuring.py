@@ -17,6 +17,7 @@ from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, Tied
+from oakum_worker.parallel.waiting import wait_for_message
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
 
@@ -261,5 +262,5 @@ def _round_trip_s(group: dist.ProcessGroup, rank: int, peer: int, message: torch
             where = {"group_dst": peer} if sender == rank else {"group_src": peer}
             done = work(message, group=group, **where)
             assert done is not None
-            done.wait()
+            wait_for_message(done, message)
     return (_now_s(message) - began_s) / times
