@@ -179,6 +179,27 @@ def test_after_an_end_that_a_hook_told_of_readings_follow_until_the_nodes_are_cl
     site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
 
 
+def test_a_reading_from_before_an_end_does_not_show_its_nodes_clear(site: Site) -> None:
+    """The nodes of the second reading complete, and their epilogs tell nobody of their end."""
+    site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
+
+    def end_meanwhile() -> None:
+        site.source.on_read = complete
+        site.scheduler.on_hook(HookEvent(HookKind.ENDED, "500", "n1", "main", 1000, None, time.time()))
+
+    def complete() -> None:
+        site.source.on_read = clear
+        site.source.nodes = (node("n1", "ALLOCATED", "COMPLETING"), node("n2"))
+
+    def clear() -> None:
+        site.source.nodes = (node("n1"), node("n2"))
+
+    site.source.nodes = (node("n1", "ALLOCATED"), node("n2"))
+    site.source.on_read = end_meanwhile
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
+
+
 def test_a_job_that_a_hook_told_of_is_gone_with_its_end_however_short_it_was(site: Site) -> None:
     site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
     site.scheduler.start(lambda: None)

@@ -99,8 +99,10 @@ class SlurmScheduler:
         self._starts: deque[JobStart] = deque(maxlen=1000)
         self._running: set[int] | None = None
         self._hinted = False
-        self._clearing = False
-        """Whether a hook has told of an end, and no reading has shown the nodes clear of jobs since."""
+        self._num_ends = 0
+        """Ends of jobs that hooks have told of."""
+        self._num_clear = 0
+        """Of those, the ones after which a reading has begun that showed no node with a job on its way out."""
         self._stopping = False
         self._on_change: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -183,7 +185,7 @@ class SlurmScheduler:
             if event.kind is HookKind.ALLOCATED and not self._is_own(event) and self._is_news(event.at):
                 self._told |= dict.fromkeys(nodes, (event.at, event.job))
             if event.kind is HookKind.ENDED:
-                self._clearing = True
+                self._num_ends += 1
                 # The next reading knows better, however soon after the job's start it comes.
                 self._told |= {node: (0.0, job) for node, (_, job) in self._told.items() if job == event.job}
             self._hint()
@@ -253,9 +255,11 @@ class SlurmScheduler:
         began_s = time.monotonic()
         with self._changed:
             self._hinted = False
+            num_ends = self._num_ends
         try:
             state = self._source.read()
             self._take(state)
+            self._read_on_until_clear(state, num_ends)
             self._pace.took(began_s, time.monotonic(), self._source.cycle_s())
         except SchedulerError as error:
             _log.warning("Slurm's state could not be read: %s", error)
@@ -290,10 +294,17 @@ class SlurmScheduler:
             self._to_cancel |= withdrawn
             self._withdrawn.extend(withdrawn)
             self._note_starts(state)
-            # The head node's epilog runs beside those of the nodes, which complete a little later.
-            self._clearing &= any("COMPLETING" in node.states for node in state.nodes)
-            self._hinted |= self._clearing
             self._changed.notify_all()
+
+    def _read_on_until_clear(self, state: SlurmState, num_ends: int) -> None:
+        """The head node's epilog runs beside those of the nodes, which complete a little later.
+
+        `num_ends`: of how many ends hooks had told as the reading began; it may be too early for others.
+        """
+        with self._changed:
+            if not any("COMPLETING" in node.states for node in state.nodes):
+                self._num_clear = num_ends
+            self._hinted |= self._num_clear < self._num_ends
 
     def _array_tasks(self, state: SlurmState) -> Iterator[tuple[str, int | None]]:
         for job in state.jobs:
