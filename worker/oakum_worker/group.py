@@ -27,13 +27,10 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
+from oakum_worker.parallel.subgroups import MESH_TIMEOUT, StoreSubgroups, Subgroups, meet
 from oakum_worker.parallel.waiting import COLLECTIVE_TIMEOUT
 from oakum_worker.protocol import Endpoint, Generation
 
-_MESH_TIMEOUT = timedelta(seconds=20)
-"""For ranks that are all there to connect to each other. While gloo waits for a peer that has died meanwhile to
-connect, nothing can break that off."""
 _CONNECT_TIMEOUT_S = 10.0
 _TRY_S = 1.0
 """For one try of torch's own to connect, during which nothing can break it off."""
@@ -70,13 +67,13 @@ class GenerationGroup:
             self.is_cut = False
         try:
             store = dist.PrefixStore(f"generation-{generation.number}", self._connect(generation))
-            _meet(store, size)
+            meet(store, size, COLLECTIVE_TIMEOUT)
             dist.init_process_group(
                 _backend(),
                 store=store,
                 rank=rank,
                 world_size=size,
-                timeout=_MESH_TIMEOUT,
+                timeout=MESH_TIMEOUT,
             )
             _set_pg_timeout(COLLECTIVE_TIMEOUT)
         except (OSError, RuntimeError, ValueError) as error:
@@ -174,18 +171,13 @@ class GenerationGroup:
 class _Within:
     """`Subgroups` of a `GenerationGroup`."""
 
+    timeout = COLLECTIVE_TIMEOUT
+
     def __init__(self, group: GenerationGroup) -> None:
         self._group = group
 
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         return self._group.form_subgroup(name, ranks)
-
-
-def _meet(store: dist.Store, size: int) -> None:
-    """Wait until all ranks are at the store, however late one comes: waiting here can be cut."""
-    if store.add("there", 1) == size:
-        store.set("all there", "")
-    store.wait(["all there"], COLLECTIVE_TIMEOUT)
 
 
 def _backend() -> str:

@@ -11,9 +11,27 @@ import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
 
+MESH_TIMEOUT = timedelta(seconds=20)
+"""For ranks that are all there to connect to each other. While gloo waits for a peer that has died meanwhile to
+connect, nothing can break that off."""
+
+
+def meet(store: dist.Store, size: int, timeout: timedelta) -> None:
+    """Wait until all ranks of a group are at its store, however late one comes: waiting here can be cut.
+
+    Raises `RuntimeError` when the store is gone.
+    """
+    if store.add("there", 1) == size:
+        store.set("all there", "")
+    store.wait(["all there"], timeout)
+
 
 class Subgroups(Protocol):
     """Forms them, within one generation."""
+
+    @property
+    def timeout(self) -> timedelta:
+        """For what their ranks send each other."""
 
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         """The group of these ranks of the generation, in this order; None where this rank is alone in it.
@@ -34,7 +52,7 @@ class StoreSubgroups:
         """`rank` is this process's in the generation. `on_gpus`, tensors there go through NCCL."""
         self._store = store
         self._rank = rank
-        self._timeout = timeout
+        self.timeout = timeout
         self._on_gpus = on_gpus
         self._formed: list[dist.ProcessGroup] = []
 
@@ -58,12 +76,14 @@ class StoreSubgroups:
 
     def _meet(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
         kinds = dist.ProcessGroup.BackendType
-        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, self._timeout)
+        meet(store, size, self.timeout)
+        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, min(MESH_TIMEOUT, self.timeout))
+        gloo._set_default_timeout(self.timeout)
         group = dist.ProcessGroup(store, rank, size)
         group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
         if self._on_gpus:
             options = dist.ProcessGroupNCCL.Options()
-            options._timeout = self._timeout
+            options._timeout = self.timeout
             nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
             group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
         return group

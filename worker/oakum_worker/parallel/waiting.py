@@ -17,13 +17,13 @@ import torch.distributed as dist
 COLLECTIVE_TIMEOUT = timedelta(hours=6)
 
 
-def wait_for_message(work: dist.Work, message: torch.Tensor) -> None:
+def wait_for_message(work: dist.Work, message: torch.Tensor, timeout: timedelta = COLLECTIVE_TIMEOUT) -> None:
     """Until a message has been sent or received. Raises `RuntimeError` when the peer is gone.
 
     A wait for gloo's messages that names no time would end after the time that connecting was given. With NCCL it
     is the stream that waits.
     """
-    work.wait() if message.is_cuda else work.wait(COLLECTIVE_TIMEOUT)
+    work.wait() if message.is_cuda else work.wait(timeout)
 
 
 def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:

@@ -25,6 +25,7 @@ from oakum_worker.group import lost_peers
 from oakum_worker.parallel.pipeline.messages import Part, TensorSpec, ValuesSpec
 from oakum_worker.parallel.pipeline.operations import SENDS, Schedule
 from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.waiting import wait_for_message
 
 _CPU = torch.device("cpu")
 _POSTED_AHEAD = 2
@@ -81,6 +82,7 @@ class Links:
         workers (`pairs_of` finds a schedule's), and `device` is what tensors arrive on.
         """
         self._device = device
+        self._timeout = subgroups.timeout
         self._specs: dict[tuple[int, int, int], ValuesSpec] = {}
         self._outboxes: dict[int, _Outbox] = {}
         self._inboxes: dict[int, _Inbox] = {}
@@ -148,8 +150,8 @@ class Links:
 
     def _finish(self, works: list[tuple[dist.Work, torch.Tensor]]) -> None:
         with lost_peers("before a message reached it"):
-            for work, _ in works:
-                work.wait()
+            for work, wire in works:
+                wait_for_message(work, wire, self._timeout)
 
     def expect(self, peer: int, parts: Iterable[Part]) -> None:
         """What will come from a peer in this step, in its order; receiving begins."""
@@ -168,8 +170,8 @@ class Links:
         self._post(inbox)
         posted = inbox.posted.popleft()
         with lost_peers("before its message had come"):
-            for work in posted.works:
-                work.wait()
+            for work, tensor in zip(posted.works, posted.tensors, strict=True):
+                wait_for_message(work, tensor, self._timeout)
         self._post(inbox)
         if posted.part.is_gradient:
             return posted.tensors
@@ -199,7 +201,7 @@ class Links:
         tensor = spec.empty(self._device)
         work = self._take(inbox, tensor)
         with lost_peers("before its message had come"):
-            work.wait()
+            wait_for_message(work, tensor, self._timeout)
         return tensor
 
     def _take(self, inbox: _Inbox, tensor: torch.Tensor) -> dist.Work:
