@@ -9,9 +9,8 @@ Layers sleep for a given time instead of computing, so that 4 or 8 workers overl
 of forward and backward passes are known exactly. What is measured beyond them is what the engines cost: messages,
 autograd, Python.
 
-A stage has three layers (as many as the model has for it in `layouts`). Zero-bubble's second part of a backward
-pass goes through all but the first of them again, as with real layers; bubbles that are measured and simulated
-count that as idle, while the formula's, of a backward pass split for nothing, does not.
+A stage has three layers (as many as the model has for it in `layouts`), half of whose backward passes is for
+their inputs and half for their weights.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Case:
     backward_ratio: float = 2.0
     """Of a backward pass, in forward passes."""
     layers: int = 3
-    """Of each stage. The second part of a split backward pass goes through all but the first of them again."""
+    """Of each stage."""
     num_replicas: int = 1
     """Side by side, with as many micro-batches each; they sum their gradients."""
     limit: int | None = None
@@ -56,11 +56,6 @@ class Case:
     def num_ranks(self) -> int:
         """Of all replicas."""
         return self.num_workers * self.num_replicas
-
-    @property
-    def split(self) -> tuple[float, float]:
-        """What the parts of a split backward pass take of a whole one, but on the first stage."""
-        return 0.5, 1 - 0.5 / self.layers
 
     @property
     def label(self) -> str:
@@ -91,7 +86,7 @@ class Figures:
     bubble: float | None
     """Median over the steps of 1 - work / (workers x time from the first to the last computation).
 
-    Work is what plain forward and backward passes take: what split ones compute again counts as bubble.
+    Work is what forward and backward passes take: messages, autograd and Python count as bubble.
     """
     simulated: float | None
     formula: float | None
@@ -135,7 +130,7 @@ def _live_formula(case: Case) -> tuple[int, int] | None:
 def _simulated(case: Case) -> float:
     """The bubble ratio, with times of one stage in units of its forward pass."""
     schedule, backward = case.build(), case.backward_ratio
-    inputs, weights = (share * backward for share in case.split)
+    inputs = weights = backward / 2
     behind = schedule.num_stages - 1
     simulation = simulate(
         schedule, 1.0, backward, inputs=[0.0] + [inputs] * behind, weights=[backward] + [weights] * behind

@@ -191,7 +191,7 @@ class BruteForce:
         return simulation.step + tied_s, max(peaks)
 
     def split_s(self, cut: range, size: int, recompute: bool) -> tuple[float, float]:
-        """Going back from the stage's end: inputs' gradients all the way, weights' until nobody wants more."""
+        """The first stage has no inputs' gradients to make, and goes back until nobody wants more."""
         layers = [self.profile.layers[number] for number in cut]
         again = sum(self.seconds(layer.forward_s, size) for layer in layers) if recompute else 0.0
         inputs, weights = again, 0.0
@@ -199,9 +199,9 @@ class BruteForce:
             whole = self.seconds(layer.backward_s, size)
             for_inputs, for_weights = layer.split or (1.0, 1.0)
             inputs += for_inputs * whole
-            if any(before.parameter_bytes for before in layers[:place]):
+            if cut.start == 0 and any(before.parameter_bytes for before in layers[:place]):
                 weights += whole
-            elif layer.parameter_bytes:
+            elif cut.start or layer.parameter_bytes:
                 weights += for_weights * whole
         return (inputs, weights) if cut.start else (0.0, weights + again)
 

@@ -172,14 +172,14 @@ def test_the_sum_of_weights_that_two_stages_share_comes_last() -> None:
         assert more_s - less_s == pytest.approx(links.all_reduce_s(number_of_holders, 30))
 
 
-def test_a_split_backward_pass_goes_through_a_stage_twice() -> None:
-    """But for the first layer's inputs the second time; the model's own inputs have no gradients."""
+def test_a_split_backward_pass_takes_what_its_layers_parts_do() -> None:
+    """The model's own inputs have no gradients: its first stage does all in the second part."""
     layers = (LAYER,) * 3 + (replace(LAYER, parameter_bytes=0, split=(1.0, 0.0)), LAYER, LAYER)
     profile = ModelProfile((1, 2), layers)
     whole = stage_costs(profile, (range(0, 2), range(2, 3), range(3, 6)), 1, Links())
-    assert whole.split_s == ((0.0, 1.0 + 2.0), (1.0, 1.0), (2.0 + 1.0 + 1.0, 1.0 + 2.0))
+    assert whole.split_s == ((0.0, 1.0 + 2.0), (1.0, 1.0), (2.0 + 1.0 + 1.0, 1.0 + 1.0))
     again = stage_costs(profile, (range(0, 2), range(2, 3), range(3, 6)), 1, Links(), recompute=True)
-    assert again.split_s == ((0.0, 3.0 + 2.0), (1.0 + 1.0, 1.0), (4.0 + 3.0, 3.0))
+    assert again.split_s == ((0.0, 3.0 + 2.0), (1.0 + 1.0, 1.0), (4.0 + 3.0, 2.0))
 
 
 def test_what_is_computed_again_for_a_split_backward_pass_is_held_until_its_second_part() -> None:
@@ -219,11 +219,17 @@ def test_no_micro_batch_is_smaller_than_the_smallest() -> None:
         assert (chosen.num_replicas, chosen.num_micro_batches) == (min(num_ranks, max(1, batch // 4)), expected)
 
 
-def test_a_split_that_computes_more_is_not_taken_for_what_it_would_be_for_nothing() -> None:
-    """1F1B takes (N+D-1)(F+B) = 19 * 9 layers' seconds; a split backward pass costs a quarter of 12 more."""
-    profile = ModelProfile((1,), (LayerCost((1.0,), (2.0,), parameter_bytes=1),) * 12)
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [((0.5, 0.5), ("zero-bubble", 16 * 9 + 3 * 3)), ((0.5, 0.85), ("1f1b", 19 * 9)), (None, ("1f1b", 19 * 9))],
+)
+def test_a_backward_pass_is_split_where_its_parts_take_little_more_than_it(
+    split: tuple[float, float] | None, expected: tuple[str, float]
+) -> None:
+    """1F1B takes (N+D-1)(F+B) = 19 * 9 layers' seconds, zero bubble N(F+B) and (D-1)F."""
+    profile = ModelProfile((1,), (LayerCost((1.0,), (2.0,), parameter_bytes=1, split=split),) * 12)
     chosen = choose(4, profile, Links(), Choices(16, num_workers=4, schedules=("zero-bubble", "1f1b")))
-    assert (chosen.schedule, chosen.predicted_step_s) == ("1f1b", pytest.approx(19 * 9))
+    assert (chosen.schedule, chosen.predicted_step_s) == (expected[0], pytest.approx(expected[1]))
 
 
 @pytest.mark.parametrize(

@@ -193,14 +193,16 @@ def _stage_s(profile: ModelProfile, cut: range, micro_batch: int, *, backward: b
 def _split_s(profile: ModelProfile, cut: range, micro_batch: int, again_s: float) -> tuple[float, float]:
     """The parts of a split backward pass, the first of which begins with `again_s` of recomputation.
 
-    The second goes through the graph once more, down to the stage's first layer that has weights: from there only
-    theirs are wanted. Nobody wants gradients of the model's inputs: the first stage does all in its second part.
+    Nobody wants gradients of the model's inputs: the first stage does all in its second part, down to its first
+    layer that has weights, of which only theirs are wanted.
     """
     layers = [profile.layers[number] for number in cut]
     whole_s = [seconds(profile.micro_batches, layer.backward_s, micro_batch) for layer in layers]
     shares = [layer.split or (1.0, 1.0) for layer in layers]
-    trained = next((at for at, layer in enumerate(layers) if layer.parameter_bytes), None)
-    weights_s = 0.0 if trained is None else shares[trained][1] * whole_s[trained] + sum(whole_s[trained + 1 :])
     if cut.start == 0:
-        return 0.0, again_s + weights_s
-    return again_s + sum(share * whole for (share, _), whole in zip(shares, whole_s, strict=True)), weights_s
+        trained = next((at for at, layer in enumerate(layers) if layer.parameter_bytes), None)
+        first_s = 0.0 if trained is None else shares[trained][1] * whole_s[trained] + sum(whole_s[trained + 1 :])
+        return 0.0, again_s + first_s
+    inputs_s = sum(inputs * whole for (inputs, _), whole in zip(shares, whole_s, strict=True))
+    weights_s = sum(weights * whole for (_, weights), whole in zip(shares, whole_s, strict=True))
+    return again_s + inputs_s, weights_s

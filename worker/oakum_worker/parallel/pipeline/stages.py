@@ -3,9 +3,8 @@
 What comes in is a leaf of the stage's own autograd graph, so the graph ends at the stage's boundaries, and
 gradients of what came in are what the stage before needs to go on.
 
-Backward may come in two parts (zero bubble): the gradients of the inputs first, those of the weights later. The
-second part goes through the graph again, since torch has no public way to keep what both share: for a stage of L
-linear layers the two take 3/2 - 1/(2L) of a whole backward, and the graph stays in memory until the second.
+Backward may come in two parts (zero bubble): the gradients of the inputs first, those of the weights later
+(`split_backward`). The graph stays in memory until the second.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from torch import nn
 from oakum_worker.chain import Chain, Values
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.pipeline.engine import MicroBatches
+from oakum_worker.parallel.pipeline.split_backward import SplitBackward
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -31,8 +31,10 @@ class _Saved:
     inputs: Any
     outputs: Tensors | None
     """With their graph; None where it is computed again."""
-    gradients: Tensors | None = None
-    """Of the outputs, kept between the two parts of a split backward."""
+    gradients: Tensors = ()
+    """Of the outputs, for the second part of a split backward where the first has nothing to do."""
+    split: SplitBackward | None = None
+    """The first part of which has been gone through."""
 
 
 class Stage:
@@ -107,27 +109,28 @@ class Stage:
     def backward_input(self, work: MicroBatches, number: int, gradients: Tensors = ()) -> Tensors:
         """The gradients of the inputs alone; those of the weights wait for `backward_weight`."""
         saved = self._saved[number]
-        saved.gradients = gradients
         leaves = _leaves(saved.inputs)
         if not leaves:
+            saved.gradients = gradients
             return ()
         with work.drawing(number) as call:
             roots, seeds = self._roots(saved, gradients, work, number, call)
+            saved.outputs = None
             if not roots:
                 return tuple(torch.zeros_like(leaf) for leaf in leaves)
-            return torch.autograd.grad(
-                roots, leaves, seeds, retain_graph=True, allow_unused=True, materialize_grads=True
-            )
+            saved.split = SplitBackward(roots, seeds, leaves, self.parameters)
+        return saved.split.gradients
 
     def backward_weight(self, work: MicroBatches, number: int) -> None:
         """Add to the weights' gradients, after `backward_input`."""
         saved = self._saved.pop(number)
-        if not self.parameters:
-            return
         with work.drawing(number) as call:
-            roots, seeds = self._roots(saved, saved.gradients or (), work, number, call)
-            if roots:
-                torch.autograd.backward(roots, seeds, inputs=self.parameters)
+            if saved.split is not None:
+                saved.split.weights()
+            elif not _leaves(saved.inputs):
+                roots, seeds = self._roots(saved, saved.gradients, work, number, call)
+                if roots:
+                    torch.autograd.backward(roots, seeds)
 
     def _roots(
         self,
