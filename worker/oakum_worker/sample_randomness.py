@@ -30,7 +30,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from functools import partial
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -38,7 +37,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from oakum_worker.drawing import DRAWS
-from oakum_worker.function_mode import call
+from oakum_worker.function_mode import call, opened
 from oakum_worker.noise import Noise, call_seed, warn_once
 from oakum_worker.randomness import mix, seed_devices, seed_host, signed
 
@@ -194,31 +193,13 @@ def _generator_states() -> list[torch.Tensor]:
     return states
 
 
-def _no(*_: Any) -> bool:
-    return False
-
-
-def _open(function: Any, **others: Any) -> FunctionType:
-    """A copy of a function of torch's that goes on where a mode is active, instead of handing itself to the mode.
-
-    What it calls then goes through the mode. The mode is off while it answers, so the original would call
-    everything without it.
-    """
-    names = {**function.__globals__, **others}
-    names |= {name: _no for name in names if name.startswith("has_torch_function")}
-    names.pop("__name__")  # A compiler would look the names up in the module, and find the originals.
-    copy = FunctionType(function.__code__, names, function.__name__, function.__defaults__, function.__closure__)
-    copy.__kwdefaults__ = function.__kwdefaults__
-    return copy
-
-
 def _dropout_of_weights(weights: torch.Tensor, p: float) -> torch.Tensor:
     """Dropout of attention weights, (batch * heads, targets, sources), where no length is taken for the batch."""
     return F.dropout(weights.flatten(1), p).view_as(weights)
 
 
 _OPEN: dict[Any, Callable[..., Any]] = {
-    function: _open(function)
+    function: opened(function)
     for function in (
         F.dropout1d,
         F.dropout2d,
@@ -232,7 +213,7 @@ _OPEN: dict[Any, Callable[..., Any]] = {
         torch.Tensor.backward,
     )
 }
-_OPEN[F.multi_head_attention_forward] = _open(F.multi_head_attention_forward, dropout=_dropout_of_weights)
+_OPEN[F.multi_head_attention_forward] = opened(F.multi_head_attention_forward, dropout=_dropout_of_weights)
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 _APART = (
     *_RECURRENT,

@@ -17,7 +17,7 @@ from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, Tied
-from oakum_worker.parallel.pipeline.split_backward import SplitBackward
+from oakum_worker.parallel.pipeline.split_backward import first_part
 from oakum_worker.parallel.waiting import wait_for_message
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
@@ -197,10 +197,10 @@ def _parts_s(
     weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     began_s = _now_s(inputs)
     try:
-        split = SplitBackward(made, seeds, leaves, weights) if made and leaves else None
+        rest = first_part(made, seeds, leaves, weights)[1] if made and leaves else None
         middle_s = _now_s(inputs)
-        if split is not None:
-            split.weights()
+        if rest is not None:
+            rest.run()
         elif made and weights:
             torch.autograd.backward(made, seeds, inputs=weights, retain_graph=True)
     except RuntimeError:  # as reentrant checkpoints do

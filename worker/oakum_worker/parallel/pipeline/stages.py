@@ -19,7 +19,7 @@ from torch import nn
 from oakum_worker.chain import Chain, Values
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.pipeline.engine import MicroBatches
-from oakum_worker.parallel.pipeline.split_backward import SplitBackward
+from oakum_worker.parallel.pipeline.split_backward import SecondPart, first_part
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -33,8 +33,8 @@ class _Saved:
     """With their graph; None where it is computed again."""
     gradients: Tensors = ()
     """Of the outputs, for the second part of a split backward where the first has nothing to do."""
-    split: SplitBackward | None = None
-    """The first part of which has been gone through."""
+    rest: SecondPart | None = None
+    """The second part of a split backward, after the first."""
 
 
 class Stage:
@@ -118,15 +118,15 @@ class Stage:
             saved.outputs = None
             if not roots:
                 return tuple(torch.zeros_like(leaf) for leaf in leaves)
-            saved.split = SplitBackward(roots, seeds, leaves, self.parameters)
-        return saved.split.gradients
+            made, saved.rest = first_part(roots, seeds, leaves, self.parameters)
+        return made
 
     def backward_weight(self, work: MicroBatches, number: int) -> None:
         """Add to the weights' gradients, after `backward_input`."""
         saved = self._saved.pop(number)
         with work.drawing(number) as call:
-            if saved.split is not None:
-                saved.split.weights()
+            if saved.rest is not None:
+                saved.rest.run()
             elif not _leaves(saved.inputs):
                 roots, seeds = self._roots(saved, saved.gradients, work, number, call)
                 if roots:
