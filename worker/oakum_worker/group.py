@@ -102,12 +102,20 @@ class GenerationGroup:
                 raise GroupError(f"the group {name} could not be formed: the generation is over")
             self._widening = set(_sockets())
         try:
-            return subgroups.form(name, ranks)
+            group = subgroups.form(name, ranks)
         finally:
             with self._lock:
                 if self._sockets is not None and self._widening is not None:
                     self._sockets |= set(_sockets()) - self._widening
                 self._widening = None
+        if (number := self._number_cut()) is not None:  # and this has connected after that
+            self.cut(number)
+            raise GroupError(f"the group {name} was formed as the generation was declared over")
+        return group
+
+    def _number_cut(self) -> int | None:
+        """Of the present generation, if it was cut."""
+        return self._number if self.is_cut else None
 
     def _connect(self, generation: Generation) -> dist.TCPStore:
         """A client of rank 0's store. Raises `OSError` when nobody listens there, or the generation is over."""

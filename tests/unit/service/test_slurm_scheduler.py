@@ -12,6 +12,7 @@ import pytest
 
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import JobStart
+from oakum_service.schedulers.slurm import scheduler as scheduler_module
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.state import SlurmJob
 from oakum_service.states import NodeState
@@ -197,6 +198,39 @@ def test_a_reading_from_before_an_end_does_not_show_its_nodes_clear(site: Site) 
     site.source.nodes = (node("n1", "ALLOCATED"), node("n2"))
     site.source.on_read = end_meanwhile
     site.scheduler.start(lambda: None)
+    site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
+
+
+def test_readings_follow_for_the_nodes_of_the_job_alone_and_not_for_ever(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that does not answer completes for as long as it is down."""
+    site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
+    site.source.nodes = (node("n1", "ALLOCATED", "COMPLETING"), node("n2", "DOWN", "COMPLETING", "NOT_RESPONDING"))
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    site.scheduler.on_hook(HookEvent(HookKind.ENDED, "500", "n1", "main", 1000, None, time.time()))
+    wait_until("readings follow", lambda: site.source.reads > 3)
+    site.source.nodes = (node("n1"), site.source.nodes[1])
+    site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
+    wait_until("it rests", lambda: site.scheduler._wait_s() > 300.0)
+    site.scheduler.on_hook(HookEvent(HookKind.ENDED, "501", "n2", "main", 1000, None, time.time()))
+    reads = site.source.reads
+    wait_until("readings follow", lambda: site.source.reads > reads + 3)
+    monkeypatch.setattr(scheduler_module, "_CLEAR_WITHIN_S", 0.0)
+    wait_until("it rests", lambda: site.scheduler._wait_s() > 300.0)
+
+
+def test_a_reading_that_fails_is_repeated_as_soon_as_a_hook_wanted_it(site: Site) -> None:
+    site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
+    site.source.nodes = (node("n1", "ALLOCATED"), node("n2"))
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    site.source.error = SchedulerError("squeue: no route to slurmctld")
+    reads = site.source.reads
+    site.scheduler.on_hook(HookEvent(HookKind.ENDED, "500", "n1", "main", 1000, None, time.time()))
+    wait_until("it has failed", lambda: site.source.reads > reads)
+    site.source.nodes, site.source.error = (node("n1"), node("n2")), None
     site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
 
 

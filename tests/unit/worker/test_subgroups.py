@@ -18,6 +18,7 @@ from oakum_worker.parallel import subgroups as subgroups_module
 from oakum_worker.parallel.pipeline.links import Links
 from oakum_worker.parallel.pipeline.messages import Part
 from oakum_worker.parallel.subgroups import StoreSubgroups, meet
+from oakum_worker.parallel.waiting import all_reduce
 from oakum_worker.protocol import Generation, Member
 
 _TIMEOUT = timedelta(seconds=60)
@@ -53,23 +54,69 @@ def test_a_rank_that_dies_between_coming_and_connecting_holds_a_generation_up_fo
         dying.result()
 
 
-def test_a_message_may_take_longer_than_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_subgroup_that_connects_after_its_generation_was_cut_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The generation is over between this rank's word at the store and the other's connecting."""
+    gloo, comes, is_cut = dist.ProcessGroupGloo, threading.Event(), threading.Event()
+
+    def connect(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
+        if rank == 1:
+            comes.set()
+            assert is_cut.wait(_TIMEOUT.total_seconds())
+        return gloo(store, rank, size, timeout)
+
+    store, group = dist.HashStore(), GenerationGroup("127.0.0.1")
+    # As after `form`; what connects to its store would be cut with it.
+    group._number, group._sockets = 1, set()
+    group._subgroups = StoreSubgroups(store, 0, _TIMEOUT)
+    monkeypatch.setattr(dist, "ProcessGroupGloo", connect)
+    with ThreadPoolExecutor(2) as threads:
+        other = threads.submit(StoreSubgroups(store, 1, _TIMEOUT).form, "pair", [0, 1])
+        mine = threads.submit(group.form_subgroup, "pair", [0, 1])
+        assert comes.wait(_TIMEOUT.total_seconds())
+        assert group.cut(1) == 1
+        is_cut.set()
+        with pytest.raises(GroupError):
+            mine.result()
+        theirs = other.result()
+        assert theirs is not None
+        with pytest.raises(RuntimeError):
+            theirs.recv([torch.empty(1)], 0, 0).wait(_TIMEOUT)
+
+
+def test_coming_messages_and_sums_may_take_longer_than_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
     mesh = timedelta(seconds=1)
     monkeypatch.setattr(subgroups_module, "MESH_TIMEOUT", mesh)
-    store, asked = dist.HashStore(), threading.Event()
+    store, waits = dist.HashStore(), threading.Semaphore(0)
     activations = Part(0, 0, 1, is_gradient=False)
 
-    def receive() -> torch.Tensor:
-        links = Links(StoreSubgroups(store, 1, _TIMEOUT), [0, 1], 1, [(0, 1)])
+    def wait_for_the_other() -> list[float]:
+        subgroups = StoreSubgroups(store, 1, _TIMEOUT)
+        waits.release()
+        links = Links(subgroups, [0, 1], 1, [(0, 1)])
+        group = subgroups.form("sum", [0, 1])
+        assert group is not None
         links.expect(0, [activations])
-        asked.set()
-        return links.receive(0)
+        waits.release()
+        received = links.receive(0)
+        assert isinstance(received, torch.Tensor)
+        waits.release()
+        all_reduce(received, group)
+        return received.tolist()
+
+    def let_it_wait() -> None:
+        assert waits.acquire(timeout=_TIMEOUT.total_seconds())
+        threading.Event().wait(1.5 * mesh.total_seconds())
 
     with ThreadPoolExecutor(1) as threads:
-        received = threads.submit(receive)
-        links = Links(StoreSubgroups(store, 0, _TIMEOUT), [0, 1], 0, [(0, 1)])
-        assert asked.wait(_TIMEOUT.total_seconds())
-        threading.Event().wait(2 * mesh.total_seconds())
+        result = threads.submit(wait_for_the_other)
+        let_it_wait()
+        subgroups = StoreSubgroups(store, 0, _TIMEOUT)
+        links = Links(subgroups, [0, 1], 0, [(0, 1)])
+        group = subgroups.form("sum", [0, 1])
+        assert group is not None
+        let_it_wait()
         links.send(1, activations, torch.ones(3))
-        assert received.result().tolist() == [1.0, 1.0, 1.0]
+        let_it_wait()
+        all_reduce(torch.ones(3), group)
+        assert result.result() == [2.0, 2.0, 2.0]
         links.settle()

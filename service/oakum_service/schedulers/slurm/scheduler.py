@@ -43,6 +43,8 @@ from oakum_worker.protocol import FragmentConfig
 
 _log = logging.getLogger("oakum.slurm")
 _CANCEL_AGAIN_S = 60.0
+_CLEAR_WITHIN_S = 300.0
+"""For a node's epilogs. After that it is looked at no more often than others."""
 _FIRST_READ_S = 60.0
 _RUNNING = "RUNNING"
 _MOST_TASKS = 1000
@@ -99,10 +101,8 @@ class SlurmScheduler:
         self._starts: deque[JobStart] = deque(maxlen=1000)
         self._running: set[int] | None = None
         self._hinted = False
-        self._num_ends = 0
-        """Ends of jobs that hooks have told of."""
-        self._num_clear = 0
-        """Of those, the ones after which a reading has begun that showed no node with a job on its way out."""
+        self._clearing: dict[str, float] = {}
+        """Node -> when a hook told of a job's end there (monotonic), until a later reading shows it clear."""
         self._stopping = False
         self._on_change: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -185,7 +185,7 @@ class SlurmScheduler:
             if event.kind is HookKind.ALLOCATED and not self._is_own(event) and self._is_news(event.at):
                 self._told |= dict.fromkeys(nodes, (event.at, event.job))
             if event.kind is HookKind.ENDED:
-                self._num_ends += 1
+                self._clearing |= dict.fromkeys(nodes, time.monotonic())
                 # The next reading knows better, however soon after the job's start it comes.
                 self._told |= {node: (0.0, job) for node, (_, job) in self._told.items() if job == event.job}
             self._hint()
@@ -254,18 +254,18 @@ class SlurmScheduler:
     def _read(self) -> None:
         began_s = time.monotonic()
         with self._changed:
-            self._hinted = False
-            num_ends = self._num_ends
+            hinted, self._hinted = self._hinted, False
         try:
             state = self._source.read()
             self._take(state)
-            self._read_on_until_clear(state, num_ends)
+            self._read_on_until_clear(state, began_s)
             self._pace.took(began_s, time.monotonic(), self._source.cycle_s())
         except SchedulerError as error:
             _log.warning("Slurm's state could not be read: %s", error)
             self._pace.failed(time.monotonic())
             with self._changed:
                 self._error = error
+                self._hinted |= hinted
                 self._changed.notify_all()
             return
         self._on_change()
@@ -296,15 +296,19 @@ class SlurmScheduler:
             self._note_starts(state)
             self._changed.notify_all()
 
-    def _read_on_until_clear(self, state: SlurmState, num_ends: int) -> None:
+    def _read_on_until_clear(self, state: SlurmState, began_s: float) -> None:
         """The head node's epilog runs beside those of the nodes, which complete a little later.
 
-        `num_ends`: of how many ends hooks had told as the reading began; it may be too early for others.
+        A reading that began before the end was told is too early. A node that does not answer may never complete.
         """
+        completing = {node.name for node in state.nodes if "COMPLETING" in node.states}
         with self._changed:
-            if not any("COMPLETING" in node.states for node in state.nodes):
-                self._num_clear = num_ends
-            self._hinted |= self._num_clear < self._num_ends
+            self._clearing = {
+                node: told_s
+                for node, told_s in self._clearing.items()
+                if told_s >= began_s or (node in completing and began_s - told_s < _CLEAR_WITHIN_S)
+            }
+            self._hinted |= bool(self._clearing)
 
     def _array_tasks(self, state: SlurmState) -> Iterator[tuple[str, int | None]]:
         for job in state.jobs:
