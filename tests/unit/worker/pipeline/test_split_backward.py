@@ -316,3 +316,21 @@ def test_weights_that_are_not_trained_any_more_are_left_out() -> None:
     model[1].requires_grad_(False)
     first_part(*outputs_of(model, given), [given], weights)[1].run()
     assert [weight.grad is None for weight in weights] == [False, False, True, True]
+
+
+def test_a_gradient_that_was_given_does_not_become_a_weights_own() -> None:
+    position, given = nn.Parameter(torch.zeros(_WIDTH, dtype=torch.float64)), inputs()
+    seeds = [torch.ones_like(given), torch.ones(1, _WIDTH, dtype=torch.float64)]
+    first_part([2 * given, position[None]], seeds, [given], [position])[1].run()
+    assert position.grad is not None
+    position.grad += 1.0
+    assert [seed.unique().tolist() for seed in seeds] == [[1.0], [1.0]]
+
+
+def test_inputs_that_no_output_needs_have_gradients_of_zero() -> None:
+    model, given = linear(1), inputs()
+    gradients, rest = first_part([model.weight.sum()], None, [given], list(model.parameters()))
+    rest.run()
+    assert [gradient.tolist() for gradient in gradients] == [torch.zeros_like(given).tolist()]
+    assert model.weight.grad is not None
+    assert model.weight.grad.unique().tolist() == [1.0]

@@ -72,6 +72,23 @@ def test_stages_make_the_gradients_of_the_whole_chain(recompute: bool, split: bo
     assert [stage.num_live for stage in stages] == [0, 0, 0]
 
 
+class Detached(nn.Module):
+    """Lets nothing before it learn."""
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return values.detach()
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_a_stage_that_lets_no_gradient_through_hands_on_zeros(split: bool) -> None:
+    chain = build_chain(linear(1), Detached(), linear(2))
+    stages = [Stage(chain, range(number, number + 1)) for number in range(3)]
+    through(stages, share_of(chain, 4), split=split)
+    first, last = (taken(stage.parameters) for stage in (stages[0], stages[2]))
+    assert [gradient.unique().tolist() for gradient in first] == [[0.0], [0.0]]
+    assert all(gradient.any() for gradient in last)
+
+
 def test_weights_have_no_gradient_until_the_second_part_of_a_split_backward() -> None:
     chain = build_chain(linear(1), linear(2))
     first, last = Stage(chain, range(1)), Stage(chain, range(1, 2))
