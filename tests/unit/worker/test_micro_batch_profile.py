@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
-from oakum_worker import micro_batch_profile
+from oakum_worker import micro_batch_probe, micro_batch_profile
 from oakum_worker.__main__ import app
 from oakum_worker.errors import SpecError, TaskError
 from oakum_worker.live_memory import LiveMemory, MemoryLimitError
@@ -239,23 +240,46 @@ def test_the_largest_batch_of_stages_is_what_they_hold_at_once(spec_file: Path) 
     assert "not even a micro-batch of 1 fits" in run(spec_file, *options, 4)[2]
 
 
-def test_the_best_micro_batch_is_faster_than_the_whole_share_at_once(spec_file: Path) -> None:
+class TimedLayer(nn.Module):
+    """Takes what `milliseconds` says of as many samples, by a clock of its own."""
+
+    def __init__(self, milliseconds: Callable[[int], float]) -> None:
+        super().__init__()
+        self.milliseconds = milliseconds
+        self.passed_ms = 0.0
+
+    def perf_counter(self) -> float:
+        return self.passed_ms / 1000
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passed_ms += self.milliseconds(len(x))
+        return x
+
+
+def test_the_best_micro_batch_is_faster_than_the_whole_share_at_once(
+    spec_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of a layer that takes longer for each sample from 5 at once on, as where caches overflow."""
-    module = spec_file.parent / "overflowing_blocks.py"
-    slow = "import time; time.sleep(0.002 * (1 + max(0, len(x) - 4)))"
-    module.write_text(TASK_MODULE.replace('print("computed", len(x), flush=True)', slow))
-    spec = read_spec(spec_file).model_copy(update={"entrypoint": "overflowing_blocks:task"})
-    found = profile_micro_batch(spec)
-    task = load_task(spec)
+    layer = TimedLayer(lambda num_samples: 2 + 2 * max(0, num_samples - 4))
+    task = build_task(layer)
+    monkeypatch.setattr(micro_batch_probe, "time", layer)
+    monkeypatch.setattr(micro_batch_profile, "load_task", lambda spec: task)
+    found = profile_micro_batch(read_spec(spec_file))
 
     def step_s(size: int) -> float:
-        begin_s = time.perf_counter()
+        begin_s = layer.perf_counter()
         for start in range(0, found.batch, size):
-            task.loss(task.model, task.read(range(start, start + size))).backward()
-        return time.perf_counter() - begin_s
+            task.loss(task.model, task.read(range(start, start + size)))
+        return layer.perf_counter() - begin_s
 
     assert found.best.micro_batch == 4
-    assert step_s(4) < 0.5 * step_s(found.batch)
+    assert step_s(4) == pytest.approx(step_s(found.batch) / 3)
+
+
+def test_a_micro_batch_is_measured_no_shorter_than_it_takes() -> None:
+    layer = TimedLayer(lambda num_samples: 0.0)
+    layer.register_forward_hook(lambda *_: time.sleep(0.002))
+    assert Probe(build_task(layer), build_spec(), 1 << 30).seconds(4) >= 0.002
 
 
 def test_a_stage_holds_as_many_micro_batches_as_there_are_stages(spec_file: Path) -> None:
