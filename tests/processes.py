@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 
-def runs(pid: int, patience_s: float = 2.0) -> bool:
+def runs(pid: int, patience_s: float = 10.0) -> bool:
     """False once the process is gone, or dead and waiting for its parent to notice."""
     deadline_s = time.monotonic() + patience_s
     while time.monotonic() < deadline_s:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -136,7 +137,8 @@ class RunningService:
         if self.process is not None and self.process.poll() is None:
             self.kill()
         for process in self.processes():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # ended since it was found
+                process.kill()
 
 
 def state_of(client: OakumClient, name: str) -> TrainerState:

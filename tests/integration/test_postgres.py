@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -131,7 +132,8 @@ def postgres() -> Iterator[PostgresServer]:
         assert server.processes() == []
     finally:
         for process in server.processes():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # ended since it was found
+                process.kill()
         shutil.rmtree(folder)
 
 
