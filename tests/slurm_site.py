@@ -203,13 +203,21 @@ class SlurmSite:
         shown = self.run("scontrol", "show", "job", "--oneliner", job)
         return shown.partition("JobState=")[2].split()[0]
 
-    def wait_for_state(self, job: str, *states: str, timeout_s: float = 30.0) -> str:
+    def wait_for_state(self, job: str, *states: str, timeout_s: float = 60.0) -> str:
         """Return once the job is in one of the states, and which."""
         return self.wait_until(
             f"job {job} is {' or '.join(states)}, not {{}}",
             lambda: state if (state := self.state_of(job)) in states else None,
             timeout_s,
             lambda: self.state_of(job),
+        )
+
+    def wait_for_steps(self, program: str, count: int) -> None:
+        """Return once so many of the program run: a job that is `RUNNING` may have no step yet for a signal."""
+        self.wait_until(
+            f"{count} {program} run, not {{}}",
+            lambda: list(self.processes().values()).count(program) == count,
+            now=self.processes,
         )
 
     def wait_for_end(self, job: str, timeout_s: float = 60.0) -> str:
@@ -223,7 +231,7 @@ class SlurmSite:
         lines = self.run("sacct", *shared, "--duplicates", f"--format={fields}", *options).splitlines()
         return [_accounted(line.split("|", 10)) for line in lines]
 
-    def wait_for_sacct(self, job: str, timeout_s: float = 30.0) -> Accounted:
+    def wait_for_sacct(self, job: str, timeout_s: float = 60.0) -> Accounted:
         """The line of `sacct` of a job that has ended, once it says so."""
 
         def probe() -> Accounted | None:
@@ -321,7 +329,7 @@ class SlurmSite:
     def wait_until(
         what: str,
         probe: Callable[[], T | None],
-        timeout_s: float = 30.0,
+        timeout_s: float = 60.0,
         now: Callable[[], object] = lambda: "",
     ) -> T:
         """Poll until the probe returns something true, and return that; `{}` in `what` becomes what there is."""

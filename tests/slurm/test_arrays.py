@@ -93,7 +93,7 @@ def test_a_foreground_job_that_takes_one_tasks_node_leaves_the_others_alone(
     before = {job.id: job.nodes for job in own_jobs(slurm)}
     node = before[min(before)]
     job = slurm.submit_foreground(nodes=1, run_s=60.0, options=(f"--nodelist={node}",))
-    slurm.wait_for_state(job, "RUNNING", timeout_s=20.0)
+    slurm.wait_for_state(job, "RUNNING")
     wait_until(
         "the node is the job's", lambda: {n.name: n.foreground_job for n in client.nodes().nodes}[node] == job
     )

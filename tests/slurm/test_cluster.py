@@ -47,8 +47,7 @@ def test_each_node_knows_its_own_name_and_address(slurm: SlurmSite) -> None:
 def test_a_step_that_leaves_on_sigterm_lets_a_foreground_job_start_at_once(slurm: SlurmSite) -> None:
     slurm.set_grace(60)
     fills = [slurm.submit("fill", "exec sleep 300") for _ in range(8)]
-    for fill in fills:
-        slurm.wait_for_state(fill, "RUNNING")
+    slurm.wait_for_steps("sleep", len(fills))
     job = slurm.submit_foreground(nodes=6, run_s=0.1)
     row = slurm.wait_for_sacct(job)
     assert row.state == "COMPLETED"
@@ -89,9 +88,8 @@ def test_a_second_up_changes_nothing(small: SlurmSite) -> None:
 def test_down_leaves_no_process_no_mount_and_no_file(small: SlurmSite) -> None:
     mounts = Path("/proc/self/mounts").read_text(encoding="utf-8")
     mark = small.cluster.record().mark
-    job = small.submit("main", "trap '' TERM; sleep 600 & sleep 600", nodes=2)
-    small.wait_for_state(job, "RUNNING")
-    small.wait_until("both steps run", lambda: list(small.processes().values()).count("sleep") == 4)
+    small.submit("main", "trap '' TERM; sleep 600 & sleep 600", nodes=2)
+    small.wait_for_steps("sleep", 4)
     small.down()
     assert not small.folder.exists()
     assert processes.of_mark(mark) == {}

@@ -18,6 +18,7 @@ import pytest
 from oakum_service.api.auth import Role, create_token
 from oakum_service.db.engine import open_engine, open_sessions
 from oakum_service.hooks.installation import Installation
+from patient_hooks import make_patient
 from running_service import RunningService
 from slurm_site import SlurmSite
 
@@ -37,9 +38,14 @@ class HookedSite:
         with open_sessions(engine).begin() as session:
             self.token = create_token(session, "slurm-hooks", Role.HOOK)
         engine.dispose()
-        assert self.made.install(self.url, self.token, owner="slurm") == []
+        self.install_for(self.url, self.token)
         lines = (*self.made.slurm_conf(), *self.made.slurm_conf_of_nodes(), "PrologFlags=Alloc")
         self.slurm = SlurmSite.make(nodes=_NODES, lines=lines)
+
+    def install_for(self, url: str, token: str) -> None:
+        """Have the hooks reach a good service, also where it is slow as the machine is busy."""
+        assert self.made.install(url, token, owner="slurm") == []
+        make_patient(self.made)
 
     def run_jobs(self, count: int = 2) -> list[str]:
         """Run foreground jobs on all nodes, one after the other, and return when the cluster is idle again."""
@@ -47,7 +53,7 @@ class HookedSite:
         for job in jobs:
             row = self.slurm.wait_for_sacct(job)
             assert row.state == "COMPLETED"
-        self.slurm.wait_until("every node is idle: {}", self.is_idle, 30.0, self.slurm.node_states)
+        self.slurm.wait_until("every node is idle: {}", self.is_idle, now=self.slurm.node_states)
         return jobs
 
     def is_idle(self) -> bool:
@@ -80,8 +86,7 @@ class HookedSite:
             self.slurm.wait_until(
                 f"every hook of job {job} is counted: {{}}",
                 lambda job=job: self.told(job) == whole,  # type: ignore[misc]
-                20.0,
-                lambda job=job: self.told(job),  # type: ignore[misc]
+                now=lambda job=job: self.told(job),  # type: ignore[misc]
             )
         assert self.made.num_kept() == 0
 
@@ -113,14 +118,20 @@ def test_every_hook_of_a_job_is_heard_at_once(site: HookedSite) -> None:
 
 def _dead(site: HookedSite) -> Callable[[], object]:
     assert site.made.install("http://127.0.0.1:9", site.token, owner="slurm") == []
-    return lambda: site.made.install(site.url, site.token, owner="slurm")
+    return lambda: site.install_for(site.url, site.token)
 
 
 def _hung(site: HookedSite) -> Callable[[], object]:
     assert site.service.process is not None
     process = site.service.process
+    assert site.made.install(site.url, site.token, owner="slurm") == []
     process.send_signal(signal.SIGSTOP)
-    return lambda: process.send_signal(signal.SIGCONT)
+
+    def go_on() -> None:
+        process.send_signal(signal.SIGCONT)
+        site.install_for(site.url, site.token)
+
+    return go_on
 
 
 def _without_spool(site: HookedSite) -> Callable[[], object]:
@@ -164,7 +175,7 @@ def test_jobs_start_as_soon_with_a_dead_service_as_with_a_good_one(site: HookedS
             site.slurm.run("srun", "--partition=main", "--nodes=1", "--exclusive", "true")
             times.append(time.monotonic() - began_s)
             recover()
-            site.slurm.wait_until("every node is idle: {}", site.is_idle, 30.0, site.slurm.node_states)
+            site.slurm.wait_until("every node is idle: {}", site.is_idle, now=site.slurm.node_states)
     assert min(seconds["dead"]) < min(seconds["good"]) + 2.0
 
 
@@ -181,14 +192,14 @@ def test_a_service_that_hardly_looks_at_slurm_hears_of_a_job_by_its_hooks(site: 
         def jobs() -> set[str | None]:
             return {node.foreground_job for node in client.nodes().nodes}
 
-        site.slurm.wait_until("the nodes are seen", lambda: jobs() == {None}, 30.0, jobs)
+        site.slurm.wait_until("the nodes are seen", lambda: jobs() == {None}, now=jobs)
         token = json.loads((service.data_dir / "client.json").read_text("utf-8"))["token"]
-        assert site.made.install(client.address.url, token, owner="slurm") == []
+        site.install_for(client.address.url, token)
         job = site.slurm.submit_foreground(nodes=_NODES, run_s=200.0)
-        site.slurm.wait_until(f"job {job} is seen, not {{}}", lambda: jobs() == {job}, 60.0, jobs)
+        site.slurm.wait_until(f"job {job} is seen, not {{}}", lambda: jobs() == {job}, now=jobs)
         site.slurm.run("scancel", job)
-        site.slurm.wait_until("its end is seen, not {}", lambda: jobs() == {None}, 60.0, jobs)
+        site.slurm.wait_until("its end is seen, not {}", lambda: jobs() == {None}, now=jobs)
     finally:
-        assert site.made.install(site.url, site.token, owner="slurm") == []
+        site.install_for(site.url, site.token)
         service.end()
         shutil.rmtree(folder)

@@ -90,8 +90,8 @@ def test_a_job_without_a_limit_never_ends(slurm: SlurmSite, source: StateSource)
 
 
 def test_a_job_whose_steps_do_not_leave_completes_on_its_nodes(slurm: SlurmSite, source: StateSource) -> None:
-    id = slurm.submit("main", "trap '' TERM; while :; do sleep 1; done")
-    slurm.wait_for_state(id, "RUNNING")
+    id = slurm.submit("main", "trap '' TERM; sleep 600")
+    slurm.wait_for_steps("sleep", 1)
     slurm.run("scancel", id)
     slurm.wait_for_state(id, "COMPLETING", "CANCELLED")
     state = source.read()
