@@ -1,7 +1,7 @@
 """Hooks that wait for a service on a machine that is busy with many tests.
 
-The hooks' own limits of 2 seconds in all, and what becomes of events where these pass, have tests of their own. The
-others are of what a service that answers is told, and would fail where it only answers late.
+The hooks' own limits of 2 seconds in all, and what becomes of events where these pass, have tests of their own.
+The others are of what a service that answers is told, and would fail where it only answers late.
 """
 
 from __future__ import annotations
