@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 from oakum_service.client import OakumClient
-from running_service import TASKS, RunningService, wait_until
+from running_service import TASKS, RunningService
 from slurm_site import Accounted, SlurmSite
 
 
@@ -28,10 +28,6 @@ class SlurmService(RunningService):
     def jobs(self) -> list[Accounted]:
         """All jobs of Oakum's that Slurm has ever had, of this service or any other."""
         return [row for row in self.site.sacct() if row.name.startswith("oakum-")]
-
-    def wait_for_jobs(self, count: int) -> None:
-        """Wait until so many of our jobs run."""
-        wait_until(f"{count} jobs run", lambda: self.running() == count, timeout_s=60.0)
 
     def running(self) -> int:
         """Our jobs that run now."""

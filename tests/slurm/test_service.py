@@ -48,22 +48,22 @@ def loss_alone(spec: TrainerSpec, folder: Path) -> float:
     return float(json.loads(done.stdout)["loss"])
 
 
+@pytest.mark.timeout(400)
 def test_two_trainers_fill_the_cluster_give_way_to_every_job_and_end_as_if_alone(
     slurm: SlurmSite, service: SlurmService, tmp_path: Path
 ) -> None:
     began_at = time.time()
-    client = service.start()
-    specs = [
-        small_spec(name, epochs=15, seed=seed, arguments={"step_s": 0.03})
-        for name, seed in (("first", 3), ("second", 4))
-    ]
+    client, gate = service.start(), tmp_path / "gate"
+    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate)}, "epochs": 15}
+    specs = [small_spec("first", seed=3, **paced), small_spec("second", seed=4, **paced)]
     for spec in specs:
         client.submit(spec)
-    service.wait_for_jobs(8)
-    wait_until("both train", lambda: all(client.trainer(spec.name).step > 5 for spec in specs))
+    for spec in specs:
+        wait_for_size(client, spec.name, 4, timeout_s=120.0)
     jobs = [slurm.submit_foreground(nodes=nodes, run_s=1.0) for nodes in (3, 1)]
     for job in jobs:
         assert slurm.wait_for_end(job) == "COMPLETED"
+    gate.touch()
     wait_until("both end", lambda: all(state_of(client, spec.name).ended for spec in specs), timeout_s=120.0)
     for spec in specs:
         view = client.trainer(spec.name)

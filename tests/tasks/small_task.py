@@ -42,6 +42,18 @@ def task(spec: TrainerSpec, step_s: float = 0.005) -> Task:
     )
 
 
+def paced_task(spec: TrainerSpec, gate: str) -> Task:
+    """Steps of a second until the file `gate` is there, so that training goes on while nodes come and go."""
+    built = task(spec, step_s=0.0)
+
+    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        time.sleep(0.03 if Path(gate).exists() else 1.0)
+        return cross_entropy(model(batch[0]), batch[1])
+
+    built.loss = loss
+    return built
+
+
 def layered_task(spec: TrainerSpec, step_s: float = 0.005, folder: str = "") -> Task:
     """Six layers that may be spread over ranks. A file `hang` in `folder` makes one rank hang."""
     model = nn.Sequential(nn.Linear(64, 64), *(nn.Linear(64, 64) for _ in range(4)), nn.Linear(64, 10)).double()
