@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from oakum_service.client import OakumClient
@@ -17,13 +19,17 @@ def formed_messages(client: OakumClient) -> list[str]:
     return [event.message for event in client.recent_events(500).events if event.kind == "generation.formed"]
 
 
-def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_does(service: RunningService) -> None:
+def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_does(
+    service: RunningService, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
     spec = small_spec(
         "sharded",
+        entrypoint="small_task:paced_task",
         epochs=60,
         max_nodes=3,
         parallel={"data": "sharded"},
-        arguments={"step_s": 0.02},
+        arguments={"gate": str(gate), "step_s": 0.2},
         checkpoint={"every_s": 3600.0, "hot_every_steps": 5},
     )
     client = service.start()
@@ -33,11 +39,12 @@ def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_doe
     wait_until("the others go on", lambda: client.trainer("sharded").step > before.step + 20)
     service.take_nodes(2, run_s=1.0)
     wait_until("it shrinks", lambda: len(client.trainer("sharded").nodes) < 3)
+    gate.touch()
     wait_until("it finishes", lambda: client.trainer("sharded").state.ended, 180.0)
     found = client.trainer("sharded")
     assert found.state is TrainerState.FINISHED, found.message
 
-    alone = TrainingLoop(load_task(spec.model_copy(update={"arguments": {}})), spec)
+    alone = TrainingLoop(load_task(spec), spec)
     while not alone.finished:
         loss = alone.step().loss
     assert found.step == alone.step_count

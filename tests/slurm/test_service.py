@@ -54,7 +54,7 @@ def test_two_trainers_fill_the_cluster_give_way_to_every_job_and_end_as_if_alone
 ) -> None:
     began_at = time.time()
     client, gate = service.start(), tmp_path / "gate"
-    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate)}, "epochs": 15}
+    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate), "step_s": 1.0}, "epochs": 15}
     specs = [small_spec("first", seed=3, **paced), small_spec("second", seed=4, **paced)]
     for spec in specs:
         client.submit(spec)

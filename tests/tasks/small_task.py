@@ -42,12 +42,13 @@ def task(spec: TrainerSpec, step_s: float = 0.005) -> Task:
     )
 
 
-def paced_task(spec: TrainerSpec, gate: str) -> Task:
-    """Steps of a second until the file `gate` is there, so that training goes on while nodes come and go."""
+def paced_task(spec: TrainerSpec, gate: str, step_s: float) -> Task:
+    """Steps of `step_s` until the file `gate` is there, so that training goes on while nodes come and go."""
     built = task(spec, step_s=0.0)
 
     def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        time.sleep(0.03 if Path(gate).exists() else 1.0)
+        if not Path(gate).exists():
+            time.sleep(step_s)
         return cross_entropy(model(batch[0]), batch[1])
 
     built.loss = loss
