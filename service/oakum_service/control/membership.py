@@ -40,18 +40,20 @@ class MembershipKeeper:
         """Bring every live trainer up to date; returns the fragments whose jobs are to be cancelled."""
         to_cancel = list(silent)
         trainers = session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars().all()
-        live = session.execute(select(Fragment.id).where(Fragment.state != FragmentState.ENDED)).scalars()
-        self._intake.forget_all_but(set(live), {trainer.id for trainer in trainers})
         for trainer in trainers:
             to_cancel.extend(self._turn_of(session, trainer, silent))
+        live = session.execute(select(Fragment.id).where(Fragment.state != FragmentState.ENDED)).scalars()
+        self._intake.forget_all_but(set(live), {trainer.id for trainer in trainers})
         return to_cancel
 
     def _turn_of(self, session: Session, trainer: Trainer, silent: list[str]) -> tuple[str, ...]:
         """Bring one trainer up to date; returns those of its members that are lost."""
         known, reports = _read(session, trainer)
         fragments = [fragment for fragment in known if fragment.state != FragmentState.ENDED]
-        for fragment in fragments:
-            if fragment.id in reports:
+        for fragment in known:
+            # Last words may come since the last turn, and the job be over by this one.
+            heard_before = fragment.state != FragmentState.ENDED or self._intake.knows(fragment.id)
+            if heard_before and fragment.id in reports:
                 self._intake.take(session, trainer, fragment, reports[fragment.id])
         self._fail_if_hung(session, trainer, fragments)
         _move_on(session, trainer, fragments, reports)

@@ -52,6 +52,52 @@ class TestTheEnd:
         assert trainer.view.message == "finished after 100 steps, loss 0.25, accuracy 0.5"
 
 
+class TestLastWords:
+    """Said after one turn of the controller, of a job that is over by the next."""
+
+    def test_the_last_step_and_its_checkpoint_are_known(self, trainer: ScriptedTrainer) -> None:
+        trainer.progress("a", 1, 14, 2, checkpoint_step=14)
+        trainer.end_job("a", "b")
+        for _ in range(2):
+            trainer.turn(after_s=1.0)
+        assert (trainer.view.state, trainer.view.step, trainer.view.checkpoint_step) == (
+            TrainerState.WAITING,
+            14,
+            14,
+        )
+        assert trainer.events("checkpoint.written")[1:] == ["durable checkpoint of step 14"]
+
+    def test_that_it_has_finished_is_heard(self, trainer: ScriptedTrainer) -> None:
+        trainer.progress("a", 1, 100, 2, final=True)
+        trainer.say("a", Phase.FINISHED)
+        trainer.end_job("a", "b")
+        trainer.turn()
+        assert trainer.view.state is TrainerState.FINISHED
+
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_why_it_failed_is_counted_once(self, trainer: ScriptedTrainer, restarted: bool) -> None:
+        trainer.say("b", Phase.FAILED, failure={"stage": "train", "step": 10, "message": "no memory"})
+        if restarted:
+            trainer.turn()
+            trainer.restart()
+            trainer.turn()
+        trainer.end_job("b")
+        for _ in range(2):
+            trainer.turn(after_s=1.0)
+        assert (trainer.row.crashes, trainer.row.message) == (1, "no memory")
+
+    def test_a_restarted_controller_counts_no_switch_of_those_that_ended_before_again(
+        self, trainer: ScriptedTrainer
+    ) -> None:
+        trainer.progress("a", 1, 14, 2, checkpoint_step=14)
+        trainer.end_job("a", "b")
+        trainer.turn()
+        before = trainer.row.account, trainer.events("checkpoint.written")
+        trainer.restart()
+        trainer.turn()
+        assert (trainer.row.account, trainer.events("checkpoint.written")) == before
+
+
 class TestProgress:
     def test_what_a_former_rank_0_still_says_does_not_replace_the_newer(self, trainer: ScriptedTrainer) -> None:
         trainer.say("a", Phase.LEAVING, signalled=True)
