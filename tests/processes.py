@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
+
+import psutil
 
 
 def runs(pid: int, patience_s: float = 10.0) -> bool:
@@ -26,3 +30,10 @@ def any_runs(pids: Path) -> bool:
     numbers = [int(word) for word in pids.read_text().split()]
     assert numbers, "no process was started"
     return any(runs(pid) for pid in numbers)
+
+
+def kill_all(found: Iterable[psutil.Process]) -> None:
+    """`kill -9` each that has not ended since it was found."""
+    for process in found:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ from oakum_service.api.schemas import TrainerView
 from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
+from processes import kill_all
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 T = TypeVar("T")
@@ -136,9 +136,7 @@ class RunningService:
         """Leave nothing behind, whatever the test has done."""
         if self.process is not None and self.process.poll() is None:
             self.kill()
-        for process in self.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):  # ended since it was found
-                process.kill()
+        kill_all(self.processes())
 
 
 def state_of(client: OakumClient, name: str) -> TrainerState:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import shutil
@@ -40,6 +39,7 @@ from oakum_service.db.engine import (
 from oakum_service.db.models import Base, EventRecord, Fragment, PlanRecord, Report, Trainer
 from oakum_service.errors import ConfigurationError, LeaseLost
 from oakum_worker.protocol import Phase
+from processes import kill_all
 from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of, wait_until
 
 pytestmark = [
@@ -131,9 +131,7 @@ def postgres() -> Iterator[PostgresServer]:
         server.stop()
         assert server.processes() == []
     finally:
-        for process in server.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):  # ended since it was found
-                process.kill()
+        kill_all(server.processes())
         shutil.rmtree(folder)
 
 
