@@ -110,6 +110,7 @@ class TestReports:
         for document in (report(1, Phase.READY), report(2, Phase.TRAINING, generation=1, switches=[switch])):
             assert send(agent, fragment, document).status_code == 204
             with api.sessions.begin() as session:
+                keeper.hear(session)
                 keeper.turn(session, [])
         newest = api.viewer.get("/v1/events/recent?limit=1").json()["events"][0]
         assert newest["kind"] == "generation.formed"

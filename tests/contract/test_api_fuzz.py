@@ -238,6 +238,7 @@ def test_no_agent_can_stop_the_controller_with_what_it_reports(
         answer = agent.post(f"/v1/fragments/{fragment}/report", content=body, headers=headers)
         assert answer.status_code in (204, 422), answer.text
         with shared.sessions.begin() as session:
+            keeper.hear(session)
             keeper.turn(session, [])
         assert agent.get(f"/v1/fragments/{fragment}/directive").status_code == 200
         assert shared.viewer.get(f"/v1/trainers/{trainer}").status_code == 200

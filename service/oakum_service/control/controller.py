@@ -171,6 +171,7 @@ class Controller:
         snapshot = self._scheduler.snapshot()
         with self._lease.writing() as session:
             place_fragments(session, snapshot)
+            self._keeper.hear(session)
             end_fragments(
                 session, snapshot, self._settings.heartbeat_timeout_s, listening_since=self._listening_since
             )
@@ -200,6 +201,7 @@ class Controller:
             before = self._fingerprint(session)
             observed = write_snapshot(session, snapshot, self._observed)
             place_fragments(session, snapshot)
+            self._keeper.hear(session)
             silent = end_fragments(
                 session,
                 snapshot,

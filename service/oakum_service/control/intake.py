@@ -20,7 +20,7 @@ from oakum_service.control.durations import START_UP, with_another
 from oakum_service.control.endings import end, finish
 from oakum_service.control.observe import count_crash
 from oakum_service.control.rates import RateKeeper
-from oakum_service.db.models import Fragment, FragmentState, GenerationRecord, ProgressSample, Trainer
+from oakum_service.db.models import Fragment, GenerationRecord, ProgressSample, Report, Trainer
 from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_solver.exploration import Exploration
 from oakum_worker.protocol import Failure, FragmentReport, Phase, Progress, Switch
@@ -36,24 +36,21 @@ class ReportIntake:
 
     def __init__(self, exploration: Exploration) -> None:
         self._taken: dict[str, int] = {}
-        self._failed: set[str] = set()
         self._rates = RateKeeper(exploration)
 
     def forget_all_but(self, fragments: Collection[str], trainers: Collection[str]) -> None:
         """Forget fragments and trainers that have ended."""
         self._taken = {fragment: taken for fragment, taken in self._taken.items() if fragment in fragments}
-        self._failed.intersection_update(fragments)
         self._rates.forget_all_but(trainers)
 
-    def knows(self, fragment: str) -> bool:
-        """Whether a report of the fragment has been read, and it is not forgotten."""
-        return fragment in self._taken
+    def is_news(self, fragment: str, sequence: int) -> bool:
+        """Whether the fragment's report of that number has not been read yet."""
+        return sequence > self._taken.get(fragment, -1)
 
-    def take(self, session: Session, trainer: Trainer, fragment: Fragment, report: FragmentReport) -> None:
-        """Write down whatever the report says for the first time."""
-        if report.sequence <= self._taken.get(fragment.id, -1):
-            return
-        self._taken[fragment.id] = report.sequence
+    def take(self, session: Session, trainer: Trainer, fragment: Fragment, row: Report) -> None:
+        """Write down whatever the fragment's report says for the first time."""
+        self._taken[fragment.id] = row.sequence
+        report = FragmentReport.model_validate(row.body)
         now = time.time()
         if fragment.ready_at is None and report.startup_s is not None:
             fragment.ready_at = now
@@ -71,17 +68,11 @@ class ReportIntake:
                 self._rates.take(session, trainer.id, report.progress)
         # After the checkpoints: which of the two came first is not known, and a warning must not get lost.
         _take_warnings(session, trainer, fragment, report.warnings)
-        if report.failure is not None:
-            self._take_failure(session, trainer, fragment, report.failure)
+        if report.failure is not None and not fragment.cause:
+            fragment.cause = "failed"
+            _count_failure(session, trainer, report.failure)
         elif report.phase is Phase.FINISHED and _is_told_to_its_end(trainer):
             finish(session, trainer)
-
-    def _take_failure(self, session: Session, trainer: Trainer, fragment: Fragment, failure: Failure) -> None:
-        is_news = not fragment.cause or fragment.state == FragmentState.ENDED
-        if is_news and fragment.id not in self._failed:
-            fragment.cause = fragment.cause or "failed"
-            _count_failure(session, trainer, failure)
-        self._failed.add(fragment.id)
 
 
 def _is_told_to_its_end(trainer: Trainer) -> bool:

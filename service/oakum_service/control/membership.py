@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from sqlalchemy import or_, select
+from sqlalchemy import event, or_, select
 from sqlalchemy.orm import Session
 
 from oakum_service.control import journal
@@ -34,10 +34,30 @@ class MembershipKeeper:
     ) -> None:
         self._regroup_timeout_s = regroup_timeout_s
         self._warm_up_timeout_s = warm_up_timeout_s
+        self._exploration = exploration
         self._intake = ReportIntake(exploration)
 
+    def hear(self, session: Session) -> None:
+        """Take in what live trainers' fragments say for the first time.
+
+        Before any is marked as ended: last words may come since the last turn, and the job be over by this one.
+        """
+        event.listen(session, "after_rollback", self._forget, once=True)
+        heard = select(Report.fragment_id, Report.sequence).join(Fragment, Fragment.id == Report.fragment_id)
+        live = session.execute(heard.where(Fragment.state != FragmentState.ENDED))
+        news = [fragment for fragment, sequence in live if self._intake.is_news(fragment, sequence)]
+        rows = session.execute(
+            select(Trainer, Fragment, Report)
+            .join(Fragment, Fragment.trainer_id == Trainer.id)
+            .join(Report, Report.fragment_id == Fragment.id)
+            .where(Trainer.state.in_(LIVE_STATES), Fragment.id.in_(news))
+        )
+        for trainer, fragment, report in rows:
+            self._intake.take(session, trainer, fragment, report)
+
     def turn(self, session: Session, silent: list[str]) -> list[str]:
-        """Bring every live trainer up to date; returns the fragments whose jobs are to be cancelled."""
+        """Bring every live trainer up to date with what was heard; returns the fragments whose jobs are to be
+        cancelled."""
         to_cancel = list(silent)
         trainers = session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars().all()
         for trainer in trainers:
@@ -46,15 +66,14 @@ class MembershipKeeper:
         self._intake.forget_all_but(set(live), {trainer.id for trainer in trainers})
         return to_cancel
 
+    def _forget(self, _: Session) -> None:
+        """What was heard has not been written down: hear it again."""
+        self._intake = ReportIntake(self._exploration)
+
     def _turn_of(self, session: Session, trainer: Trainer, silent: list[str]) -> tuple[str, ...]:
         """Bring one trainer up to date; returns those of its members that are lost."""
         known, reports = _read(session, trainer)
         fragments = [fragment for fragment in known if fragment.state != FragmentState.ENDED]
-        for fragment in known:
-            # Last words may come since the last turn, and the job be over by this one.
-            heard_before = fragment.state != FragmentState.ENDED or self._intake.knows(fragment.id)
-            if heard_before and fragment.id in reports:
-                self._intake.take(session, trainer, fragment, reports[fragment.id])
         self._fail_if_hung(session, trainer, fragments)
         _move_on(session, trainer, fragments, reports)
         if TrainerState(trainer.state).ended:

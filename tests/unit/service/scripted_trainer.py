@@ -84,11 +84,19 @@ class ScriptedTrainer:
         """Let so much time pass, then have the controller take its turn; returns the jobs to cancel."""
         self.now += after_s
         with self._sessions.begin() as session:
+            self.keeper.hear(session)
             return self.keeper.turn(session, [])
+
+    def fail_to_hear(self) -> None:
+        """A turn whose transaction is undone, as on a full disk."""
+        with self._sessions() as session:
+            self.keeper.hear(session)
+            session.rollback()
 
     def end_job(self, *fragments: str) -> None:
         """The scheduler does not know these jobs any more."""
         with self._sessions.begin() as session:
+            self.keeper.hear(session)
             live = session.query(Fragment).filter(Fragment.state == FragmentState.LIVE).all()
             jobs = tuple(OwnJob("1", row.id, row.node) for row in live if row.id not in fragments)
             end_fragments(session, Snapshot(self.now, (), jobs), 3600.0)

@@ -63,6 +63,7 @@ def tell(sessions: Sessions, fragment: str, phase: Phase, **fields: object) -> N
 def turn(sessions: Sessions, keeper: MembershipKeeper) -> tuple[int, list[str], list[str]]:
     """One turn; returns the newest generation, its members, and the jobs to cancel."""
     with sessions.begin() as session:
+        keeper.hear(session)
         to_cancel = keeper.turn(session, [])
         trainer = session.get_one(Trainer, "t")
         return trainer.generation, trainer.members, to_cancel

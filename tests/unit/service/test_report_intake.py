@@ -67,6 +67,20 @@ class TestLastWords:
         )
         assert trainer.events("checkpoint.written")[1:] == ["durable checkpoint of step 14"]
 
+    def test_a_controller_that_began_in_between_hears_them_too(self, trainer: ScriptedTrainer) -> None:
+        trainer.progress("a", 1, 14, 2, checkpoint_step=14)
+        trainer.restart()
+        trainer.end_job("a", "b")
+        trainer.turn()
+        assert (trainer.view.step, trainer.view.checkpoint_step) == (14, 14)
+
+    def test_what_could_not_be_written_down_is_heard_again(self, trainer: ScriptedTrainer) -> None:
+        trainer.progress("a", 1, 14, 2, checkpoint_step=14)
+        trainer.fail_to_hear()
+        trainer.end_job("a", "b")
+        trainer.turn()
+        assert (trainer.view.step, trainer.view.checkpoint_step) == (14, 14)
+
     def test_that_it_has_finished_is_heard(self, trainer: ScriptedTrainer) -> None:
         trainer.progress("a", 1, 100, 2, final=True)
         trainer.say("a", Phase.FINISHED)
