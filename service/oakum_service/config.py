@@ -166,6 +166,12 @@ class Settings(_FromEnvironment):
     """An agent that has not reported for so long is lost."""
     regroup_timeout_s: float = 60.0
     """A member that has not formed its generation for so long after it was published is lost."""
+    rank_timeout_s: Annotated[float, Field(gt=0)] = 5.0
+    """A rank that has given its agent no sign of life for so long hangs: it is killed and started anew."""
+    leave_deadline_s: Annotated[float, Field(gt=0)] = 1.0
+    """From SIGTERM to a fragment's exit while others train on: their step has to end, if it does by then."""
+    drain_s: Annotated[float, Field(ge=0)] = 3.5
+    """On the embedded cluster, which ends with the service: for how long fragments may checkpoint before."""
     warm_up_timeout_s: float = 900.0
     """A task that has not been built and loaded for so long after its launch hangs: its trainer fails."""
     start_up_s: float = 6.0

@@ -38,4 +38,6 @@ class FragmentConfigs:
             spec=TrainerSpec.model_validate(trainer.spec),
             checkpoint_dir=str(self._settings.checkpoints_dir / trainer.id),
             grace_s=self._grace_s,
+            leave_deadline_s=self._settings.leave_deadline_s,
+            rank_timeout_s=self._settings.rank_timeout_s,
         )

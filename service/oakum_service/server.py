@@ -42,7 +42,6 @@ from oakum_service.schedulers.workload import foreground_jobs
 from oakum_solver.errors import LogError
 
 _log = logging.getLogger("oakum")
-_DRAIN_S = 3.5
 LOCAL_ADMIN = "local-admin"
 """Name of the token that this machine's own CLI has."""
 
@@ -103,7 +102,7 @@ class OakumServer:
         try:
             if not controlling.done() and self.scheduler.ends_with_service:
                 _log.info("stopping: every trainer checkpoints and gives its nodes back")
-                await self._controller.drain(_DRAIN_S)
+                await self._controller.drain(self.settings.drain_s)
         finally:
             await self._controller.stop()
             self.outbox.close()

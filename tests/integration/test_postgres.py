@@ -453,7 +453,9 @@ class TestApi:
         answer = api.fragment_client(fragment).post(f"/v1/fragments/{fragment}/report", json=document)
         assert answer.status_code == 204
         with api.sessions.begin() as session:
-            api.keeper().turn(session, [])
+            keeper = api.keeper()
+            keeper.hear(session)
+            keeper.turn(session, [])
         shown = api.viewer.get("/v1/trainers/digits").json()
         assert (shown["state"], shown["message"]) == ("failed", "bad byte � in the data")
 

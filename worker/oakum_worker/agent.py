@@ -57,6 +57,7 @@ class Agent:
         self._report = FragmentReport(phase=Phase.WARMING, sequence=0, pid=os.getpid(), host=socket.gethostname())
         self._directive = Directive(revision=-1)
         self._current: Generation | None = None
+        self._is_wanted_back = False
         self._signalled_s = 0.0
         self._deadline_s: float | None = None
         self._turned_s = time.monotonic()
@@ -81,9 +82,10 @@ class Agent:
         finally:
             for rank in self._ranks:
                 rank.kill()
-            self._link.stop(self._report)
+            self._link.stop(self._report, lambda: self._is_wanted_back)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self._is_wanted_back = True
         self._events.put(Signalled(number))
 
     def _turn(self) -> None:
@@ -193,10 +195,8 @@ class Agent:
         elif directive.leave and self._current is None:
             # A rank that was started anew may be the only one to know the state: it has to save it first.
             self._close("no longer wanted before it joined", save=True)
-        if generation is not None and generation.closer == self._config.fragment and self._deadline_s:
-            # The last replica gets the whole grace for its checkpoint, which does not wait for a step's end.
-            self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
-            self._close("the last replica to leave", save=True)
+        if self._is_closer and self._deadline_s:
+            self._close_last("the last replica to leave")
 
     def _on_leave(self, why: str) -> None:
         """Ask to be left out of the next generation; go without being left out when time is up."""
@@ -208,10 +208,20 @@ class Agent:
         self._deadline_s = self._signalled_s + min(self._config.leave_deadline_s, self._config.grace_s)
         if self._current is None and self._restarted_s is None:
             self._leave_at_once("was not a member yet")
-        elif self._current is None or len(self._current.members) == 1:
-            self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
-            self._close("the last replica", save=True)
+        elif self._current is None or len(self._current.members) == 1 or self._is_closer:
+            self._close_last("the last replica")
         self._tell()
+
+    @property
+    def _is_closer(self) -> bool:
+        """Whether nobody is left but this fragment; the service may have learnt of the others' leaving first."""
+        generation = self._directive.generation
+        return generation is not None and generation.closer == self._config.fragment
+
+    def _close_last(self, why: str) -> None:
+        """The last replica gets the whole grace for its checkpoint, which does not wait for a step's end."""
+        self._deadline_s = self._signalled_s + 0.9 * self._config.grace_s
+        self._close(why, save=True)
 
     def _close(self, why: str, *, save: bool) -> None:
         """Have the ranks stop on their own; with `save`, the first of them makes durable what only it knows."""

@@ -18,7 +18,10 @@ _log = logging.getLogger("oakum.agent")
 _POLL_S = 10.0
 _HEARTBEAT_S = 1.0
 _RETRY_S = 0.3
-_LAST_REPORT_S = 0.6
+_LAST_WORDS_S = 10.0
+_HURRIED_LAST_WORDS_S = 0.6
+_LONGEST_TRY_S = 1.0
+"""Of saying the last words: whoever comes to be in a hurry meanwhile is not kept longer."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +64,19 @@ class ServiceLink:
             self._report = report
             self._changed.notify_all()
 
-    def stop(self, last: FragmentReport) -> None:
-        """Post the last report, for a short while only: the node is wanted back."""
+    def stop(self, last: FragmentReport, in_a_hurry: Callable[[], bool]) -> None:
+        """Post the last report; for a short while only where the scheduler wants the node back."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
-        deadline_s = time.monotonic() + _LAST_REPORT_S
-        while time.monotonic() < deadline_s:
+        began_s = time.monotonic()
+        while True:
+            given_s = _HURRIED_LAST_WORDS_S if in_a_hurry() else _LAST_WORDS_S
+            left_s = began_s + given_s - time.monotonic()
+            if left_s <= 0:
+                return
             try:
-                self._send(last, timeout_s=max(deadline_s - time.monotonic(), 0.05))
+                self._send(last, timeout_s=min(max(left_s, 0.05), _LONGEST_TRY_S))
                 return
             except httpx.HTTPError:
                 time.sleep(0.05)

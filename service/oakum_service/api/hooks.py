@@ -20,8 +20,8 @@ from oakum_service.schedulers.slurm.hook_event import HookEvent, HookListener
 router = APIRouter(prefix="/v1/hooks", tags=["hooks"])
 
 _MOST_AT_ONCE = 1000
-_PATIENCE_S = 2.0
-"""No hook waits longer for its answer."""
+_PATIENCE_S = 9.0
+"""Nobody waits longer for the answer: hooks wait for much less, and who sends kept events again for 10 s."""
 
 
 _Name = Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]*$")]

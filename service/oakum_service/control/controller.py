@@ -207,6 +207,7 @@ class Controller:
                 snapshot,
                 self._settings.heartbeat_timeout_s,
                 submitting=submitting,
+                now=now,
                 listening_since=self._listening_since,
                 warm_up_timeout_s=self._settings.warm_up_timeout_s,
             )

@@ -122,15 +122,18 @@ def end_fragments(
     heartbeat_timeout_s: float,
     *,
     submitting: Collection[str] = (),
+    now: float | None = None,
     listening_since: float = 0.0,
     warm_up_timeout_s: float = math.inf,
 ) -> list[str]:
     """Mark fragments as ended whose job is gone; returns those that are silent and have to be cancelled.
 
-    Nobody is silent who could not be heard: before `listening_since` there was no service to report to. Those in
+    Nobody is silent who could not be heard: before `listening_since` there was no service to report to, and who
+    has spoken by `now` is not silent because this process was stopped since. Those in
     `submitting`, which has to be older than the snapshot, are left alone. A fragment whose job was only intended,
     or withdrawn before it began, never started.
     """
+    now = time.time() if now is None else now
     jobs = {job.fragment for job in snapshot.own_jobs}
     silent: list[str] = []
     rows = session.execute(
@@ -154,7 +157,7 @@ def end_fragments(
         if fragment.id in snapshot.preempted and not _has_heard(fragment, report, trainer):
             silent.append(fragment.id)
         if report is not None:
-            given_s, silent_s = heartbeat_timeout_s, _silent_s(report, listening_since)
+            given_s, silent_s = heartbeat_timeout_s, now - max(report.received_at, listening_since)
         else:
             # Nothing can be told to whoever has never been heard.
             unwanted = fragment.released or TrainerState(trainer.state).ended
@@ -176,10 +179,6 @@ def _has_heard(fragment: Fragment, report: Report | None, trainer: Trainer) -> b
         fragment.released = True
         trainer.revision += 1
     return True
-
-
-def _silent_s(report: Report, listening_since: float) -> float:
-    return time.time() - max(report.received_at, listening_since)
 
 
 def _end(

@@ -331,6 +331,18 @@ def test_jobs_that_ended_while_no_service_listened_are_no_crashes(sessions: Sess
     assert crashes(sessions) == 0
 
 
+def test_nobody_falls_silent_by_this_process_being_stopped_in_a_turn(sessions: Sessions) -> None:
+    began_at = time.time() - 60.0
+    [name] = add_fragments(sessions, FragmentState.LIVE, 1, launched_at=began_at - 100.0)
+    snapshot = Snapshot(began_at, holes(f"on {name}"), (OwnJob("1", name, f"on {name}"),))
+    body = FragmentReport(phase=Phase.TRAINING, sequence=1, pid=1, host="h").model_dump(mode="json")
+    with sessions.begin() as session:
+        session.add(Report(fragment_id=name, sequence=1, received_at=began_at - 1.0, body=body))
+        session.flush()
+        assert end_fragments(session, snapshot, 10.0, now=began_at) == []
+        assert end_fragments(session, snapshot, 10.0) == [name]
+
+
 @pytest.mark.parametrize(
     ("released", "age_s", "silent"),
     [(True, 20.0, True), (True, 5.0, False), (False, 20.0, False), (False, 1000.0, True)],

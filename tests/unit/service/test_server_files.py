@@ -271,9 +271,7 @@ class TestFragmentTokens:
         spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
         trainer = Trainer(id="t1", name="digits", spec=spec.model_dump(mode="json"))
         config = configs.make("f1", trainer, "n1", "10.0.0.1")
-        assert config.model_dump(
-            exclude={"leave_deadline_s", "grace_s", "orphan_timeout_s", "rank_timeout_s"}
-        ) == {
+        assert config.model_dump(exclude={"orphan_timeout_s"}) == {
             "fragment": "f1",
             "trainer": "digits",
             "node": "n1",
@@ -283,4 +281,7 @@ class TestFragmentTokens:
             "token": configs.token("f1"),
             "spec": spec.model_dump(),
             "checkpoint_dir": str(settings.checkpoints_dir / "t1"),
+            "grace_s": 5.0,
+            "leave_deadline_s": settings.leave_deadline_s,
+            "rank_timeout_s": settings.rank_timeout_s,
         }

@@ -1,0 +1,57 @@
+"""Whoever is the last to leave makes the state durable, in whichever order it hears of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from oakum_worker.agent import Agent, Signalled
+from oakum_worker.channel import Command
+from oakum_worker.protocol import Directive, FragmentConfig, Generation, Member
+from oakum_worker.rank_handle import RankHandle
+from oakum_worker.spec import TrainerSpec
+
+MEMBERS = tuple(Member(fragment=name, node=name, ranks=()) for name in "ab")
+NOBODY = Directive(revision=2, generation=Generation(number=2, members=(), closer="a"))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
+    """What the agent tells its rank."""
+    commands: list[Command] = []
+    monkeypatch.setattr(RankHandle, "send", lambda _, command: commands.append(command))
+    return commands
+
+
+@pytest.fixture
+def agent(told: list[Command]) -> Agent:
+    """Of fragment `a`, which trains together with `b`."""
+    spec = TrainerSpec(name="t", entrypoint="a:b", global_batch=8, epochs=1)
+    config = FragmentConfig(
+        fragment="a",
+        trainer="t",
+        node="a",
+        node_address="127.0.0.1",
+        service_url="http://127.0.0.1:9",
+        token="secret",
+        spec=spec,
+        checkpoint_dir="/nowhere",
+    )
+    agent = Agent(config, Path("/nowhere/config.json"))
+    agent._on_directive(Directive(revision=1, generation=Generation(number=1, members=MEMBERS)))
+    return agent
+
+
+@pytest.mark.parametrize("told_first", [True, False], ids=["by the service first", "by the scheduler first"])
+def test_the_last_to_leave_saves(agent: Agent, told: list[Command], told_first: bool) -> None:
+    hears = [lambda: agent._on_directive(NOBODY), lambda: agent._on_leave(str(Signalled(15)))]
+    for hear in hears if told_first else reversed(hears):
+        assert not any(command.close for command in told)
+        hear()
+    assert (told[-1].close, told[-1].save) == (True, True)
+
+
+def test_one_that_is_not_the_last_only_asks_to_leave(agent: Agent, told: list[Command]) -> None:
+    agent._on_leave("SIGTERM")
+    assert not any(command.close for command in told)
