@@ -19,7 +19,7 @@ from oakum_worker.spec import TrainerSpec
 from running_service import wait_until
 
 INSTANCE = Instance("oakum", "ab12")
-HAND_OVER_S = 15.0
+HAND_OVER_S = 3600.0
 FAKE = """#!/bin/sh
 printf '%s\\n' "$*" >> {folder}/$(basename "$0").calls
 for last; do :; done

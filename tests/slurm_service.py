@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 from oakum_service.client import OakumClient
-from running_service import TASKS, RunningService
+from running_service import TASKS, RunningService, wait_until
 from slurm_site import Accounted, SlurmSite
 
 
@@ -19,7 +19,8 @@ class SlurmService(RunningService):
             "OAKUM_SLURM_PARTITION": "fill",
             "OAKUM_SLURM_POLL_FLOOR_S": "0.5",
             "OAKUM_SLURM_HOOK_FLOOR_S": "0.2",
-            "OAKUM_SLURM_PENDING_LIMIT_S": "5",
+            "OAKUM_SLURM_PENDING_LIMIT_S": "120",
+            "OAKUM_LEAVE_DEADLINE_S": "1",
             "PYTHONPATH": str(TASKS),
         }
         super().__init__(folder, **(settings | site.environment | environment))
@@ -33,10 +34,16 @@ class SlurmService(RunningService):
         """Our jobs that run now."""
         return sum(job.name.startswith("oakum-") and job.state == "RUNNING" for job in self.site.jobs())
 
+    def _settled_jobs(self) -> list[Accounted] | None:
+        rows = self.jobs()
+        known = {job.id for job in self.site.jobs()}
+        return rows if all(row.end or row.id in known for row in rows) else None
+
     def assert_one_at_a_time(self, since: float) -> None:
         """No node had two jobs of ours at once, and none of them was anywhere but in `fill`."""
+        rows = self.site.wait_until("sacct knows what has ended", self._settled_jobs)
         by_node: dict[str, list[Accounted]] = {}
-        for row in self.jobs():
+        for row in rows:
             if row.start is not None and row.start >= since:
                 assert row.partition == "fill"
                 by_node.setdefault(row.nodes, []).append(row)
@@ -51,3 +58,12 @@ class SlurmService(RunningService):
 def step_of(client: OakumClient, name: str) -> int:
     """The trainer's finished steps."""
     return client.trainer(name).step
+
+
+def wait_for_starts(client: OakumClient, count: int) -> list[str]:
+    """Return what the service has said of itself once it has looked around in so many lives, oldest first."""
+
+    def starts() -> list[str]:
+        return [event.message for event in client.recent_events(500).events if event.kind == "service.started"]
+
+    return wait_until(f"it has begun {count} times", lambda: found if len(found := starts()) == count else None)

@@ -30,6 +30,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from running_service import DEADLINE_S
 from slurm_cluster import processes
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.daemons import program
@@ -119,14 +120,16 @@ class SlurmSite:
         """Of slurmrestd; whoever may connect acts as its own account, which is neither root nor SlurmUser."""
         return self.cluster.folder.rest_socket
 
-    def run(self, *command: str, user: str | None = None, given: str | None = None, timeout_s: float = 60) -> str:
+    def run(
+        self, *command: str, user: str | None = None, given: str | None = None, timeout_s: float = DEADLINE_S
+    ) -> str:
         """What a command prints on it, run as `user`. A failure is an AssertionError with its stderr."""
         done = self.attempt(*command, user=user, given=given, timeout_s=timeout_s)
         assert done.returncode == 0, f"{shlex.join(command)}: {done.stderr or done.stdout}"
         return done.stdout
 
     def attempt(
-        self, *command: str, user: str | None = None, given: str | None = None, timeout_s: float = 60
+        self, *command: str, user: str | None = None, given: str | None = None, timeout_s: float = DEADLINE_S
     ) -> subprocess.CompletedProcess[str]:
         """The same for a command that may fail."""
         account = pwd.getpwnam(user) if user else None
@@ -203,7 +206,7 @@ class SlurmSite:
         shown = self.run("scontrol", "show", "job", "--oneliner", job)
         return shown.partition("JobState=")[2].split()[0]
 
-    def wait_for_state(self, job: str, *states: str, timeout_s: float = 60.0) -> str:
+    def wait_for_state(self, job: str, *states: str, timeout_s: float = DEADLINE_S) -> str:
         """Return once the job is in one of the states, and which."""
         return self.wait_until(
             f"job {job} is {' or '.join(states)}, not {{}}",
@@ -220,7 +223,7 @@ class SlurmSite:
             now=self.processes,
         )
 
-    def wait_for_end(self, job: str, timeout_s: float = 60.0) -> str:
+    def wait_for_end(self, job: str, timeout_s: float = DEADLINE_S) -> str:
         """Return once the job has ended, and how."""
         return self.wait_for_state(job, *ENDED, timeout_s=timeout_s)
 
@@ -231,7 +234,7 @@ class SlurmSite:
         lines = self.run("sacct", *shared, "--duplicates", f"--format={fields}", *options).splitlines()
         return [_accounted(line.split("|", 10)) for line in lines]
 
-    def wait_for_sacct(self, job: str, timeout_s: float = 60.0) -> Accounted:
+    def wait_for_sacct(self, job: str, timeout_s: float = DEADLINE_S) -> Accounted:
         """The line of `sacct` of a job that has ended, once it says so."""
 
         def probe() -> Accounted | None:
@@ -259,8 +262,9 @@ class SlurmSite:
         """Cancel every job, and kill what does not heed it."""
         jobs = [job.id for job in self.jobs()]
         if jobs:
-            self.attempt("scancel", *jobs)
+            # First: of a job that is cancelled no step can be signalled, and Slurm itself waits for KillWait.
             self.attempt("scancel", "--signal=KILL", "--full", *jobs)
+            self.attempt("scancel", *jobs)
 
     def clean(self) -> None:
         """No job, no reservation, every daemon running, every node idle, the grace as it was made."""
@@ -272,7 +276,7 @@ class SlurmSite:
         for name in self._reservations():
             self.attempt("scontrol", "delete", f"ReservationName={name}")
         self.set_grace(self.cluster.record().options.grace_s)
-        self.wait_until("every node is idle: {}", self._make_idle, 60.0, self.node_states)
+        self.wait_until("every node is idle: {}", self._make_idle, now=self.node_states)
         self._end_strays()
 
     def _end_strays(self) -> None:
@@ -329,16 +333,15 @@ class SlurmSite:
     def wait_until(
         what: str,
         probe: Callable[[], T | None],
-        timeout_s: float = 60.0,
+        timeout_s: float = DEADLINE_S,
         now: Callable[[], object] = lambda: "",
     ) -> T:
         """Poll until the probe returns something true, and return that; `{}` in `what` becomes what there is."""
         deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            if found := probe():
-                return found
+        while not (found := probe()):
+            assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what.format(now())}"
             time.sleep(0.05)
-        raise AssertionError(f"not within {timeout_s:g} s: {what.format(now())}")
+        return found
 
 
 def _remove_abandoned() -> None:

@@ -137,12 +137,13 @@ def test_5000_prologs_of_one_job_at_once_are_one_event(api: ApiUnderTest, schedu
 
 
 def test_hooks_that_know_only_their_own_node_are_few_events_with_each_node_once(
-    api: ApiUnderTest, scheduler: ListeningScheduler
+    api: ApiUnderTest, scheduler: ListeningScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("oakum_service.control.hook_events._GROWTH_S", 2.0)
     nodes = [f"n{number:03}" for number in range(1, 301)]
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda node: send(api, told_by("prolog", node=node, nodes="")), nodes))
-    wait_until("the whole job is told", lambda: scheduler.told[-1].nodes == "n[001-300]", 10.0)
+    wait_until("the whole job is told", lambda: scheduler.told[-1].nodes == "n[001-300]")
     assert len(scheduler.told) < 30
     (row,) = rows(api)
     assert (row.count, row.nodes, len(NodeSet(row.heard["prolog"]))) == (300, "n[001-300]", 300)
@@ -280,7 +281,7 @@ def test_a_busy_database_is_said_in_good_time_and_loses_nothing(
         session.execute(text("SELECT 1"))
         response = api.hook.post(PATH, json={"events": [told_by("prolog_slurmctld")]})
         assert problem_of(response, 503)["detail"] == "the database is busy: send the events again later"
-    wait_until("it is written all the same", lambda: [row.count for row in rows(api)] == [1], 10.0)
+    wait_until("it is written all the same", lambda: [row.count for row in rows(api)] == [1])
     monkeypatch.undo()
     send(api, told_by("prolog_slurmctld"))
     assert [row.count for row in rows(api)] == [1]

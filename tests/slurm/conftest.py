@@ -10,6 +10,8 @@ from slurm_site import SlurmSite
 
 _NODES = 8
 _GRACE_S = 10
+_KILL_WAIT_S = 60
+"""With Slurm's MessageTimeout, for how long it preempts no more for a job, whatever else is slow."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -23,7 +25,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def _slurm_cluster() -> Iterator[SlurmSite]:
-    site = SlurmSite.make(nodes=_NODES, grace_s=_GRACE_S)
+    site = SlurmSite.make(nodes=_NODES, grace_s=_GRACE_S, kill_wait_s=_KILL_WAIT_S)
     yield site
     site.down()
 

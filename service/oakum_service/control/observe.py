@@ -146,15 +146,16 @@ def end_fragments(
         report: Report | None = row  # of an outer join
         if fragment.id in submitting or fragment.launched_at > snapshot.taken_at:
             continue  # the snapshot may know nothing of it yet
+        fragment.preempted |= fragment.id in snapshot.preempted
         if fragment.id not in jobs:
             node = snapshot.node(fragment.node)
             if report is None and (fragment.state == FragmentState.INTENDED or fragment.id in snapshot.withdrawn):
                 fragment.cause = "never started"
-            taken = node is None or node.state is not NodeState.HOLE or fragment.id in snapshot.preempted
+            taken = node is None or node.state is not NodeState.HOLE
             heard_at = fragment.launched_at if report is None else report.received_at
             _end(session, fragment, report, trainer, taken=taken, unheard=heard_at < listening_since)
             continue
-        if fragment.id in snapshot.preempted and not _has_heard(fragment, report, trainer):
+        if fragment.preempted and not _has_heard(fragment, report, trainer):
             silent.append(fragment.id)
         if report is not None:
             given_s, silent_s = heartbeat_timeout_s, now - max(report.received_at, listening_since)
@@ -203,6 +204,8 @@ def _cause_of_end(fragment: Fragment, report: FragmentReport | None, *, taken: b
         return "finished"
     if report is not None and report.phase is Phase.FAILED:
         return "failed"
+    if fragment.preempted:
+        return "preempted"
     if fragment.released:
         return "released"
     return "preempted" if taken or (report is not None and report.signalled) else "lost"

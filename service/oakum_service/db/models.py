@@ -90,7 +90,9 @@ class Fragment(Base):
     state: Mapped[str] = mapped_column(String(16), index=True)
     job_id: Mapped[str | None] = mapped_column(String(64))
     released: Mapped[bool] = mapped_column(default=False)
-    """No longer granted: it leaves at the next step boundary."""
+    """To leave at the next step boundary: it is no longer granted, or may not have heard that it was preempted."""
+    preempted: Mapped[bool] = mapped_column(default=False)
+    """The scheduler says so; it may say nothing where it wants a node back."""
     launched_at: Mapped[float]
     ready_at: Mapped[float | None]
     training_at: Mapped[float | None]

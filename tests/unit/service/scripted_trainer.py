@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -93,13 +94,20 @@ class ScriptedTrainer:
             self.keeper.hear(session)
             session.rollback()
 
+    def preempt(self, fragment: str) -> None:
+        """The scheduler says that it has told this one's job to go."""
+        self._look(preempted=frozenset({fragment}))
+
     def end_job(self, *fragments: str) -> None:
         """The scheduler does not know these jobs any more."""
+        self._look(ended=fragments)
+
+    def _look(self, ended: Collection[str] = (), preempted: frozenset[str] = frozenset()) -> None:
         with self._sessions.begin() as session:
             self.keeper.hear(session)
             live = session.query(Fragment).filter(Fragment.state == FragmentState.LIVE).all()
-            jobs = tuple(OwnJob("1", row.id, row.node) for row in live if row.id not in fragments)
-            end_fragments(session, Snapshot(self.now, (), jobs), 3600.0)
+            jobs = tuple(OwnJob("1", row.id, row.node) for row in live if row.id not in ended)
+            end_fragments(session, Snapshot(self.now, (), jobs, preempted=preempted), 3600.0)
 
     def release(self, fragment: str) -> None:
         """The plan no longer grants its node."""

@@ -112,6 +112,26 @@ class TestLastWords:
         assert (trainer.row.account, trainer.events("checkpoint.written")) == before
 
 
+class TestPreemption:
+    def test_a_node_that_was_taken_is_lost_also_where_the_service_hears_of_it_before_the_fragment(
+        self, trainer: ScriptedTrainer
+    ) -> None:
+        trainer.preempt("b")
+        trainer.turn()
+        assert (trainer.row.members, trainer.view.nodes_lost) == (["a"], 1)
+        trainer.say("b", Phase.LEFT)
+        trainer.end_job("b")
+        assert trainer.events("fragment.left") == ["b: preempted"]
+
+    def test_one_that_the_plan_gives_up_is_not_lost(self, trainer: ScriptedTrainer) -> None:
+        trainer.release("b")
+        trainer.turn()
+        assert (trainer.row.members, trainer.view.nodes_lost) == (["a"], 0)
+        trainer.say("b", Phase.LEFT)
+        trainer.end_job("b")
+        assert trainer.events("fragment.left") == ["b: released"]
+
+
 class TestProgress:
     def test_what_a_former_rank_0_still_says_does_not_replace_the_newer(self, trainer: ScriptedTrainer) -> None:
         trainer.say("a", Phase.LEAVING, signalled=True)

@@ -88,7 +88,7 @@ def test_every_task_finds_its_fragment_and_every_fragment_its_log(site: Site) ->
 
 
 def test_a_node_that_is_wanted_soon_is_left_out_and_the_shortest_limit_holds_for_all(site: Site) -> None:
-    site.source.jobs = (announced("n0", in_s=100.0), announced("n1", in_s=605.0))
+    site.source.jobs = (announced("n0", in_s=100.0), announced("n1", in_s=655.0))
     assert launch(site, 4) == {"f1": "71_0", "f2": "71_1", "f3": "71_2"}
     options = site.script_options()
     assert (options["time"], options["array"], options["exclude"]) == ("10", "0-2%3", "'n[0,4-5]'")

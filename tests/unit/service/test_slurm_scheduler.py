@@ -88,7 +88,7 @@ def test_what_sbatch_refuses_is_an_error_in_its_own_words(site: Site) -> None:
 
 
 def test_the_time_limit_ends_before_the_announced_job_begins(site: Site) -> None:
-    site.source.jobs = (announced("n1", in_s=605.0), announced("n2", in_s=100.0))
+    site.source.jobs = (announced("n1", in_s=655.0), announced("n2", in_s=100.0))
     site.scheduler.start(lambda: None)
     site.picture(lambda s: s.nodes[0].announced_at is not None)
     site.scheduler.submit(site.config("n1"))
@@ -150,7 +150,7 @@ def test_a_fragment_that_waits_for_a_node_is_withdrawn_after_a_while(site: Site)
     now = time.time()
     site.source.jobs = (
         own(71, "f1", "PENDING", submitted_at=now - 60.0),
-        own(72, "f2", "PENDING", submitted_at=now),
+        own(72, "f2", "PENDING", submitted_at=now + 3600.0),
         own(73, "f3", "RUNNING", nodes="n1", submitted_at=now - 60.0),
     )
     site.scheduler.start(lambda: None)

@@ -236,6 +236,7 @@ class SlurmScheduler:
                 if self._stopping:
                     return
                 cancels, self._to_cancel = self._to_cancel, set()
+                self._cancelled |= dict.fromkeys(cancels, time.time())
                 due = self._wait_s() <= 0
             try:
                 if cancels:
@@ -349,5 +350,4 @@ class SlurmScheduler:
         known = [ids[fragment] for fragment in fragments if fragment in ids]
         cancel_jobs(self._commands, known)
         with self._changed:
-            self._cancelled |= dict.fromkeys(fragments, time.time())
             self._hint()
