@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pulp
 
-from oakum_solver.cbc import run_cbc
+from oakum_solver.cbc import MilpSolution, run_cbc
 from oakum_solver.errors import MilpError
 from oakum_solver.problem import Problem, Trainer
 
@@ -69,8 +70,13 @@ def corrected_big_m(problem: Problem) -> int:
     return 2 * problem.num_nodes
 
 
-def solve_published(problem: Problem, big_m: int, time_limit_s: float) -> PublishedAnswer:
-    """Build the model and have CBC solve it within `time_limit_s` seconds, to a gap of 0.
+def solve_published(
+    problem: Problem,
+    big_m: int,
+    time_limit_s: float,
+    run: Callable[[pulp.LpProblem, float], MilpSolution] = run_cbc,
+) -> PublishedAnswer:
+    """Build the model and have CBC, or HiGHS, solve it within `time_limit_s` seconds, to a gap of 0.
 
     Of the problem it reads the trainers, who holds which node, and the look-ahead; its objective is throughput.
     """
@@ -79,7 +85,7 @@ def solve_published(problem: Problem, big_m: int, time_limit_s: float) -> Publis
     build_s = time.perf_counter() - started_s
     nodes, value, bound, optimal, failure = None, None, None, False, ""
     try:
-        answer = run_cbc(model.lp, time_limit_s)
+        answer = run(model.lp, time_limit_s)
     except MilpError as error:
         failure = str(error)
     else:

@@ -10,9 +10,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from slurm_cluster.daemons import check_machine
 from slurm_cluster.errors import ClusterError
+
+# What an example takes is no property of the code: on a busy machine any may take long.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def _find_postgres() -> str | None:

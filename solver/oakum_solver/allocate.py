@@ -282,9 +282,12 @@ def _bound(model: ValueModel) -> float:
 
 
 def loose_bound(model: ValueModel) -> float:
-    """What the trainers would be worth together if each had all nodes, for the whole look-ahead, for nothing."""
+    """What the trainers would be worth together if each had all nodes, for the whole look-ahead, for nothing.
+
+    One that holds more than it may have trains on these until the plan is carried out.
+    """
     most = [max(1, model.most(j)) for j in range(len(model.trainers))]
-    fastest = [model.best_rate(j) if model.most(j) else 0.0 for j in range(len(most))]
+    fastest = [max(float(model.now[j, 0]), model.best_rate(j) if model.most(j) else 0.0) for j in range(len(most))]
     samples = np.array(fastest).reshape(-1, 1) * model.problem.look_ahead_s
     nodes = np.arange(max(most, default=1) + 1)
     worth = model.worth(

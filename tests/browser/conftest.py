@@ -20,6 +20,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
 from browser.simulated_cluster import TOKEN, SimulatedCluster, serve_documents
+from running_service import DEADLINE_S
 
 Seen = TypeVar("Seen")
 
@@ -54,14 +55,14 @@ class Server:
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + DEADLINE_S
         while not self._server.started:
-            assert time.monotonic() < deadline, "the test server did not start within 20 s"
+            assert time.monotonic() < deadline, "the test server did not start"
             time.sleep(0.02)
 
     def stop(self) -> None:
         self._server.should_exit = True
-        self._thread.join(20)
+        self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
 
 
@@ -77,7 +78,7 @@ class Page:
         self.driver.get("about:blank")
         self.driver.get(self.server.url + (f"#token={token}" if token else ""))
 
-    def wait(self, seen: Callable[[], Seen], what: str, within_s: float = 20) -> Seen:
+    def wait(self, seen: Callable[[], Seen], what: str, within_s: float = DEADLINE_S) -> Seen:
         """What `seen` returns, once that is true."""
         waiting = WebDriverWait(self.driver, within_s, poll_frequency=0.1)
         return waiting.until(lambda _: seen(), f"not seen within {within_s:g} s: {what}")

@@ -13,6 +13,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from fabricated_replay import large_result
 from oakum_solver.replay.report import as_html
+from running_service import DEADLINE_S
 
 pytestmark = pytest.mark.needs("browser")
 
@@ -48,7 +49,7 @@ def told(driver: WebDriver, command: str, **parameters: Any) -> Any:
 def drawn(driver: WebDriver) -> None:
     """Wait until the charts are there."""
     ready = "return document.documentElement.hasAttribute('data-drawn')"
-    WebDriverWait(driver, 20, poll_frequency=0.1).until(lambda _: driver.execute_script(ready))
+    WebDriverWait(driver, DEADLINE_S, poll_frequency=0.1).until(lambda _: driver.execute_script(ready))
 
 
 def colour(driver: WebDriver, selector: str, of: str) -> str:
@@ -88,7 +89,7 @@ def test_charts_and_page_follow_the_colour_scheme(opened: WebDriver, scheme: str
     try:
         assert colour(opened, "body", "background-color") == ground
         wanted = {"light": "rgb(0, 114, 178)", "dark": "rgb(47, 151, 214)"}[scheme]
-        waiting = WebDriverWait(opened, 10, poll_frequency=0.1)
+        waiting = WebDriverWait(opened, DEADLINE_S, poll_frequency=0.1)
         waiting.until(lambda _: colour(opened, "#used .barlayer path", "fill") == wanted, before)
     finally:
         told(opened, "Emulation.setEmulatedMedia", features=[])

@@ -63,6 +63,7 @@ def controlled(api: ApiUnderTest) -> Iterator[None]:
     """A controller runs."""
     lease = LeaseHolder(api.sessions, alone=True)
     context = api.context
+    api.settings.heartbeat_timeout_s = 3600.0
     controller = Controller(
         api.settings, api.sessions, context.readers, api.scheduler, context.configs, lease, api.inbox, api.outbox
     )

@@ -205,8 +205,11 @@ def shown_lines(output: Output) -> dict[str, str]:
     return {name: line.removeprefix(name).strip() for line in lines for name in names if line.startswith(name)}
 
 
-def test_show_tells_where_time_went_and_what_rescales_cost(service: Service, output: Output) -> None:
+def test_show_tells_where_time_went_and_what_rescales_cost(
+    service: Service, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     service.documents["GET", "/v1/trainers/digits"] = trainer(
         started_at=now - 640.0,
         granted=["n1", "n3", "n4"],
@@ -410,8 +413,11 @@ def test_nodes_and_holes_are_listed(service: Service, output: Output) -> None:
     assert service.requests[-1] == ("GET", "/v1/holes?since_s=21600.0")
 
 
-def test_nodes_tell_the_time_since_and_not_only_until_the_last_change(service: Service, output: Output) -> None:
+def test_nodes_tell_the_time_since_and_not_only_until_the_last_change(
+    service: Service, output: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
     quiet = {"name": "n1", "state": "hole", "since": now - 600, "hole_ends_at": None}
     service.documents["GET", "/v1/nodes"] = {"snapshot": 9, "taken_at": now - 300, "nodes": [quiet]}
     assert run(["nodes"]) == 0

@@ -125,8 +125,9 @@ def test_tasks_that_no_reading_shows_yet_are_among_our_jobs(site: Site) -> None:
     readings: list[list[str]] = []
 
     def submit_meanwhile() -> None:
-        readings.append(blocked_readings(site))
+        blocking = blocked_readings(site)
         site.scheduler.submit_any([site.config("n1", "f1"), site.config("n2", "f2")])
+        readings.append(blocking)
 
     site.scheduler.start(lambda: None)
     site.picture(lambda s: bool(s.nodes))

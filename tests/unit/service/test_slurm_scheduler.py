@@ -113,8 +113,9 @@ def test_a_submission_that_no_reading_shows_yet_is_among_our_jobs(site: Site) ->
 
     def submit_meanwhile() -> None:
         # The reading in progress began before the submission and ends after it; the next ones fail.
-        readings.append(blocked_readings(site))
+        blocking = blocked_readings(site)
         site.scheduler.submit(site.config())
+        readings.append(blocking)
 
     site.source.on_read = submit_meanwhile
     wait_until("it is submitted and the next reading fails", lambda: readings and site.source.reads > 3)

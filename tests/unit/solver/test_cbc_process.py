@@ -77,8 +77,8 @@ def test_a_cbc_that_hangs_is_killed_with_its_children(
     install_fake(f'sleep 60 & echo "$$ $!" > {pids}; wait', tmp_path, monkeypatch)
     started_s = time.monotonic()
     with pytest.raises(MilpError, match="killed"):
-        run_cbc(knapsack(), time_limit_s=0.5)
-    assert time.monotonic() - started_s < 10.0
+        run_cbc(knapsack(), time_limit_s=2.0)
+    assert time.monotonic() - started_s < 30.0
     assert not any_runs(pids)
     assert list(temporary_folder.iterdir()) == []
 
@@ -89,7 +89,7 @@ def test_a_cbc_that_talks_on_without_end_is_killed(
     pids = tmp_path / "pids"
     install_fake(f"echo $$ > {pids}; while :; do echo Cbc0010I After 1000 nodes; done", tmp_path, monkeypatch)
     with pytest.raises(MilpError, match="killed"):
-        run_cbc(knapsack(), time_limit_s=0.3)
+        run_cbc(knapsack(), time_limit_s=2.0)
     assert not any_runs(pids)
     assert list(temporary_folder.iterdir()) == []
 
@@ -100,16 +100,16 @@ def test_a_solver_that_leaves_a_child_behind_with_its_output_open_is_killed_with
     pids = tmp_path / "pids"
     install_fake(f"sleep 60 & echo $! > {pids}", tmp_path, monkeypatch)
     with pytest.raises(MilpError, match="killed"):
-        run_cbc(knapsack(), time_limit_s=0.3)
+        run_cbc(knapsack(), time_limit_s=2.0)
     assert not any_runs(pids)
 
 
 def test_an_interrupt_ends_cbc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C reaches us in the waiting."""
     pids = tmp_path / "pids"
-    install_fake(f"echo $$ > {pids}; sleep 0.2; kill -INT {os.getpid()}; sleep 60", tmp_path, monkeypatch)
+    install_fake(f"echo $$ > {pids}; sleep 1; kill -INT {os.getpid()}; sleep 60", tmp_path, monkeypatch)
     with pytest.raises(KeyboardInterrupt):
-        run_cbc(knapsack(), time_limit_s=5.0)
+        run_cbc(knapsack(), time_limit_s=60.0)
     assert not any_runs(pids)
 
 
