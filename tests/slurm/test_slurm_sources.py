@@ -15,6 +15,7 @@ from oakum_service.schedulers.slurm.jobs import has_ended
 from oakum_service.schedulers.slurm.pushed_source import Arrival, decode_state, encode_state
 from oakum_service.schedulers.slurm.sources import open_source
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState, StateSource
+from slurm_cluster import processes
 from slurm_site import SlurmSite
 
 Open = Callable[[], StateSource]
@@ -95,10 +96,11 @@ def test_a_job_whose_steps_do_not_leave_completes_on_its_nodes(slurm: SlurmSite,
     slurm.run("scancel", id)
     slurm.wait_for_state(id, "COMPLETING", "CANCELLED")
     state = source.read()
-    found = next((found for found in state.jobs if found.id == int(id)), None)
-    if found is not None:  # it may have been quick
-        assert ("COMPLETING" in found.states, found.nodes) == (True, "n001")
-        assert "COMPLETING" in node(state, "n001").states
+    # Slurm would wait for KillWait.
+    processes.kill(pid for pid, program in slurm.processes().items() if program == "sleep")
+    found = job(state, id)
+    assert ("COMPLETING" in found.states, found.nodes) == (True, "n001")
+    assert "COMPLETING" in node(state, "n001").states
 
 
 def test_a_suspended_job_keeps_its_node(slurm: SlurmSite, source: StateSource) -> None:
