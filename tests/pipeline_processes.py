@@ -32,7 +32,6 @@ from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.pipeline.schedules import build
 from pipeline_ranks import (
-    DEADLINE_S,
     Pipeline,
     Rank,
     Share,
@@ -43,6 +42,8 @@ from pipeline_ranks import (
 )
 
 NUM_WORKERS = 4
+ANSWER_S = 240.0
+"""For processes to start, to do what they are to do and to say what came of it."""
 
 
 def _main(
@@ -117,7 +118,7 @@ class Processes:
     def answer(self, rank: int) -> Any:
         """What it returned on one; None of a process that was killed."""
         line = self._lines[rank]
-        assert line.poll(DEADLINE_S), f"rank {rank} did not answer"
+        assert line.poll(ANSWER_S), f"rank {rank} did not answer"
         try:
             answer, error = line.recv()
         except (EOFError, ConnectionResetError):

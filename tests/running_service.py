@@ -15,7 +15,7 @@ from typing import TypeVar
 import httpx
 import psutil
 
-from oakum_service.api.schemas import TrainerView
+from oakum_service.api.schemas import Event, TrainerView
 from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
@@ -25,6 +25,8 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 T = TypeVar("T")
 DEADLINE_S = 240.0
 """For what is waited for, on a machine however busy: nothing hangs on how soon it comes."""
+SEVERAL_STARTS_S = 400.0
+"""For what takes as many starts of a fragment, one after the other, as a trainer may have in vain."""
 _PATIENT = {
     "OAKUM_LOCAL_GRACE_S": "60",
     "OAKUM_LEAVE_DEADLINE_S": "30",
@@ -39,11 +41,10 @@ TASKS = Path(__file__).resolve().parent / "tasks"
 def wait_until(what: str, probe: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
     """Poll until `probe` returns something true, and return that; fail with `what` when time is up."""
     deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        if found := probe():
-            return found
+    while not (found := probe()):
+        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
         time.sleep(0.1)
-    raise AssertionError(f"not within {timeout_s:g} s: {what}")
+    return found
 
 
 class RunningService:
@@ -55,6 +56,10 @@ class RunningService:
         self._nodes = nodes
         self._environment = environment
         self.process: subprocess.Popen[bytes] | None = None
+
+    def configure(self, **environment: str) -> None:
+        """Change settings of the lives to come."""
+        self._environment |= environment
 
     def start(self, *options: str) -> OakumClient:
         """Start a life of the service and wait until it answers."""
@@ -120,13 +125,7 @@ class RunningService:
 
     def processes(self) -> list[psutil.Process]:
         """Every live process that has the data directory in its command line."""
-        found = []
-        for process in psutil.process_iter(["cmdline", "status"]):
-            if process.info["status"] == psutil.STATUS_ZOMBIE:
-                continue
-            if any(str(self.data_dir) in argument for argument in process.info["cmdline"] or ()):
-                found.append(process)
-        return found
+        return processes_of(self.data_dir)
 
     def ranks(self) -> dict[str, psutil.Process]:
         """Fragment id -> its rank process."""
@@ -151,6 +150,17 @@ class RunningService:
         kill_all(self.processes())
 
 
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Every live process that has the folder in its command line."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if process.info["status"] == psutil.STATUS_ZOMBIE:
+            continue
+        if any(str(folder) in argument for argument in process.info["cmdline"] or ()):
+            found.append(process)
+    return found
+
+
 def state_of(client: OakumClient, name: str) -> TrainerState:
     """The trainer's state now."""
     return client.trainer(name).state
@@ -164,6 +174,31 @@ def wait_for_size(client: OakumClient, name: str, nodes: int, timeout_s: float =
         return view if len(view.nodes) == nodes and view.steps_at_size.get(nodes) else None
 
     return wait_until(f"{name} trains on {nodes} nodes", probe, timeout_s)
+
+
+def wait_for_generation(client: OakumClient, name: str, after: int, nodes: int | None = None) -> Event:
+    """Wait until a generation above `after`, of so many nodes if that is given, has finished a step.
+
+    Returns the event that says so. It stays where it is when the next generation comes, however late one looks,
+    and steps that were finished before do not bring it about, however late they are heard of.
+    """
+
+    def probe() -> Event | None:
+        formed = (
+            e for e in client.recent_events(500).events if e.kind == "generation.formed" and e.subject == name
+        )
+        newer = (event for event in formed if event.data["generation"] > after)
+        return next((event for event in newer if nodes in (None, len(event.data["nodes"]))), None)
+
+    size = "" if nodes is None else f" of {nodes} nodes"
+    return wait_until(f"{name} trains in a generation{size} after number {after}", probe)
+
+
+def wait_for_steps(client: OakumClient, name: str) -> None:
+    """Wait until training is heard of twice: the first word may be of steps that were finished long ago."""
+    known = client.trainer(name).step
+    for _ in range(2):
+        known = wait_until(f"{name} trains on", lambda known=known: (s := client.trainer(name).step) > known and s)
 
 
 def small_spec(name: str, **fields: object) -> TrainerSpec:

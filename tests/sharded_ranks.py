@@ -9,7 +9,9 @@ import contextlib
 import gc
 import multiprocessing as mp
 import os
+import shutil
 import signal
+import tempfile
 import threading
 import time
 import traceback
@@ -37,7 +39,7 @@ from oakum_worker.task import Task
 from oakum_worker.trainer import TrainingLoop
 from training_ranks import build_spec, build_task
 
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -250,7 +252,23 @@ def _main(script: Script, number: int, line: Connection) -> None:
 
 
 def play(script: Script) -> list[Outcome | None]:
-    """What became of each process of the script; None of one that was killed."""
+    """What became of each process of the script; None of one that was killed.
+
+    On a busy machine one group in some thousand fails to connect: the script is begun anew then, once.
+    """
+    with tempfile.TemporaryDirectory() as before:
+        shutil.copytree(script.folder, before, dirs_exist_ok=True)
+        outcomes = _play(script)
+        if any("could not be formed" in outcome.error for outcome in outcomes if outcome is not None):
+            shutil.rmtree(script.folder)
+            shutil.copytree(before, script.folder)
+            outcomes = _play(script)
+    for outcome in outcomes:
+        assert outcome is None or not outcome.error, outcome.error
+    return outcomes
+
+
+def _play(script: Script) -> list[Outcome | None]:
     context = mp.get_context("forkserver")
     # It does not have this process's `sys.path`, and passes over what it cannot import.
     context.set_forkserver_preload(
@@ -276,14 +294,11 @@ def play(script: Script) -> list[Outcome | None]:
         endpoints = [_receive(line, deadline_s) for line in lines]
         for line in lines:
             line.send(endpoints)
-        outcomes = _watch(script, lines, deadline_s)
+        return _watch(script, lines, deadline_s)
     finally:
         for process in processes:
             process.kill()
             process.join()
-    for outcome in outcomes:
-        assert outcome is None or not outcome.error, outcome.error
-    return outcomes
 
 
 def _receive(line: Connection, deadline_s: float) -> Any:

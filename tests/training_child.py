@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.data import GradientReducer
+from running_service import DEADLINE_S
 from training_ranks import Points, ShakenPoints, build_loop, build_model, digest, mean_squared_error
 
 LAST_STEP = 4
@@ -87,7 +88,7 @@ def main() -> None:
         init_method=f"file://{rendezvous}",
         rank=rank,
         world_size=world_size,
-        timeout=timedelta(seconds=60),
+        timeout=timedelta(seconds=DEADLINE_S),
     )
     modes = {"ddp": compare_with_ddp, "lose_a_peer": lose_a_peer, "draw": draw}
     print(json.dumps(modes[mode](rank, world_size)), flush=True)

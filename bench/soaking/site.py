@@ -18,6 +18,8 @@ import psutil
 from oakum_worker.launch import CONFIG_NAME
 from peers.contestants import connect, end_all, wait_until
 
+_PATIENCE_S = 240.0
+"""For what has to come in the end, on a machine however busy."""
 _MODULES = {"rank": "oakum_worker.rank", "agent": "submitit.core._submit"}
 _FRAGMENT = re.compile(r"/fragments/([0-9a-f-]{36})")
 
@@ -47,12 +49,12 @@ class Site:
         """Start the service and wait until it answers."""
         command = [sys.executable, "-m", "oakum_service", "serve", "--verbose", "--data-dir", str(self._data_dir)]
         command += ["--port", "0", "--load", "0", "--nodes", str(self.nodes)]
-        environment = os.environ | {"OAKUM_HEARTBEAT_TIMEOUT_S": "4"}
+        environment = os.environ | {"OAKUM_HEARTBEAT_TIMEOUT_S": "10"}
         with self.log_file.open("wb") as log:
             self.service = subprocess.Popen(
                 command, stdout=log, stderr=log, env=environment, start_new_session=True
             )
-        self.client = wait_until("the service answers", lambda: connect(self._data_dir), 60.0)
+        self.client = wait_until("the service answers", lambda: connect(self._data_dir), _PATIENCE_S)
 
     def take_nodes(self, nodes: int, run_s: float) -> None:
         """A foreground job takes nodes of the embedded cluster."""
@@ -61,7 +63,7 @@ class Site:
             f"{address.url}/v1/cluster/foreground-jobs",
             json={"nodes": nodes, "run_s": run_s},
             headers={"Authorization": f"Bearer {address.token}"},
-            timeout=10.0,
+            timeout=_PATIENCE_S,
         ).raise_for_status()
 
     def fragments(self) -> list[FragmentProcess]:
@@ -110,9 +112,9 @@ class Site:
         self.service.send_signal(2)
         left = []
         try:
-            self.service.wait(timeout=30.0)
+            self.service.wait(timeout=_PATIENCE_S)
         except subprocess.TimeoutExpired:
-            left.append("the service did not end within 30 s of Ctrl-C")
+            left.append(f"the service did not end within {_PATIENCE_S:g} s of Ctrl-C")
         left += [f"left behind: {' '.join(process.info['cmdline'])}" for process in self._processes()]
         ports = set(_listening()) - self._ports_before
         return left + [f"port {port} is still listened on" for port in sorted(ports & self._ports)]

@@ -12,7 +12,10 @@ from running_service import EXAMPLES, TASKS, RunningService
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
-    """A service with four virtual nodes, no foreground load of its own, and nothing left behind."""
-    running = RunningService(tmp_path, PYTHONPATH=f"{EXAMPLES}:{TASKS}")
+    """A service with four virtual nodes, no foreground load of its own, and nothing left behind.
+
+    Ranks that nobody frees stay blocked for longer than any test waits.
+    """
+    running = RunningService(tmp_path, PYTHONPATH=f"{EXAMPLES}:{TASKS}", OAKUM_REGROUP_TIMEOUT_S="600")
     yield running
     running.end()

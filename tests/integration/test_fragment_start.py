@@ -12,6 +12,7 @@ import pytest
 from oakum_worker.launch import CONFIG_NAME, FragmentArray, write_config
 from oakum_worker.protocol import FragmentConfig
 from oakum_worker.spec import TrainerSpec
+from running_service import DEADLINE_S
 
 # Stands in for an agent module that takes long to import, during which the scheduler wants the node back.
 _SCRIPT = """
@@ -37,7 +38,7 @@ run_fragment("unused")
 def test_a_fragment_that_is_told_to_go_while_it_imports_goes_at_once(name: str) -> None:
     """And nearly nothing is imported before it can be told."""
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, name], capture_output=True, timeout=30, check=False, text=True
+        [sys.executable, "-c", _SCRIPT, name], capture_output=True, timeout=DEADLINE_S, check=False, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["oakum_worker", "oakum_worker.payload"]
@@ -94,7 +95,7 @@ def test_the_agent_of_an_arrays_task_is_told_the_node_that_the_scheduler_chose(
     done = subprocess.run(
         [sys.executable, "-c", _AGENT, *arguments],
         capture_output=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         check=False,
         text=True,
         env=os.environ | {"SLURMD_NODENAME": node},

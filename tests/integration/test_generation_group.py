@@ -16,6 +16,7 @@ import torch.multiprocessing as mp
 from oakum_worker.errors import GroupError
 from oakum_worker.group import GenerationGroup
 from oakum_worker.protocol import Endpoint, Generation, Member
+from running_service import DEADLINE_S
 
 
 def _generation(number: int, *endpoints: Endpoint) -> Generation:
@@ -60,20 +61,21 @@ def _rank(line: Connection) -> None:
 
 
 class Rank:
-    """A rank in a process of its own."""
+    """A rank in a process of its own, whose first answer is its endpoint."""
+
+    endpoint: Endpoint
 
     def __init__(self) -> None:
         context = mp.get_context("spawn")
         self._line, theirs = context.Pipe()
         self.process: SpawnProcess = context.Process(target=_rank, args=(theirs,), daemon=True)
         self.process.start()
-        self.endpoint: Endpoint = self.answer()
 
     def tell(self, *command: object) -> None:
         self._line.send(command)
 
     def answer(self) -> object:
-        assert self._line.poll(30.0), "no answer within 30 s"
+        assert self._line.poll(DEADLINE_S), f"no answer within {DEADLINE_S:g} s"
         return self._line.recv()
 
     def ask(self, *command: object) -> object:
@@ -83,12 +85,16 @@ class Rank:
 
 @pytest.fixture
 def ranks() -> list[Rank]:
-    """Three ranks."""
+    """Three ranks, started side by side."""
     started = [Rank() for _ in range(3)]
-    yield started
-    for rank in started:
-        rank.process.kill()
-        rank.process.join()
+    try:
+        for rank in started:
+            rank.endpoint = rank.answer()
+        yield started
+    finally:
+        for rank in started:
+            rank.process.kill()
+            rank.process.join()
 
 
 def _form_all(ranks: list[Rank], number: int) -> list[object]:

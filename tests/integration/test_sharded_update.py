@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from running_service import DEADLINE_S
+
 TESTS = Path(__file__).parents[1]
 
 
@@ -25,7 +27,7 @@ def test_clipping_lars_and_loss_scaling_see_through_shards(tmp_path: Path) -> No
     ]
     try:
         for process in processes:
-            found = json.loads(process.communicate(timeout=90)[0])
+            found = json.loads(process.communicate(timeout=DEADLINE_S)[0])
             assert found["moved"] > 0.01
             assert found["difference"] < 1e-12
             assert found["skipped"]

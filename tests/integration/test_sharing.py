@@ -9,7 +9,7 @@ import pytest
 
 from running_service import EXAMPLES, TASKS, RunningService, small_spec, wait_for_size, wait_until
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.xdist_group("whole way")]
+pytestmark = pytest.mark.xdist_group("whole way")
 
 
 @pytest.fixture

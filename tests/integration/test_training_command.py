@@ -16,6 +16,7 @@ from oakum_worker.__main__ import app
 from oakum_worker.spec import TrainerSpec, read_spec
 from oakum_worker.task import load_task
 from oakum_worker.trainer import TrainingLoop
+from running_service import DEADLINE_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -23,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def test_the_classifier_learns_within_a_few_epochs() -> None:
     options = ["--workdir", str(EXAMPLES), "--epochs", "6", "--global-batch", "128", "--seed", "1", "--json"]
     command = [sys.executable, "-m", "oakum_worker", "run", "digits.classifier:task", *options]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert finished.returncode == 0, finished.stderr
     result = json.loads(finished.stdout)
     assert result["steps"] == 72

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from running_service import DEADLINE_S, wait_until
 from training_child import LAST_STEP
 from training_ranks import ShakenPoints, build_loop
 
@@ -54,7 +55,7 @@ def answer(process: subprocess.Popen[str], deadline_s: float) -> dict[str, Any] 
 
 def test_gradients_equal_those_of_distributed_data_parallel(tmp_path: Path) -> None:
     with ranks("ddp", 2, tmp_path) as processes:
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + DEADLINE_S
         for process in processes:
             found = answer(process, deadline_s)
             assert found is not None
@@ -67,10 +68,11 @@ def test_a_neighbour_of_a_killed_rank_is_told_and_goes_on_from_the_last_finished
         alone.step()
     expected = {"step": LAST_STEP, "intact": True, "next_loss": pytest.approx(alone.step().loss, rel=1e-9)}
     with ranks("lose_a_peer", 3, tmp_path) as (first, second, victim):
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + DEADLINE_S
         assert answer(victim, deadline_s) == {"exit": -9}
+        wait_until("a neighbour ends", lambda: any(rank.poll() is not None for rank in (first, second)))
         # One that is not the dead rank's neighbour in the collective may stay blocked until its group is cut.
-        told = [found for rank in (first, second) if (found := answer(rank, time.monotonic() + 10)) is not None]
+        told = [found for rank in (first, second) if (found := answer(rank, time.monotonic() + 1)) is not None]
     assert told
     for found in told:
         assert "a rank was lost" in found.pop("error")
@@ -81,7 +83,7 @@ def test_dropout_and_augmentation_are_the_same_on_three_ranks(tmp_path: Path) ->
     alone = build_loop(nn.Dropout(0.5), dataset=ShakenPoints())
     expected = [alone.step().loss for _ in range(6)]
     with ranks("draw", 3, tmp_path) as processes:
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + DEADLINE_S
         for process in processes:
             found = answer(process, deadline_s)
             assert found is not None

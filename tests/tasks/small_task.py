@@ -56,11 +56,15 @@ def paced_task(spec: TrainerSpec, gate: str, step_s: float) -> Task:
 
 
 def layered_task(spec: TrainerSpec, step_s: float = 0.005, folder: str = "") -> Task:
-    """Six layers that may be spread over ranks. A file `hang` in `folder` makes one rank hang."""
+    """Six layers that may be spread over ranks, each of which takes `step_s` at least.
+
+    A file `hang` in `folder` makes one rank hang; with a file `gate` there nothing is slowed down any more.
+    """
     model = nn.Sequential(nn.Linear(64, 64), *(nn.Linear(64, 64) for _ in range(4)), nn.Linear(64, 10)).double()
 
     def wait(*_: object) -> None:
-        time.sleep(step_s)
+        if not (folder and (Path(folder) / "gate").exists()):
+            time.sleep(step_s)
         if folder and _takes(Path(folder) / "hang", Path(folder) / f"hangs-{os.getpid()}"):
             time.sleep(1e9)
 
@@ -81,14 +85,19 @@ def layered_task(spec: TrainerSpec, step_s: float = 0.005, folder: str = "") -> 
 
 
 def stalling_task(spec: TrainerSpec, folder: str, after: int, stall_s: float) -> Task:
-    """From the step after `after` on, a step takes `stall_s`; a file in `folder` says that it has begun."""
+    """From the step after `after` on, a step takes `stall_s`; a file in `folder` says that it has begun.
+
+    None takes so long once the file `on` is there.
+    """
     built = task(spec)
     calls = iter(range(10**9))
 
     def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         if next(calls) >= after:
             (Path(folder) / f"stalls-{os.getpid()}").touch()
-            time.sleep(stall_s)
+            until_s = time.monotonic() + stall_s
+            while time.monotonic() < until_s and not (Path(folder) / "on").exists():
+                time.sleep(0.02)
         return cross_entropy(model(batch[0]), batch[1])
 
     built.loss = loss
