@@ -40,10 +40,9 @@ from pipeline_ranks import (
     meeting_at,
     take_part,
 )
+from waiting import DEADLINE_S
 
 NUM_WORKERS = 4
-ANSWER_S = 240.0
-"""For processes to start, to do what they are to do and to say what came of it."""
 
 
 def _main(
@@ -118,7 +117,7 @@ class Processes:
     def answer(self, rank: int) -> Any:
         """What it returned on one; None of a process that was killed."""
         line = self._lines[rank]
-        assert line.poll(ANSWER_S), f"rank {rank} did not answer"
+        assert line.poll(DEADLINE_S), f"rank {rank} did not answer"
         try:
             answer, error = line.recv()
         except (EOFError, ConnectionResetError):

@@ -7,10 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 import psutil
@@ -20,11 +17,9 @@ from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 from processes import kill_all
+from waiting import DEADLINE_S, wait_until
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
-T = TypeVar("T")
-DEADLINE_S = 240.0
-"""For what is waited for, on a machine however busy: nothing hangs on how soon it comes."""
 SEVERAL_STARTS_S = 400.0
 """For what takes as many starts of a fragment, one after the other, as a trainer may have in vain."""
 _PATIENT = {
@@ -36,15 +31,6 @@ _PATIENT = {
 }
 """So that nobody who is only slow is given up; tests of these limits set their own."""
 TASKS = Path(__file__).resolve().parent / "tasks"
-
-
-def wait_until(what: str, probe: Callable[[], T], timeout_s: float = DEADLINE_S) -> T:
-    """Poll until `probe` returns something true, and return that; fail with `what` when time is up."""
-    deadline_s = time.monotonic() + timeout_s
-    while not (found := probe()):
-        assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.1)
-    return found
 
 
 class RunningService:
@@ -109,13 +95,11 @@ class RunningService:
         )
         response.raise_for_status()
 
-    def interrupt(self) -> float:
-        """Ctrl-C; returns the seconds until the process had ended."""
+    def interrupt(self) -> None:
+        """Ctrl-C; returns once the process has ended."""
         assert self.process is not None
-        began_s = time.monotonic()
         self.process.send_signal(signal.SIGINT)
         self.process.wait(timeout=DEADLINE_S)
-        return time.monotonic() - began_s
 
     def kill(self) -> None:
         """`kill -9`, as a crash would."""
@@ -166,6 +150,21 @@ def state_of(client: OakumClient, name: str) -> TrainerState:
     return client.trainer(name).state
 
 
+def events_of(client: OakumClient, kind: str) -> list[Event]:
+    """The newest events of a kind, the oldest first."""
+    return [event for event in client.recent_events(500).events if event.kind == kind]
+
+
+def formed_messages(client: OakumClient) -> list[str]:
+    """What the service says of the generations that have formed."""
+    return [event.message for event in events_of(client, "generation.formed")]
+
+
+def nodes_of_fragments(client: OakumClient) -> dict[str, str]:
+    """Fragment -> the node that the service has it on, of those that have not ended."""
+    return {i.fragment: i.node for i in client.timeline(600).fragments if i.end_at is None}
+
+
 def wait_for_size(client: OakumClient, name: str, nodes: int, timeout_s: float = DEADLINE_S) -> TrainerView:
     """Wait until the trainer trains on so many nodes and has finished a step there."""
 
@@ -184,9 +183,7 @@ def wait_for_generation(client: OakumClient, name: str, after: int, nodes: int |
     """
 
     def probe() -> Event | None:
-        formed = (
-            e for e in client.recent_events(500).events if e.kind == "generation.formed" and e.subject == name
-        )
+        formed = (event for event in events_of(client, "generation.formed") if event.subject == name)
         newer = (event for event in formed if event.data["generation"] > after)
         return next((event for event in newer if nodes in (None, len(event.data["nodes"]))), None)
 
@@ -199,6 +196,16 @@ def wait_for_steps(client: OakumClient, name: str) -> None:
     known = client.trainer(name).step
     for _ in range(2):
         known = wait_until(f"{name} trains on", lambda known=known: (s := client.trainer(name).step) > known and s)
+
+
+def train_alone(spec: TrainerSpec, folder: Path) -> dict[str, float]:
+    """What the same spec gives in one process that nothing disturbs."""
+    file = folder / f"{spec.name}-alone.json"
+    file.write_text(spec.model_dump_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "oakum_worker", "run", spec.entrypoint, "--spec", str(file), "--json"]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=DEADLINE_S, text=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
 
 
 def small_spec(name: str, **fields: object) -> TrainerSpec:

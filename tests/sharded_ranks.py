@@ -38,8 +38,7 @@ from oakum_worker.sharded_keeper import ShardedKeeper
 from oakum_worker.task import Task
 from oakum_worker.trainer import TrainingLoop
 from training_ranks import build_spec, build_task
-
-DEADLINE_S = 240.0
+from waiting import DEADLINE_S
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fragment_configs import fragment_config
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import Snapshot
@@ -15,8 +16,7 @@ from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.schedulers.slurm.snapshot import Instance
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
 from oakum_worker.protocol import FragmentConfig
-from oakum_worker.spec import TrainerSpec
-from running_service import wait_until
+from waiting import wait_until
 
 INSTANCE = Instance("oakum", "ab12")
 HAND_OVER_S = 3600.0
@@ -81,20 +81,6 @@ class Site:
 
     def config(self, node: str = "n1", fragment: str = "f1") -> FragmentConfig:
         return fragment_config(self.folder, node, fragment)
-
-
-def fragment_config(folder: Path, node: str, fragment: str) -> FragmentConfig:
-    """Of a fragment on that node, for a task that is not there."""
-    return FragmentConfig(
-        fragment=fragment,
-        trainer="digits",
-        node=node,
-        node_address="10.0.0.1",
-        service_url="http://service.test",
-        token="a secret",
-        spec=TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1),
-        checkpoint_dir=str(folder / "checkpoints"),
-    )
 
 
 def node(name: str, *states: str) -> SlurmNode:

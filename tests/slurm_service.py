@@ -6,8 +6,9 @@ import itertools
 from pathlib import Path
 
 from oakum_service.client import OakumClient
-from running_service import TASKS, RunningService, wait_until
+from running_service import TASKS, RunningService, events_of
 from slurm_site import Accounted, SlurmSite
+from waiting import wait_until
 
 
 class SlurmService(RunningService):
@@ -64,6 +65,6 @@ def wait_for_starts(client: OakumClient, count: int) -> list[str]:
     """Return what the service has said of itself once it has looked around in so many lives, oldest first."""
 
     def starts() -> list[str]:
-        return [event.message for event in client.recent_events(500).events if event.kind == "service.started"]
+        return [event.message for event in events_of(client, "service.started")]
 
     return wait_until(f"it has begun {count} times", lambda: found if len(found := starts()) == count else None)

@@ -24,19 +24,18 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from running_service import DEADLINE_S
 from slurm_cluster import processes
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.daemons import program
 from slurm_cluster.options import ClusterOptions
+from waiting import DEADLINE_S, wait_until
 
-T = TypeVar("T")
 ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
 _PREFIX = "oakum-slurm-"
 _DAEMONS = {"munged", "mariadbd", "slurmdbd", "slurmctld", "slurmscriptd", "slurmd", "slurmrestd"}
@@ -329,19 +328,7 @@ class SlurmSite:
         """Process id -> program of every daemon, step and job process of the cluster."""
         return processes.of_mark(self.cluster.record().mark)
 
-    @staticmethod
-    def wait_until(
-        what: str,
-        probe: Callable[[], T | None],
-        timeout_s: float = DEADLINE_S,
-        now: Callable[[], object] = lambda: "",
-    ) -> T:
-        """Poll until the probe returns something true, and return that; `{}` in `what` becomes what there is."""
-        deadline_s = time.monotonic() + timeout_s
-        while not (found := probe()):
-            assert time.monotonic() < deadline_s, f"not within {timeout_s:g} s: {what.format(now())}"
-            time.sleep(0.05)
-        return found
+    wait_until = staticmethod(wait_until)
 
 
 def _remove_abandoned() -> None:

@@ -20,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.data import GradientReducer
-from running_service import DEADLINE_S
 from training_ranks import Points, ShakenPoints, build_loop, build_model, digest, mean_squared_error
+from waiting import DEADLINE_S
 
 LAST_STEP = 4
 

@@ -20,7 +20,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
 from browser.simulated_cluster import TOKEN, SimulatedCluster, serve_documents
-from running_service import DEADLINE_S
+from waiting import DEADLINE_S
 
 Seen = TypeVar("Seen")
 

@@ -13,7 +13,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from fabricated_replay import large_result
 from oakum_solver.replay.report import as_html
-from running_service import DEADLINE_S
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.needs("browser")
 

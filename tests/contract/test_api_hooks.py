@@ -19,7 +19,7 @@ from oakum_service.control.hook_rows import STALE_S
 from oakum_service.control.retention import forget
 from oakum_service.db.models import ApiToken, HookEventRecord
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
-from running_service import wait_until
+from waiting import wait_until
 
 PATH = "/v1/hooks/slurm"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from oakum_service.db.models import Fragment, FragmentState
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase
-
-_DEADLINE_S = 30.0
+from waiting import DEADLINE_S, wait_until
 
 
 @dataclass
@@ -73,14 +71,7 @@ def controlled(api: ApiUnderTest) -> Iterator[None]:
         yield
     finally:
         asyncio.run(controller.stop())
-        thread.join(_DEADLINE_S)
-
-
-def wait_until(probe: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + _DEADLINE_S
-    while not probe():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+        thread.join(DEADLINE_S)
 
 
 def has_begun(api: ApiUnderTest) -> bool:
@@ -103,12 +94,12 @@ def test_last_words_of_a_job_that_is_over_by_the_next_turn_are_heard(
     api: ApiUnderTest, scheduler: EndingScheduler, fragment: str
 ) -> None:
     with controlled(api):
-        wait_until(lambda: has_begun(api))
+        wait_until("it has begun", lambda: has_begun(api))
         scheduler.before_the_end = lambda: say(
             api, fragment, 2, Phase.FINISHED, step=9, checkpoint_step=9, final=True
         )
         api.inbox.notify()
-        wait_until(lambda: has_ended(api, fragment))
+        wait_until("its end is seen", lambda: has_ended(api, fragment))
     assert shown(api) == (TrainerState.FINISHED, 9, 9)
 
 
@@ -118,5 +109,5 @@ def test_last_words_of_a_job_that_was_over_before_there_was_a_controller_are_hea
     say(api, fragment, 2, Phase.FINISHED, step=9, checkpoint_step=9, final=True)
     scheduler.own_jobs = []
     with controlled(api):
-        wait_until(lambda: has_ended(api, fragment))
+        wait_until("its end is seen", lambda: has_ended(api, fragment))
     assert shown(api) == (TrainerState.FINISHED, 9, 9)

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from oakum_service.client import OakumClient
-from running_service import RunningService, small_spec, wait_for_steps, wait_until
+from running_service import RunningService, formed_messages, small_spec, wait_for_steps
+from waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("disks")
 
@@ -81,7 +82,3 @@ def written(service: RunningService) -> list[Path]:
 def step_of(checkpoint: Path) -> int:
     """The step it was written at."""
     return int(checkpoint.name.removeprefix("step-"))
-
-
-def formed_messages(client: OakumClient) -> list[str]:
-    return [event.message for event in client.recent_events(500).events if event.kind == "generation.formed"]

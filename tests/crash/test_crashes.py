@@ -8,18 +8,19 @@ import time
 import psutil
 import pytest
 
-from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from running_service import (
     SEVERAL_STARTS_S,
     RunningService,
+    formed_messages,
+    nodes_of_fragments,
     small_spec,
     state_of,
     wait_for_generation,
     wait_for_size,
     wait_for_steps,
-    wait_until,
 )
+from waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("crash")
 
@@ -27,11 +28,6 @@ pytestmark = pytest.mark.xdist_group("crash")
 def endless(name: str = "elastic", **fields: object):  # type: ignore[no-untyped-def]
     """A trainer that outlasts any test; durable checkpoints are too rare to help it."""
     return small_spec(name, epochs=100_000, checkpoint={"every_s": 3600.0}, **fields)
-
-
-def formed_messages(client: OakumClient) -> list[str]:
-    """What the service says of the generations that have formed."""
-    return [event.message for event in client.recent_events(500).events if event.kind == "generation.formed"]
 
 
 def test_a_killed_service_leaves_training_running_and_its_successor_takes_it_over(
@@ -79,8 +75,7 @@ def test_no_node_ever_has_two_fragments_after_crashes_at_any_moment(service: Run
     wait_for_size(client, "elastic", 4)
     nodes = [node.name for node in client.nodes().nodes if node.trainer == "elastic"]
     assert len(service.agents()) == len(service.ranks()) == len(nodes) == 4
-    running = [interval for interval in client.timeline(600).fragments if interval.end_at is None]
-    assert sorted(interval.node for interval in running) == sorted(nodes)
+    assert sorted(nodes_of_fragments(client).values()) == sorted(nodes)
 
 
 @pytest.mark.parametrize("victim", ["first", "last"])
@@ -92,7 +87,7 @@ def test_a_killed_rank_costs_no_finished_step(service: RunningService, victim: s
     client = service.start()
     client.submit(endless())
     view = wait_for_size(client, "elastic", 4)
-    nodes = {i.fragment: i.node for i in client.timeline(600).fragments if i.end_at is None}
+    nodes = nodes_of_fragments(client)
     killed = view.nodes[0] if victim == "first" else view.nodes[-1]
     fragment = next(fragment for fragment, node in nodes.items() if node == killed)
     service.ranks()[fragment].kill()

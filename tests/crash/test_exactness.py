@@ -21,8 +21,9 @@ from oakum_service.api.schemas import TrainerChange, TrainerView
 from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
-from running_service import DEADLINE_S, TASKS, RunningService, small_spec, state_of, wait_until
+from running_service import TASKS, RunningService, nodes_of_fragments, small_spec, state_of
 from tasks.recording_task import NUM_SAMPLES, FinishedStep
+from waiting import DEADLINE_S, wait_until
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("crash")]
 
@@ -167,7 +168,7 @@ class Disturber:
         wait_until(f"{steps} steps have finished", lambda: self._training.num_finished() >= steps)
 
     def _kill_a_member(self, view: TrainerView) -> None:
-        nodes = {i.fragment: i.node for i in self._client.timeline(600).fragments if i.end_at is None}
+        nodes = nodes_of_fragments(self._client)
         victim = self._random.choice(view.nodes)
         what, processes = self._random.choice([("rank", self._service.ranks()), ("agent", self._service.agents())])
         fragment = next(fragment for fragment in processes if nodes.get(fragment) == victim)
@@ -221,7 +222,7 @@ def test_a_lost_rank_replaced_at_the_same_size_changes_no_bit(service: RunningSe
     for training in (killed, undisturbed):
         client.submit(training.spec(min_nodes=3, max_nodes=3))
     wait_until("it is in the middle of its first epoch", lambda: killed.num_finished() >= 20)
-    nodes = {i.fragment: i.node for i in client.timeline(600).fragments if i.end_at is None}
+    nodes = nodes_of_fragments(client)
     victim = client.trainer("killed").nodes[1]
     service.ranks()[next(fragment for fragment, node in nodes.items() if node == victim)].kill()
     killed.allow(STEPS)

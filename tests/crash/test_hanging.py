@@ -9,15 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oakum_service.client import OakumClient
-from running_service import (
-    DEADLINE_S,
-    RunningService,
-    small_spec,
-    wait_for_generation,
-    wait_for_size,
-    wait_until,
-)
+from running_service import RunningService, formed_messages, small_spec, wait_for_generation, wait_for_size
+from waiting import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.xdist_group("hanging")
 
@@ -25,10 +18,6 @@ pytestmark = pytest.mark.xdist_group("hanging")
 def endless(**fields: object):  # type: ignore[no-untyped-def]
     """A trainer that outlasts any test; durable checkpoints come too rarely to help it."""
     return small_spec("elastic", epochs=100_000, checkpoint={"every_s": 3600.0}, **fields)
-
-
-def formed_messages(client: OakumClient) -> list[str]:
-    return [event.message for event in client.recent_events(500).events if event.kind == "generation.formed"]
 
 
 def test_a_rank_that_hangs_is_found_and_started_anew_on_its_node(service: RunningService) -> None:

@@ -13,7 +13,8 @@ from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import load_task
 from oakum_worker.trainer import TrainingLoop
-from running_service import RunningService, small_spec, wait_for_generation, wait_for_size, wait_until
+from running_service import RunningService, small_spec, wait_for_generation, wait_for_size
+from waiting import wait_until
 
 torch.set_num_threads(1)
 

@@ -7,19 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.task import load_task
 from oakum_worker.trainer import TrainingLoop
-from running_service import RunningService, small_spec, wait_for_generation, wait_for_size, wait_until
+from running_service import RunningService, formed_messages, small_spec, wait_for_generation, wait_for_size
+from waiting import wait_until
 
 torch.set_num_threads(1)
 
 pytestmark = pytest.mark.xdist_group("sharded")
-
-
-def formed_messages(client: OakumClient) -> list[str]:
-    return [event.message for event in client.recent_events(500).events if event.kind == "generation.formed"]
 
 
 def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_does(

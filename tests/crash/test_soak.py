@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from processes import kill_all
-from running_service import DEADLINE_S, processes_of
+from running_service import processes_of
+from waiting import DEADLINE_S
 
 SOAK = Path(__file__).resolve().parents[2] / "bench" / "soak.py"
 

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fragment_configs import fragment_config
 from oakum_worker.launch import CONFIG_NAME, FragmentArray, write_config
-from oakum_worker.protocol import FragmentConfig
-from oakum_worker.spec import TrainerSpec
-from running_service import DEADLINE_S
+from waiting import DEADLINE_S
 
 # Stands in for an agent module that takes long to import, during which the scheduler wants the node back.
 _SCRIPT = """
@@ -75,17 +74,7 @@ run_fragment(*sys.argv[1:])
 def test_the_agent_of_an_arrays_task_is_told_the_node_that_the_scheduler_chose(
     tmp_path: Path, array: bool, node: str, told: str
 ) -> None:
-    config = FragmentConfig(
-        fragment="f1",
-        trainer="digits",
-        node="n1",
-        node_address="10.0.0.1",
-        service_url="http://service.test",
-        token="a secret",
-        spec=TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1),
-        checkpoint_dir=str(tmp_path / "checkpoints"),
-    )
-    write_config(tmp_path / "f1", config)
+    write_config(tmp_path / "f1", fragment_config(tmp_path))
     array_file = tmp_path / "array.json"
     addresses = {"n1": "10.0.0.1", "n2": "10.0.0.2"}
     array_file.write_text(

@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 from oakum_worker.errors import GroupError
 from oakum_worker.group import GenerationGroup
 from oakum_worker.protocol import Endpoint, Generation, Member
-from running_service import DEADLINE_S
+from waiting import DEADLINE_S
 
 
 def _generation(number: int, *endpoints: Endpoint) -> Generation:

@@ -25,7 +25,8 @@ import pytest
 from oakum_service.control.hook_report import Hook
 from oakum_service.hooks.installation import Installation
 from patient_hooks import make_patient
-from running_service import RunningService, wait_until
+from running_service import RunningService
+from waiting import wait_until
 
 LIMIT_S = 10.0
 """Far above the 2 seconds that a hook takes, and far below for ever: this machine may be busy."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -13,10 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
-import psutil
-import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
@@ -39,85 +34,16 @@ from oakum_service.db.engine import (
 from oakum_service.db.models import Base, EventRecord, Fragment, PlanRecord, Report, Trainer
 from oakum_service.errors import ConfigurationError, LeaseLost
 from oakum_worker.protocol import Phase
+from postgres_server import PostgresServer
 from processes import kill_all
-from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of, wait_until
+from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of
+from waiting import wait_until
 
 pytestmark = [
     pytest.mark.needs("postgres"),
     pytest.mark.timeout(240),
     pytest.mark.xdist_group("postgres"),
 ]
-_numbers = itertools.count(1)
-
-
-class PostgresServer:
-    """A server of this test's own; PostgreSQL refuses to run as root, so root runs it as `postgres`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.data = folder / "data"
-        self._as_user: list[str] = []
-        if os.geteuid() == 0:
-            shutil.chown(folder, "postgres", "postgres")
-            self._as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
-
-    def start(self) -> None:
-        found = shutil.which("initdb")
-        installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: float(path.parent.name))
-        programs = Path(found).parent if found else installed[-1]
-        options = ["--auth=trust", "--username=oakum", "--no-sync", "--encoding=UTF8", "--no-locale"]
-        self._run([str(programs / "initdb"), "-D", str(self.data), *options])
-        self._process = subprocess.Popen(
-            [
-                *self._as_user,
-                str(programs / "postgres"),
-                *("-D", str(self.data), "-k", str(self.folder), "-c", "listen_addresses="),
-                *("-c", "fsync=off", "-c", "shared_buffers=16MB", "-c", "max_connections=60"),
-            ],
-            cwd=self.folder,
-            stdout=subprocess.DEVNULL,
-            stderr=(self.folder / "log").open("wb"),
-            start_new_session=True,
-        )
-        wait_until("PostgreSQL answers", self._answers, timeout_s=60.0)
-
-    def _run(self, command: list[str]) -> None:
-        done = subprocess.run([*self._as_user, *command], cwd=self.folder, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    def _answers(self) -> bool:
-        assert self._process.poll() is None, (self.folder / "log").read_text()
-        try:
-            self.connect("postgres").close()
-        except psycopg.OperationalError:
-            return False
-        return True
-
-    def connect(self, database: str) -> psycopg.Connection[Any]:
-        return psycopg.connect(host=str(self.folder), user="oakum", dbname=database, autocommit=True)
-
-    def new_database(self) -> str:
-        """URL of a new and empty one."""
-        name = f"oakum{next(_numbers)}"
-        with self.connect("postgres") as connection:
-            connection.execute(f"CREATE DATABASE {name}")
-        return f"postgresql://oakum@/{name}?host={self.folder}"
-
-    def stop(self) -> None:
-        self._process.send_signal(signal.SIGINT)  # a fast shutdown
-        try:
-            self._process.wait(20.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(10.0)
-
-    def processes(self) -> list[psutil.Process]:
-        """Whatever still runs out of the folder."""
-        return [
-            process
-            for process in psutil.process_iter(["cmdline"])
-            if any(str(self.folder) in argument for argument in process.info["cmdline"] or ())
-        ]
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from running_service import DEADLINE_S
+from waiting import DEADLINE_S
 
 TESTS = Path(__file__).parents[1]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from running_service import EXAMPLES, TASKS, RunningService, small_spec, wait_for_size, wait_until
+from running_service import EXAMPLES, TASKS, RunningService, small_spec, wait_for_size
+from waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("whole way")
 

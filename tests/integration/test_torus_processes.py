@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from running_service import DEADLINE_S
 from torus_ranks import KILLED_AT, LAST_STEP, main
 from training_ranks import build_loop
+from waiting import DEADLINE_S
 
 
 def test_the_ranks_of_a_torus_go_on_when_one_is_killed_within_a_step() -> None:

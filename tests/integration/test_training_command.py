@@ -16,7 +16,7 @@ from oakum_worker.__main__ import app
 from oakum_worker.spec import TrainerSpec, read_spec
 from oakum_worker.task import load_task
 from oakum_worker.trainer import TrainingLoop
-from running_service import DEADLINE_S
+from waiting import DEADLINE_S
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

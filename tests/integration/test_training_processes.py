@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from running_service import DEADLINE_S, wait_until
 from training_child import LAST_STEP
 from training_ranks import ShakenPoints, build_loop
+from waiting import DEADLINE_S, wait_until
 
 TESTS = Path(__file__).parents[1]
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,30 +9,22 @@ import pytest
 
 from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
-from oakum_worker.spec import TrainerSpec, read_spec
+from oakum_worker.spec import read_spec
 from running_service import (
-    DEADLINE_S,
     EXAMPLES,
     SEVERAL_STARTS_S,
     RunningService,
     small_spec,
     state_of,
+    train_alone,
     wait_for_generation,
     wait_for_size,
-    wait_until,
 )
+from waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("whole way")
-
-
-def train_alone(spec: TrainerSpec, folder: Path) -> dict[str, float]:
-    """The same trainer in one process, uninterrupted."""
-    file = folder / "alone.json"
-    file.write_text(spec.model_dump_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "oakum_worker", "run", spec.entrypoint, "--spec", str(file), "--json"]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=DEADLINE_S, text=True)
-    result: dict[str, float] = json.loads(done.stdout)
-    return result
+SOON_S = 10.0
+"""Not before their limits, the shorter of which is 30 s, does a job get its nodes from fragments that stay."""
 
 
 def test_the_classifier_on_holes_ends_as_an_uninterrupted_run_does(
@@ -63,10 +52,6 @@ def test_the_classifier_on_holes_ends_as_an_uninterrupted_run_does(
     assert view.nodes_lost >= 4
     assert view.metrics["accuracy"] >= 0.95
     assert view.loss == pytest.approx(alone["loss"], abs=1e-3)
-
-
-SOON_S = 10.0
-"""Not before their limits, the shorter of which is 30 s, does a job get its nodes from fragments that stay."""
 
 
 def fastest_start_s(client: OakumClient, take_nodes: Callable[[], None]) -> float:

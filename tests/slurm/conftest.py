@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from slurm_service import SlurmService
 from slurm_site import SlurmSite
 
 _NODES = 8
@@ -38,3 +40,12 @@ def slurm(_slurm_cluster: SlurmSite) -> Iterator[SlurmSite]:
     # A test may have ended slurmctld; the next one starts it.
     if _slurm_cluster.daemon_runs("slurmctld"):
         _slurm_cluster.cancel_all()
+
+
+@pytest.fixture
+def service(slurm: SlurmSite, tmp_path: Path) -> Iterator[SlurmService]:
+    """A service that watches the cluster; nothing of it is left behind."""
+    running = SlurmService(tmp_path, slurm)
+    yield running
+    slurm.cancel_all()
+    running.end()

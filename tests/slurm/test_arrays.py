@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from oakum_service.api.schemas import TrainerChange
-from oakum_service.client import OakumClient
 from oakum_worker.spec import TrainerSpec
-from running_service import small_spec, wait_for_size, wait_until
+from running_service import nodes_of_fragments, small_spec, wait_for_size
 from slurm_service import SlurmService, step_of, wait_for_starts
 from slurm_site import Job, SlurmSite
+from waiting import wait_until
 
 
 @pytest.fixture
-def service(slurm: SlurmSite, tmp_path: Path) -> Iterator[SlurmService]:
-    """A service that submits two fragments and more as an array; nothing of it is left behind."""
-    running = SlurmService(tmp_path, slurm, OAKUM_SLURM_ARRAY_FROM="2")
-    yield running
-    slurm.cancel_all()
-    running.end()
+def service(service: SlurmService) -> SlurmService:
+    """One that submits two fragments and more as an array."""
+    service.configure(OAKUM_SLURM_ARRAY_FROM="2")
+    return service
 
 
 def endless(max_nodes: int) -> TrainerSpec:
@@ -38,12 +34,6 @@ def arrays_of(jobs: list[Job]) -> set[str]:
     """Numbers of the arrays that the jobs are tasks of."""
     assert all("_" in job.id for job in jobs), jobs
     return {job.id.partition("_")[0] for job in jobs}
-
-
-def believed_nodes(client: OakumClient) -> dict[str, str]:
-    """Fragment -> the node that the service has it on."""
-    intervals = client.timeline().fragments
-    return {interval.fragment: interval.node for interval in intervals if interval.end_at is None}
 
 
 def fragments_of(job: Job, service: SlurmService) -> list[str]:
@@ -74,7 +64,7 @@ def test_a_trainer_begins_as_one_array_whose_tasks_are_known_by_the_nodes_they_g
     assert len(jobs) == 4
     assert len(arrays_of(jobs)) == 1
     nodes = true_nodes(slurm, service)
-    assert believed_nodes(client) == nodes
+    assert nodes_of_fragments(client) == nodes
     assert set(client.trainer("elastic").nodes) == set(nodes.values())
     before = step_of(client, "elastic")
     wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
@@ -115,7 +105,7 @@ def test_a_service_killed_as_its_array_is_handed_in_finds_every_task_again(
     assert "5 fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
     wait_for_size(client, "elastic", 5)
     assert len(arrays_of(own_jobs(slurm))) == 1
-    assert believed_nodes(client) == true_nodes(slurm, service)
+    assert nodes_of_fragments(client) == true_nodes(slurm, service)
     service.assert_one_at_a_time(began_at)
 
 

@@ -17,8 +17,8 @@ import pytest
 from oakum_service.config import Settings, SlurmSettings
 from oakum_service.schedulers.slurm.preflight import node
 from oakum_service.schedulers.slurm.preflight.finding import Finding
-from running_service import DEADLINE_S
 from slurm_site import SlurmSite
+from waiting import DEADLINE_S
 
 
 class _Healthy(BaseHTTPRequestHandler):

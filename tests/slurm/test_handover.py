@@ -9,15 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from fragment_configs import fragment_config
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.handover import window_s
 from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.schedulers.slurm.snapshot import Instance
 from oakum_service.schedulers.slurm.sources import open_source
 from oakum_service.states import NodeState
-from slurm_adapter import fragment_config
 from slurm_site import SlurmSite
 
 _WINDOW_S = 100.0
@@ -100,6 +101,10 @@ def test_nothing_is_launched_from_a_preemption_to_the_start_of_the_job_that_it_i
     gate.touch()
     slurm.wait_until("the job starts", lambda: not kept() and slurm.state_of(job) == "RUNNING")
     slurm.run("scancel", job)
+    row = slurm.wait_for_sacct(job)
+    assert row.submit is not None
+    assert row.start is not None
+    assert row.start - row.submit < window_s(SlurmCommands(SlurmSettings()))
     slurm.wait_until("all nodes are idle again", lambda: len(launchable(scheduler.snapshot())) == 8)
 
 

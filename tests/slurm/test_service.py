@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,44 +13,19 @@ import pytest
 
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.spec import TrainerSpec
-from running_service import DEADLINE_S, small_spec, state_of, wait_for_size, wait_until
+from running_service import small_spec, state_of, train_alone, wait_for_size
 from slurm_service import SlurmService, step_of, wait_for_starts
 from slurm_site import SlurmSite
+from waiting import wait_until
 
 _GRACE_S = 600
 _SOON_S = 200.0
-"""Less than a job waits for whom Slurm kills; where it preempts only one of ours for it, the other stays."""
-
-
-@pytest.fixture
-def service(slurm: SlurmSite, tmp_path: Path) -> Iterator[SlurmService]:
-    """A service that watches the cluster; nothing of it is left behind."""
-    running = SlurmService(tmp_path, slurm)
-    yield running
-    slurm.cancel_all()
-    running.end()
-
-
-@pytest.fixture
-def impatient(slurm: SlurmSite, tmp_path: Path) -> Iterator[SlurmService]:
-    """One that soon withdraws what gets no node."""
-    running = SlurmService(tmp_path, slurm, OAKUM_SLURM_PENDING_LIMIT_S="5")
-    yield running
-    slurm.cancel_all()
-    running.end()
+"""Less than the grace, after which Slurm would kill what stays."""
 
 
 def endless(name: str, **fields: object) -> TrainerSpec:
     """On two nodes, so that little time goes into starting processes."""
     return small_spec(name, **({"epochs": 100_000, "max_nodes": 2, "arguments": {"step_s": 0.02}} | fields))
-
-
-def loss_alone(spec: TrainerSpec, folder: Path) -> float:
-    file = folder / f"{spec.name}.json"
-    file.write_text(spec.model_dump_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "oakum_worker", "run", spec.entrypoint, "--spec", str(file), "--json"]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=DEADLINE_S, text=True)
-    return float(json.loads(done.stdout)["loss"])
 
 
 @pytest.mark.timeout(1200)
@@ -79,7 +51,7 @@ def test_two_trainers_fill_the_cluster_give_way_to_every_job_and_end_as_if_alone
     for spec in specs:
         view = client.trainer(spec.name)
         assert view.state is TrainerState.FINISHED, view.message
-        assert view.loss == pytest.approx(loss_alone(spec, tmp_path), rel=1e-9)
+        assert view.loss == pytest.approx(train_alone(spec, tmp_path)["loss"], rel=1e-9)
     assert any(client.trainer(spec.name).nodes_lost for spec in specs)
     wait_until("no job of ours is left", lambda: not service.running())
     service.assert_one_at_a_time(began_at)
@@ -170,8 +142,9 @@ def test_a_locked_database_keeps_no_job_waiting(slurm: SlurmSite, service: Slurm
     wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
 
 
-def test_a_job_that_gets_no_node_is_withdrawn(slurm: SlurmSite, impatient: SlurmService) -> None:
-    client = impatient.start()
+def test_a_job_that_gets_no_node_is_withdrawn(slurm: SlurmSite, service: SlurmService) -> None:
+    service.configure(OAKUM_SLURM_PENDING_LIMIT_S="5")
+    client = service.start()
     slurm.run("scontrol", "update", "PartitionName=fill", "State=DOWN")
     try:
         client.submit(endless("elastic"))
@@ -215,19 +188,16 @@ def test_a_hold_gives_every_node_back_until_it_ends(slurm: SlurmSite, service: S
     assert step_of(client, "elastic") >= held.step
 
 
-def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, tmp_path: Path) -> None:
-    service = SlurmService(tmp_path, slurm, OAKUM_DRY_RUN="true")
-    try:
-        client = service.start()
-        client.submit(endless("elastic"))
-        made = "elastic 2"
-        wait_until("it is planned", lambda: any(e.message == made for e in client.recent_events(50).events))
-        assert len(client.plan().allocations[0].nodes) == 2
-        assert client.cluster().dry_run
-        service.assert_one_at_a_time(time.time())
-        assert not [job for job in slurm.jobs() if job.name.startswith("oakum-")]
-    finally:
-        service.end()
+def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, service: SlurmService) -> None:
+    service.configure(OAKUM_DRY_RUN="true")
+    client = service.start()
+    client.submit(endless("elastic"))
+    made = "elastic 2"
+    wait_until("it is planned", lambda: any(e.message == made for e in client.recent_events(50).events))
+    assert len(client.plan().allocations[0].nodes) == 2
+    assert client.cluster().dry_run
+    service.assert_one_at_a_time(time.time())
+    assert not [job for job in slurm.jobs() if job.name.startswith("oakum-")]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -44,12 +45,17 @@ def task(spec: TrainerSpec, step_s: float = 0.005) -> Task:
 
 def paced_task(spec: TrainerSpec, gate: str, step_s: float) -> Task:
     """Steps of `step_s` until the file `gate` is there, so that training goes on while nodes come and go."""
-    built = task(spec, step_s=0.0)
+    return paced(task(spec, step_s=0.0), gate, step_s)
 
-    def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+
+def paced(built: Task, gate: str, step_s: float) -> Task:
+    """The task, its steps longer by `step_s` until the file `gate` is there."""
+    compute = built.loss
+
+    def loss(model: nn.Module, batch: Any) -> Any:
         if not Path(gate).exists():
             time.sleep(step_s)
-        return cross_entropy(model(batch[0]), batch[1])
+        return compute(model, batch)
 
     built.loss = loss
     return built

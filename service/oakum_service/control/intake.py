@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -38,14 +38,14 @@ class ReportIntake:
         self._taken: dict[str, int] = {}
         self._rates = RateKeeper(exploration)
 
-    def forget_all_but(self, fragments: Collection[str], trainers: Collection[str]) -> None:
-        """Forget fragments and trainers that have ended."""
-        self._taken = {fragment: taken for fragment, taken in self._taken.items() if fragment in fragments}
-        self._rates.forget_all_but(trainers)
+    def news_of(self, live: Mapping[str, int]) -> list[str]:
+        """Of live fragments and their reports' numbers, those that have not been read; others are forgotten."""
+        self._taken = {fragment: taken for fragment, taken in self._taken.items() if fragment in live}
+        return [fragment for fragment, sequence in live.items() if sequence > self._taken.get(fragment, -1)]
 
-    def is_news(self, fragment: str, sequence: int) -> bool:
-        """Whether the fragment's report of that number has not been read yet."""
-        return sequence > self._taken.get(fragment, -1)
+    def forget_trainers_but(self, trainers: Collection[str]) -> None:
+        """Forget trainers that have ended."""
+        self._rates.forget_all_but(trainers)
 
     def take(self, session: Session, trainer: Trainer, fragment: Fragment, row: Report) -> None:
         """Write down whatever the fragment's report says for the first time."""

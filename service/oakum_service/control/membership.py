@@ -45,7 +45,7 @@ class MembershipKeeper:
         event.listen(session, "after_rollback", self._forget, once=True)
         heard = select(Report.fragment_id, Report.sequence).join(Fragment, Fragment.id == Report.fragment_id)
         live = session.execute(heard.where(Fragment.state != FragmentState.ENDED))
-        news = [fragment for fragment, sequence in live if self._intake.is_news(fragment, sequence)]
+        news = self._intake.news_of(dict(live.all()))
         rows = session.execute(
             select(Trainer, Fragment, Report)
             .join(Fragment, Fragment.trainer_id == Trainer.id)
@@ -62,8 +62,7 @@ class MembershipKeeper:
         trainers = session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars().all()
         for trainer in trainers:
             to_cancel.extend(self._turn_of(session, trainer, silent))
-        live = session.execute(select(Fragment.id).where(Fragment.state != FragmentState.ENDED)).scalars()
-        self._intake.forget_all_but(set(live), {trainer.id for trainer in trainers})
+        self._intake.forget_trainers_but({trainer.id for trainer in trainers})
         return to_cancel
 
     def _forget(self, _: Session) -> None:

@@ -129,9 +129,9 @@ def end_fragments(
     """Mark fragments as ended whose job is gone; returns those that are silent and have to be cancelled.
 
     Nobody is silent who could not be heard: before `listening_since` there was no service to report to, and who
-    has spoken by `now` is not silent because this process was stopped since. Those in
-    `submitting`, which has to be older than the snapshot, are left alone. A fragment whose job was only intended,
-    or withdrawn before it began, never started.
+    has spoken by `now` is not silent because this process was stopped since. Those in `submitting`, which has to
+    be older than the snapshot, are left alone. A fragment whose job was only intended, or withdrawn before it
+    began, never started.
     """
     now = time.time() if now is None else now
     jobs = {job.fragment for job in snapshot.own_jobs}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from oakum_service.db.engine import Sessions
@@ -67,16 +69,16 @@ class TestLastWords:
         )
         assert trainer.events("checkpoint.written")[1:] == ["durable checkpoint of step 14"]
 
-    def test_a_controller_that_began_in_between_hears_them_too(self, trainer: ScriptedTrainer) -> None:
+    @pytest.mark.parametrize(
+        "comes_between",
+        [ScriptedTrainer.restart, ScriptedTrainer.fail_to_hear],
+        ids=["another controller", "what could not be written down"],
+    )
+    def test_they_are_heard_whatever_comes_between(
+        self, trainer: ScriptedTrainer, comes_between: Callable[[ScriptedTrainer], None]
+    ) -> None:
         trainer.progress("a", 1, 14, 2, checkpoint_step=14)
-        trainer.restart()
-        trainer.end_job("a", "b")
-        trainer.turn()
-        assert (trainer.view.step, trainer.view.checkpoint_step) == (14, 14)
-
-    def test_what_could_not_be_written_down_is_heard_again(self, trainer: ScriptedTrainer) -> None:
-        trainer.progress("a", 1, 14, 2, checkpoint_step=14)
-        trainer.fail_to_hear()
+        comes_between(trainer)
         trainer.end_job("a", "b")
         trainer.turn()
         assert (trainer.view.step, trainer.view.checkpoint_step) == (14, 14)
@@ -112,24 +114,20 @@ class TestLastWords:
         assert (trainer.row.account, trainer.events("checkpoint.written")) == before
 
 
-class TestPreemption:
-    def test_a_node_that_was_taken_is_lost_also_where_the_service_hears_of_it_before_the_fragment(
-        self, trainer: ScriptedTrainer
-    ) -> None:
-        trainer.preempt("b")
-        trainer.turn()
-        assert (trainer.row.members, trainer.view.nodes_lost) == (["a"], 1)
-        trainer.say("b", Phase.LEFT)
-        trainer.end_job("b")
-        assert trainer.events("fragment.left") == ["b: preempted"]
-
-    def test_one_that_the_plan_gives_up_is_not_lost(self, trainer: ScriptedTrainer) -> None:
-        trainer.release("b")
-        trainer.turn()
-        assert (trainer.row.members, trainer.view.nodes_lost) == (["a"], 0)
-        trainer.say("b", Phase.LEFT)
-        trainer.end_job("b")
-        assert trainer.events("fragment.left") == ["b: released"]
+@pytest.mark.parametrize(
+    ("goes", "lost", "cause"),
+    [(ScriptedTrainer.preempt, 1, "preempted"), (ScriptedTrainer.release, 0, "released")],
+    ids=["taken by the scheduler", "given up by the plan"],
+)
+def test_a_node_that_was_taken_is_lost_though_its_fragment_has_not_said_so_and_one_given_up_is_not(
+    trainer: ScriptedTrainer, goes: Callable[[ScriptedTrainer, str], None], lost: int, cause: str
+) -> None:
+    goes(trainer, "b")
+    trainer.turn()
+    assert (trainer.row.members, trainer.view.nodes_lost) == (["a"], lost)
+    trainer.say("b", Phase.LEFT)
+    trainer.end_job("b")
+    assert trainer.events("fragment.left") == [f"b: {cause}"]
 
 
 class TestProgress:

@@ -16,8 +16,8 @@ from oakum_service.schedulers.port import OwnJob
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.state import SlurmJob
 from oakum_service.states import NodeState
-from running_service import wait_until
 from slurm_adapter import FAKE, Site, announced, blocked_readings, make_site, node, own, readable
+from waiting import wait_until
 
 
 @pytest.fixture

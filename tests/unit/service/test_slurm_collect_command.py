@@ -17,7 +17,7 @@ import pytest
 
 from oakum_service.schedulers.slurm.pushed_source import AGE_HEADER, Arrival, decode_state
 from oakum_service.schedulers.slurm.state import SlurmState
-from running_service import wait_until
+from waiting import wait_until
 
 SCONTROL = """#!/bin/sh
 case "$*" in

@@ -16,8 +16,8 @@ from oakum_service.schedulers.slurm.handover import HandOver, find_hand_over, in
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, own_tasks, to_snapshot
 from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
-from running_service import wait_until
 from slurm_adapter import HAND_OVER_S, INSTANCE, Site, make_site, own
+from waiting import wait_until
 
 NOW = 1000.0
 BOTH = ("main", "fill")

@@ -16,8 +16,8 @@ from oakum_service.schedulers.slurm import scheduler as scheduler_module
 from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.state import SlurmJob
 from oakum_service.states import NodeState
-from running_service import wait_until
 from slurm_adapter import FAKE, Site, adapter, announced, blocked_readings, make_site, node, own, readable
+from waiting import wait_until
 
 
 @pytest.fixture

@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fragment_configs import fragment_config
 from oakum_worker import service_link
-from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
+from oakum_worker.protocol import FragmentReport, Phase
 from oakum_worker.service_link import ServiceLink
-from oakum_worker.spec import TrainerSpec
 
 LAST = FragmentReport(phase=Phase.FINISHED, sequence=7, pid=1, host="h")
 
@@ -57,18 +58,7 @@ def service(request: pytest.FixtureRequest) -> Iterator[Busy]:
 
 
 def link_to(service: Busy) -> ServiceLink:
-    spec = TrainerSpec(name="t", entrypoint="a:b", global_batch=8, epochs=1)
-    config = FragmentConfig(
-        fragment="f",
-        trainer="t",
-        node="n1",
-        node_address="127.0.0.1",
-        service_url=service.url,
-        token="secret",
-        spec=spec,
-        checkpoint_dir="/nowhere",
-    )
-    return ServiceLink(config, lambda _: None)
+    return ServiceLink(fragment_config(Path("/nowhere"), service_url=service.url), lambda _: None)
 
 
 @pytest.mark.parametrize("service", [20], indirect=True)

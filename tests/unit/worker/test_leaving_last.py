@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from fragment_configs import fragment_config
 from oakum_worker.agent import Agent, Signalled
 from oakum_worker.channel import Command
-from oakum_worker.protocol import Directive, FragmentConfig, Generation, Member
+from oakum_worker.protocol import Directive, Generation, Member
 from oakum_worker.rank_handle import RankHandle
-from oakum_worker.spec import TrainerSpec
 
 MEMBERS = tuple(Member(fragment=name, node=name, ranks=()) for name in "ab")
 NOBODY = Directive(revision=2, generation=Generation(number=2, members=(), closer="a"))
@@ -27,18 +27,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
 @pytest.fixture
 def agent(told: list[Command]) -> Agent:
     """Of fragment `a`, which trains together with `b`."""
-    spec = TrainerSpec(name="t", entrypoint="a:b", global_batch=8, epochs=1)
-    config = FragmentConfig(
-        fragment="a",
-        trainer="t",
-        node="a",
-        node_address="127.0.0.1",
-        service_url="http://127.0.0.1:9",
-        token="secret",
-        spec=spec,
-        checkpoint_dir="/nowhere",
-    )
-    agent = Agent(config, Path("/nowhere/config.json"))
+    folder = Path("/nowhere")
+    agent = Agent(fragment_config(folder, fragment="a"), folder / "config.json")
     agent._on_directive(Directive(revision=1, generation=Generation(number=1, members=MEMBERS)))
     return agent
 
