@@ -1,5 +1,5 @@
 # The service: control loop, REST API and dashboard. Fragments of the embedded cluster train in this image, too.
-FROM python:3.11-slim
+FROM python:3.11.13-slim-bookworm
 
 # The CPU build of torch: a container with the embedded cluster has no use for several GB of CUDA.
 ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
@@ -18,12 +18,13 @@ RUN pip install --no-cache-dir --constraint constraints.txt --extra-index-url "$
 USER oakum
 ENV OAKUM_DATA_DIR=/var/lib/oakum \
     OAKUM_HOST=0.0.0.0 \
+    OAKUM_PLAIN_HTTP=1 \
     OAKUM_PORT=8470 \
     PYTHONUNBUFFERED=1
 VOLUME /var/lib/oakum
 EXPOSE 8470
-HEALTHCHECK --interval=5s --timeout=3s --retries=12 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8470/healthz', timeout=2)"]
+HEALTHCHECK --interval=5s --timeout=3s --start-period=60s --retries=12 \
+    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8470/readyz', timeout=2)"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["oakum"]
 CMD ["serve"]

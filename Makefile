@@ -3,11 +3,19 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 SLURM_NODES ?= 8
+HOOKS := service/oakum_service/schedulers/slurm/hooks/scripts
 EXAMPLES := --submit examples/digits-classifier.yaml --submit examples/digits-autoencoder.yaml
 
-.PHONY: run test lint bench slurm slurm-down system-deps lock clean
+TIERS := unit contract property integration crash browser
+# Many tests wait for processes that they have started, most of all for Slurm's: so many workers keep the cores busy.
+WORKERS ?= $(shell echo $$((3 * $$(nproc))))
+# tests/conftest.py orders the tests.
+# Hundreds of processes read these sources: with bytecode, none compiles them anew.
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+.PHONY: run test $(TIERS) slurm-tests coverage lint screenshots openapi bench slurm slurm-down system-deps lock clean
 .DEFAULT_GOAL := run
 
 ## The service, an embedded cluster and two trainers; ends with Ctrl-C. ARGS adds options of `oakum serve`.
@@ -16,19 +24,52 @@ run: $(VENV)/.run
 
 ## All tests. What needs PostgreSQL, Chromium or Slurm is skipped by name where it is not installed; ARGS goes to pytest.
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n auto --dist loadgroup $(ARGS)
+	@$(PYTEST) $(ARGS)
 
+## One tier of the tests: `make unit`, `make crash`. Unit tests start next to nothing: as many workers as cores do.
+unit: WORKERS = auto
+$(TIERS): $(VENV)/.dev
+	@$(PYTEST) tests/$@ $(ARGS)
+
+## The tests on a real Slurm, which they set up and take down.
+slurm-tests: $(VENV)/.dev
+	@$(PYTEST) tests/slurm $(ARGS)
+
+## The same commands as .pre-commit-config.yaml. Each Slurm hook is checked as it is installed: after the part that all have in common.
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/shellcheck .ci/run
+	cat $(HOOKS)/common.sh $(HOOKS)/hook.sh | $(BIN)/shellcheck -
+	cat $(HOOKS)/common.sh $(HOOKS)/replay.sh | $(BIN)/shellcheck -
+	$(BIN)/oxlint --deny-warnings service/oakum_service/dashboard service/oakum_service/demo solver/oakum_solver/replay
+
+## Share of the lines that the unit tests run, by package; what they start as processes of their own is not counted.
+coverage: WORKERS = auto
+coverage: $(VENV)/.dev
+	@$(PYTEST) tests/unit --cov --cov-report= $(ARGS)
+	@for package in solver worker service; do \
+	    echo "oakum_$$package: $$($(BIN)/coverage report --include="$$package/*" --format=total) %"; \
+	done
+
+## Pictures of every view of the dashboard into screenshots/; ARGS=--docs renews the README's, too.
+screenshots: $(VENV)/.dev
+	$(BIN)/python tools/screenshots.py $(ARGS)
+
+## Write the REST API's description into docs, after a change of the API.
+openapi: $(VENV)/.dev
+	$(BIN)/python tools/openapi_document.py > docs/openapi.json
 
 bench: $(VENV)/.run
 	$(BIN)/python bench/give_back.py
 	$(BIN)/python bench/solve.py
 	$(BIN)/python bench/replay.py $(LOGS)
 	$(BIN)/python bench/allreduce.py --ranks 4 --rounds 2
+	$(BIN)/python bench/tensor.py --samples 72 --width 72 --rounds 2
 	$(BIN)/python bench/pipeline.py --workers 4 --forward-ms 5 --steps 2 --only bubbles --only layouts
+	$(BIN)/python bench/advise.py --rounds 2
 
 ## A real Slurm of SLURM_NODES virtual nodes in .slurm, until `make slurm-down`. Needs root; ARGS adds options.
 slurm: $(VENV)/.run
@@ -41,8 +82,10 @@ slurm-down: $(VENV)/.run
 system-deps:
 	apt-get update --quiet
 	DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends \
-	    postgresql chromium chromium-driver \
+	    postgresql chromium chromium-driver default-jre-headless \
 	    slurmctld slurmd slurm-client munge slurmrestd slurm-wlm-jwt-plugin slurmdbd slurm-wlm-mysql-plugin mariadb-server
+	@DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends sudo \
+	    || echo "Without sudo the tests of users' own Unix accounts are skipped."
 
 ## Pin what is installed now, after an upgrade of a dependency.
 lock: $(VENV)/.dev
@@ -54,14 +97,17 @@ clean:
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Oakum needs Python 3.11 or newer, this is " + sys.version.split()[0])'
-	$(PYTHON) -m venv $(VENV)
+	@echo "Making a virtual environment in $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.run: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing into $(VENV); the first time this takes a few minutes."
-	$(PIP) --editable '.[service,worker,examples]'
+	@echo "Installing into $(VENV). The first time this takes a few minutes; what follows is pip's progress."
+	@$(PIP) --editable '.[service,worker,examples]'
+	@echo "Installed."
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	@echo "Installing into $(VENV); the first time this takes a few minutes."
-	$(PIP) --editable '.[service,worker,examples,dev]'
+	@echo "Installing into $(VENV). The first time this takes a few minutes; what follows is pip's progress."
+	@$(PIP) --editable '.[service,worker,examples,spark,hugging-face,lightning,tensorboard,dev]'
+	@echo "Installed."
 	@touch $@ $(VENV)/.run

@@ -32,15 +32,16 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from oakum_service.cli import output
 from oakum_worker.parallel.subgroups import StoreSubgroups
-from oakum_worker.parallel.torus import Grid, TorusAllReduce, grid
+from oakum_worker.parallel.torus import TorusAllReduce, TorusShape, grid
 
 _TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True)
 class Link:
-    """What every message goes through."""
+    """Latency and bandwidth of the simulated link between two ranks."""
 
     latency_s: float
     bytes_per_s: float
@@ -48,7 +49,7 @@ class Link:
 
 @dataclass
 class Sent:
-    """What one rank has sent."""
+    """Numbers of messages and bytes that one rank has sent."""
 
     messages: int = 0
     num_bytes: int = 0
@@ -65,7 +66,7 @@ class Network:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def send(self, source: int, target: int, values: torch.Tensor) -> None:
-        """Does not wait."""
+        """Send `values` to `target` without waiting."""
         num_bytes = values.numel() * values.element_size()
         begin_s = max(time.monotonic(), self._free_at_s.get((source, target), 0.0))
         self._free_at_s[source, target] = begin_s + num_bytes / self.link.bytes_per_s
@@ -74,7 +75,7 @@ class Network:
         self.sent[source].num_bytes += num_bytes
 
     def receive(self, source: int, target: int) -> torch.Tensor:
-        """The next message, once it is there."""
+        """Wait for the next message from `source` and return it."""
         there_at_s, values = self._box(source, target).get(timeout=_TIMEOUT_S)
         time.sleep(max(there_at_s - time.monotonic(), 0.0))
         return values
@@ -85,7 +86,7 @@ class Network:
 
 
 def reduce_scatter(network: Network, ranks: Sequence[int], rank: int, flat: torch.Tensor) -> torch.Tensor:
-    """Around the ring of `ranks`, in place; returns this rank's part, which is summed."""
+    """Reduce-scatter `flat` in place around the ring of `ranks`; returns this rank's summed part."""
     size, index = len(ranks), ranks.index(rank)
     parts = flat.view(size, -1)
     for step in range(size - 1):
@@ -95,7 +96,7 @@ def reduce_scatter(network: Network, ranks: Sequence[int], rank: int, flat: torc
 
 
 def all_gather(network: Network, ranks: Sequence[int], rank: int, flat: torch.Tensor) -> None:
-    """Around the ring of `ranks`, in place: each has its own part of `flat`."""
+    """All-gather in place around the ring of `ranks`; at first each rank has its own part of `flat`."""
     size, index = len(ranks), ranks.index(rank)
     parts = flat.view(size, -1)
     for step in range(size - 1):
@@ -104,13 +105,13 @@ def all_gather(network: Network, ranks: Sequence[int], rank: int, flat: torch.Te
 
 
 def ring(network: Network, ranks: Sequence[int], rank: int, flat: torch.Tensor) -> None:
-    """Sum `flat` over the ranks in 2(N-1) steps."""
+    """Sum `flat` over the ranks in place, by a ring all-reduce of 2(N-1) steps."""
     reduce_scatter(network, ranks, rank, flat)
     all_gather(network, ranks, rank, flat)
 
 
-def torus(network: Network, shape: Grid, rank: int, flat: torch.Tensor) -> None:
-    """Sum `flat` over the grid's ranks in 2(X-1) + 2(Y-1) steps."""
+def torus(network: Network, shape: TorusShape, rank: int, flat: torch.Tensor) -> None:
+    """Sum `flat` over the grid's ranks in place, by a torus all-reduce of 2(X-1) + 2(Y-1) steps."""
     row = shape.row_of(rank)
     own = reduce_scatter(network, row, rank, flat)
     ring(network, shape.column_of(rank), rank, own)
@@ -119,19 +120,19 @@ def torus(network: Network, shape: Grid, rank: int, flat: torch.Tensor) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """One algorithm, number of ranks and size."""
+    """The measurement of one algorithm for one number of ranks and one size."""
 
     algorithm: str
     ranks: int
     grid: str
     latency_ms: float
-    """Added to each message; 0 for what goes over gloo."""
+    """Latency added to each message; 0 for measurements over gloo."""
     size_bytes: int
     steps: int
-    """Messages that each rank sends one after the other; 0 where they are not ours to count."""
+    """Messages that each rank sends one after the other; 0 where gloo sends them and they are not counted."""
     bytes_per_rank: int
     ms: float
-    """Median of the rounds, of the slowest rank each."""
+    """Median over the rounds of the slowest rank's time in milliseconds."""
 
 
 AllReduce = Callable[[int, torch.Tensor], None]
@@ -158,7 +159,7 @@ def time_rounds(num_ranks: int, length: int, rounds: int, all_reduce: AllReduce)
         return statistics.median(slowest)
 
 
-def simulate(name: str, shape: Grid, length: int, link: Link, rounds: int) -> Result:
+def simulate(name: str, shape: TorusShape, length: int, link: Link, rounds: int) -> Result:
     """Ring or torus over simulated links. Raises `ValueError` where the counts are not the formulas'."""
     num_ranks = shape.row_length * shape.num_rows
     network = Network(link, [Sent() for _ in range(num_ranks)])
@@ -179,8 +180,8 @@ def simulate(name: str, shape: Grid, length: int, link: Link, rounds: int) -> Re
     return Result(name, num_ranks, laid_out, 1e3 * link.latency_s, 4 * length, steps, num_bytes, 1e3 * seconds)
 
 
-def over_gloo(name: str, shape: Grid, length: int, rounds: int) -> Result:
-    """The real thing on the loopback device: gloo's own all-reduce, or our torus."""
+def over_gloo(name: str, shape: TorusShape, length: int, rounds: int) -> Result:
+    """Time gloo's own all-reduce, or Oakum's torus over gloo, on the loopback device."""
     num_ranks = shape.row_length * shape.num_rows
     store = dist.HashStore()
 
@@ -261,7 +262,7 @@ def main(
                 progress.advance(task)
     if json_file is not None:
         json_file.write_text(json.dumps([dataclasses.asdict(one) for one in results], indent=1), encoding="utf-8")
-    Console().print(table_of(results))
+    output.console().print(table_of(results))
 
 
 if __name__ == "__main__":

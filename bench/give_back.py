@@ -1,9 +1,9 @@
-"""How long a foreground job waits for its nodes, and how long the trainer stalls: on the embedded cluster.
+"""Measures, on the embedded cluster, how long foreground jobs wait for nodes and how long the trainer stalls.
 
     python bench/give_back.py [--rounds 20] [--nodes 4] [--json FILE]
 
-Starts a service of its own, trains the autoencoder example on every node, and has foreground jobs of random size
-take nodes away, one after the other, each as soon as the trainer has all its nodes again.
+Starts a service and trains the autoencoder example on every node. Foreground jobs of random size take nodes, one
+job after the other, each as soon as the trainer has all its nodes again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import typer
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+
+from oakum_service.cli import output
 
 SPEC = Path(__file__).resolve().parent.parent / "examples" / "digits-autoencoder.yaml"
 
@@ -38,8 +40,13 @@ def wait_for(probe: Callable[[], Any], timeout_s: float = 60.0) -> Any:
     raise TimeoutError("the service did not get there in time; see its log")
 
 
+def have_started(client: httpx.Client, jobs: int) -> bool:
+    """Whether this many foreground jobs have started."""
+    return bool(client.get("/v1/cluster").json()["foreground_jobs_started"] >= jobs)
+
+
 def start(data_dir: Path, nodes: int) -> tuple[subprocess.Popen[bytes], httpx.Client]:
-    """A service without foreground jobs of its own, and a client of it."""
+    """Start a service without generated foreground jobs; returns it with a client."""
     command = [sys.executable, "-m", "oakum_service", "serve", "--data-dir", str(data_dir), "--port", "0"]
     command += ["--load", "0", "--nodes", str(nodes), "--submit", str(SPEC)]
     data_dir.mkdir()
@@ -72,7 +79,7 @@ def measure(client: httpx.Client, nodes: int, rounds: int) -> dict[str, list[flo
         wait_for(lambda: len(trainer()["nodes"]) == nodes)
         taken = rng.randint(1, nodes)
         client.post("/v1/cluster/foreground-jobs", json={"nodes": taken, "run_s": 1.0}).raise_for_status()
-        wait_for(lambda done=done: client.get("/v1/cluster").json()["foreground_jobs_started"] > done)
+        wait_for(partial(have_started, client, done + 1))
         delays.append(client.get("/v1/cluster").json()["foreground_delay_last_s"])
     events = client.get("/v1/events/recent", params={"limit": 1000}).json()["events"]
     stalls = [e["data"]["stall_s"] for e in events if e["kind"] == "generation.formed" and e["data"]["stall_s"]]
@@ -105,7 +112,7 @@ def main(
             f"{ordered[int(0.9 * (len(ordered) - 1))]:.3f}",
             f"{ordered[-1]:.3f}",
         )
-    Console().print(table)
+    output.console().print(table)
     if json_file is not None:
         json_file.write_text(json.dumps(figures), encoding="utf-8")
 

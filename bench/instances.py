@@ -1,29 +1,30 @@
-"""Random allocation problems like those of the BFTrainer paper (arXiv:2106.12091).
+"""Draws random allocation problems like those of the BFTrainer paper (arXiv:2106.12091).
 
-A cluster just after an event: its idle nodes arrived in cohorts, one cohort has left, and what the trainers hold
-lies in blocks on the others. Four fifths of the nodes are held, or less where every trainer has its maximum.
+A problem shows a cluster just after an event: the idle nodes arrived in cohorts, one cohort has left, and trainers
+hold blocks of the remaining nodes. Trainers hold four fifths of the nodes, or fewer if all have their maximum.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from oakum_solver.problem import Curve, NodeGroup, Problem, Terms, Trainer
+from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem, Terms
 from oakum_solver.replay.workload import PAPER_NODES, PAPER_RATES
 
 NUM_COHORTS = 8
 _HELD = 0.8
 _BLOCK_NODES = 8
-"""A trainer's nodes come in blocks of 1 to this many neighbours."""
+"""Largest block of neighbouring nodes that one trainer holds; blocks have 1 to this many nodes."""
 _CURVE_SPREAD = 0.05
-"""Rates vary by this share at each breakpoint, so that no two trainers are exactly alike."""
+"""Relative random variation of the rate at each breakpoint, so that no two trainers are exactly alike."""
 _HORIZON_S = (60.0, 3600.0)
 
 
 def random_problem(num_trainers: int, num_nodes: int, seed: int, terms: Terms) -> Problem:
-    """A problem on at least `NUM_COHORTS` nodes; the same arguments give the same problem.
+    """A random problem on at least `NUM_COHORTS` nodes; equal arguments give equal problems.
 
-    All that `terms` changes beside itself is the start-up: 0 s where it is not counted.
+    Besides the problem's own terms, `terms` changes only the start-up times, which are 0 s where they do not
+    count.
     """
     rng = np.random.default_rng((seed, num_trainers, num_nodes))
     startup_s = 20.0 if terms.startup else 0.0
@@ -33,10 +34,10 @@ def random_problem(num_trainers: int, num_nodes: int, seed: int, terms: Terms) -
     return Problem(trainers, _groups(rng, owners), look_ahead_s=120.0, terms=terms)
 
 
-def _trainer(rng: np.random.Generator, index: int, startup_s: float) -> Trainer:
+def _trainer(rng: np.random.Generator, index: int, startup_s: float) -> PlannedTrainer:
     name = str(rng.choice(list(PAPER_RATES)))
     rates = np.array(PAPER_RATES[name]) * rng.uniform(1 - _CURVE_SPREAD, 1 + _CURVE_SPREAD, len(PAPER_NODES))
-    return Trainer(
+    return PlannedTrainer(
         f"{name}-{index}",
         Curve(tuple(zip(PAPER_NODES, rates.tolist(), strict=True))),
         max_nodes=PAPER_NODES[-1],
@@ -46,8 +47,8 @@ def _trainer(rng: np.random.Generator, index: int, startup_s: float) -> Trainer:
     )
 
 
-def _owners(rng: np.random.Generator, trainers: tuple[Trainer, ...], num_nodes: int) -> list[str | None]:
-    """Node by node, the trainer that holds it: blocks of random length in random order."""
+def _owners(rng: np.random.Generator, trainers: tuple[PlannedTrainer, ...], num_nodes: int) -> list[str | None]:
+    """For each node the trainer that holds it, in blocks of random length and order."""
     room = {trainer.id: trainer.max_nodes for trainer in trainers}
     left = round(_HELD * num_nodes)
     blocks: list[list[str | None]] = []

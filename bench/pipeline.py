@@ -1,16 +1,15 @@
-"""How close pipelines come to their schedules' bubbles, and how they do beside torch's own.
+"""Measures how close pipelines come to the bubbles of their schedules, and compares them with torch's pipelines.
 
     python bench/pipeline.py                                  # all parts, about ten minutes
     python bench/pipeline.py --only bubbles --workers 4 --json pipeline.json
     python bench/pipeline.py --only jitter --forward-ms 10
     python bench/pipeline.py --only layouts                   # steps as predicted and as measured
 
-Layers sleep for a given time instead of computing, so that 4 or 8 workers overlap on two processors and the times
-of forward and backward passes are known exactly. What is measured beyond them is what the engines cost: messages,
-autograd, Python.
+Layers sleep for a given time instead of computing. So 4 or 8 workers overlap on two processors, and the times of
+passes are known exactly. Any time beyond them is the engine's cost: messages, autograd, Python.
 
-A stage has three layers (as many as the model has for it in `layouts`), half of whose backward passes is for
-their inputs and half for their weights.
+A stage has three layers, in `layouts` those that the layout gives it. Half of a backward pass is for the inputs
+and half for the weights.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from oakum_service.cli import output
 from pipelining.cases import Case, Figures, Runner, figures_of
 from pipelining.layouts import layout_cases
 from pipelining.workers import TORCHS, run_cases
@@ -58,7 +58,7 @@ JITTERS = (0.0, 0.25, 0.5, 1.0)
 
 
 def bubble_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
-    """Each schedule with each number of micro-batches that it can take."""
+    """Cases for each schedule and each number of micro-batches that the schedule supports."""
     for number in (4, 8, 16):
         for name, options in SCHEDULES:
             in_pairs = options.get("scheme") in ("forward-doubling", "backward-halving")
@@ -68,10 +68,8 @@ def bubble_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
 
 
 def jitter_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
-    """1F1B as scheduled, by messages, and by messages with twice as many micro-batches on their way.
-
-    All three have the same delays.
-    """
+    """Three cases with equal random delays: 1F1B scheduled, message-driven, and message-driven with twice as many
+    micro-batches in flight."""
     runners: tuple[tuple[Runner, int | None], ...] = (
         ("scheduled", None),
         ("message-driven", None),
@@ -84,7 +82,7 @@ def jitter_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
 
 
 def torch_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
-    """The schedules that torch has too, with its runtime and ours."""
+    """Cases for the schedules that torch also has, run by torch and by Oakum."""
     runners: tuple[Runner, ...] = ("scheduled", "torch")
     for number in (4, 8, 16):
         for name in TORCHS:
@@ -101,7 +99,7 @@ CASES = {
 
 
 def bubble_table(figures: list[Figures]) -> Table:
-    """One row for each case: what was measured beside what should be."""
+    """Table with one row for each case: measured figures beside the formulas'."""
     columns = (
         "D",
         "N",
@@ -130,7 +128,7 @@ def bubble_table(figures: list[Figures]) -> Table:
 
 
 def jitter_table(figures: list[Figures]) -> Table:
-    """Each scheduled case beside the same ones without a schedule, which come after it."""
+    """Table that compares each scheduled case with the message-driven cases, which follow it in `figures`."""
     columns = ("D", "N", "jitter", "on their way", "scheduled, ms a step", "message-driven, ms a step", "ratio")
     table = Table(*columns, "step by step", title="1F1B where passes take longer at random", box=box.MARKDOWN)
     for start in range(0, len(figures), 3):
@@ -144,7 +142,7 @@ def jitter_table(figures: list[Figures]) -> Table:
 
 
 def torch_table(figures: list[Figures]) -> Table:
-    """Each case beside the same one in torch's runtime, which comes after it."""
+    """Table that compares each case with the same case run by torch, which follows it in `figures`."""
     columns = ("D", "N", "schedule", "ours, ms a step", "torch's, ms a step", "ratio", "step by step")
     table = Table(*columns, title="Beside torch's runtime of the same schedule", box=box.MARKDOWN)
     for one, other in zip(figures[::2], figures[1::2], strict=True):
@@ -154,7 +152,7 @@ def torch_table(figures: list[Figures]) -> Table:
 
 
 def layout_table(figures: list[Figures]) -> Table:
-    """One row for each layout, the fastest first predicted: what was predicted beside what was measured."""
+    """Table with one row for each layout, the one predicted to be fastest first: predicted and measured times."""
     columns = ("replicas x workers", "N", "schedule", "predicted, ms a step", "measured, ms a step", "ratio")
     table = Table(*columns, title="Steps predicted by the chooser of layouts", box=box.MARKDOWN)
     for one in sorted(figures, key=lambda one: (one.case.num_ranks, one.case.predicted_s)):
@@ -187,7 +185,7 @@ def _percent(ratio: float | None) -> str:
 
 
 def measure(cases: list[Case], progress: Progress, title: str) -> Iterator[Figures]:
-    """Run the cases on one set of processes."""
+    """Run all cases on one set of processes and return their figures."""
     task = progress.add_task(title, total=len(cases))
     for case, seen in zip(cases, run_cases(cases), strict=True):
         progress.update(task, advance=1, description=f"{title}: {case.label}, N = {case.num_micro_batches}")
@@ -218,15 +216,16 @@ def main(
     figures: dict[str, list[Figures]] = {}
 
     def make(*arguments: Any, jitter: float = 0.0, **options: Any) -> Case:
-        # What is random needs more steps.
+        # Random delays need more steps for a steady mean.
         num_steps = steps * 4 if jitter else steps
-        return Case(*arguments, forward_s=forward_ms / 1e3, num_steps=num_steps, jitter=jitter, **options)
+        fixed: dict[str, Any] = {"forward_s": forward_ms / 1e3, "num_steps": num_steps, "jitter": jitter}
+        return Case(*arguments, **(fixed | options))
 
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    console = Console(width=140)
+    console = output.console()
     with Progress(*columns, console=Console(stderr=True)) as progress:
         for part in only or list(Part):
-            made = figures.setdefault(part, [])
+            made = figures.setdefault(part.value, [])
             for num_workers in workers or ([4, 8] if part == Part.BUBBLES else [4]):
                 cases = list(CASES[part](num_workers, make))
                 for one in measure(cases, progress, f"{part}, D = {num_workers}"):
@@ -234,8 +233,8 @@ def main(
                     if json_file is not None:
                         document = {name: [dataclasses.asdict(f) for f in all_] for name, all_ in figures.items()}
                         json_file.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    for part, made in figures.items():
-        console.print(TABLES[Part(part)](made))
+    for name, made in figures.items():
+        console.print(TABLES[Part(name)](made))
 
 
 if __name__ == "__main__":

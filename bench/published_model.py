@@ -1,4 +1,4 @@
-"""BFTrainer's own MILP (Liu, Kettimuthu, Papka and Foster, arXiv:2106.12091), to compare with.
+"""BFTrainer's MILP as published (Liu, Kettimuthu, Papka and Foster, arXiv:2106.12091), for comparisons.
 
 For trainer j and node n, with c_jn the present map, C_j = sum_n c_jn, breakpoints (N_ji, O_ji) from (0, 0) on, and
 r_j the rate at C_j, 0 below the minimum:
@@ -26,33 +26,34 @@ from dataclasses import dataclass
 
 import pulp
 
-from oakum_solver.cbc import MilpSolution, run_cbc
+from oakum_solver.cbc import run_cbc
 from oakum_solver.errors import MilpError
-from oakum_solver.problem import Problem, Trainer
+from oakum_solver.problem import PlannedTrainer, Problem
+from oakum_solver.solver_process import MilpSolution
 
 _COEFFICIENT = 1e4
-"""The objective's largest coefficient, as in our own model: CBC takes absolute differences below 1e-5 for none.
-Unscaled, CBC takes as long or longer on most instances."""
+"""Largest coefficient of the objective, as in `oakum_solver.milp`: CBC ignores absolute differences below 1e-5.
+Without scaling, CBC takes as long or longer on most instances."""
 
 
 @dataclass(frozen=True)
 class PublishedAnswer:
-    """What CBC made of the published model."""
+    """The solver's result for the published model."""
 
     nodes: dict[str, tuple[str, ...]] | None
-    """Trainer id -> nodes; None where CBC had no plan when its time was up, or there is none."""
+    """Trainer id -> nodes; None where the solver found no plan in time, or none exists."""
     value: float | None
     """The published objective at these nodes, recomputed from their numbers."""
     bound: float | None
-    """No plan of this model is worth more; None where CBC named no bound."""
+    """Upper bound on all plans of this model; None where the solver gave none."""
     optimal: bool
     build_s: float
     solve_s: float
-    """CBC, with writing and reading its files."""
+    """Seconds of the solver, with writing and reading its files."""
     num_binaries: int
     num_constraints: int
     failure: str = ""
-    """Why there is no plan."""
+    """Why there is no plan; empty if there is one."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -61,12 +62,12 @@ class PublishedAnswer:
 
 
 def published_big_m(problem: Problem) -> int:
-    """M as published: too small for the exclusive or."""
+    """M as published, which is too small for the constraints of the exclusive or."""
     return problem.num_nodes + 1
 
 
 def corrected_big_m(problem: Problem) -> int:
-    """The smallest M that cuts no plan off, as long as no minimum is above it."""
+    """The smallest M that excludes no plan, provided that no trainer's minimum is larger."""
     return 2 * problem.num_nodes
 
 
@@ -76,9 +77,9 @@ def solve_published(
     time_limit_s: float,
     run: Callable[[pulp.LpProblem, float], MilpSolution] = run_cbc,
 ) -> PublishedAnswer:
-    """Build the model and have CBC, or HiGHS, solve it within `time_limit_s` seconds, to a gap of 0.
+    """Build the model and solve it by `run` (CBC or HiGHS) within `time_limit_s` seconds, to a gap of 0.
 
-    Of the problem it reads the trainers, who holds which node, and the look-ahead; its objective is throughput.
+    Uses the problem's trainers, holders of nodes and look-ahead; the objective is always throughput.
     """
     started_s = time.perf_counter()
     model = _Model(problem, big_m)
@@ -117,14 +118,14 @@ def published_value(problem: Problem, sizes: dict[str, int]) -> float:
     return value
 
 
-def _rate_now(problem: Problem, trainer: Trainer) -> float:
+def _rate_now(problem: Problem, trainer: PlannedTrainer) -> float:
     """r_j, in samples/s."""
     held = len(problem.held[trainer.id])
     return trainer.curve.rate(held) if held >= trainer.min_nodes else 0.0
 
 
-def _breakpoints(trainer: Trainer) -> list[tuple[int, float]]:
-    """(N_ji, O_ji), reaching to the maximum, where a curve that ends before it stays flat."""
+def _breakpoints(trainer: PlannedTrainer) -> list[tuple[int, float]]:
+    """(N_ji, O_ji) up to the trainer's maximum; a curve that ends earlier is continued flat."""
     points = [(0, 0.0), *trainer.curve.points]
     if points[-1][0] < trainer.max_nodes:
         points.append((trainer.max_nodes, points[-1][1]))
@@ -166,7 +167,7 @@ class _Model:
     def _binary(self, name: str) -> pulp.LpVariable:
         return self.lp.add_variable(name, cat=pulp.LpBinary)
 
-    def _map_nodes(self, index: int, trainer: Trainer, size: pulp.LpVariable) -> None:
+    def _map_nodes(self, index: int, trainer: PlannedTrainer, size: pulp.LpVariable) -> None:
         """x_jn, and z_jn = x_jn xor c_jn with sum_n z_jn = |N_j - C_j|."""
         held = set(self.problem.held[trainer.id])
         granted, changed = [], []
@@ -184,14 +185,14 @@ class _Model:
         self.lp += moved <= step + self.big_m * (1 - grows)
         self.lp += moved <= -step + self.big_m * grows
 
-    def _bound_size(self, index: int, trainer: Trainer, size: pulp.LpVariable) -> None:
+    def _bound_size(self, index: int, trainer: PlannedTrainer, size: pulp.LpVariable) -> None:
         """N_j = 0 or jmin_j <= N_j <= jmax_j."""
         runs = self._binary(f"a{index}")
         self.lp += size <= self.big_m * runs
         self.lp += size >= trainer.min_nodes - self.big_m * (1 - runs)
         self.lp += size <= trainer.max_nodes + self.big_m * (1 - runs)
 
-    def _follow_curve(self, index: int, trainer: Trainer, size: pulp.LpVariable) -> pulp.LpVariable:
+    def _follow_curve(self, index: int, trainer: PlannedTrainer, size: pulp.LpVariable) -> pulp.LpVariable:
         """S_j, on the segment of the curve on which N_j lies."""
         points = _breakpoints(trainer)
         weights = [self.lp.add_variable(f"w{index}_{i}", 0, 1) for i in range(len(points))]
@@ -205,7 +206,7 @@ class _Model:
         self.lp += pulp.lpSum(rate * w for (_, rate), w in zip(points, weights, strict=True)) == speed
         return speed
 
-    def _flag_rescale(self, index: int, trainer: Trainer, size: pulp.LpVariable) -> pulp.LpAffineExpression:
+    def _flag_rescale(self, index: int, trainer: PlannedTrainer, size: pulp.LpVariable) -> pulp.LpAffineExpression:
         """u_j and d_j, as the seconds of stall that they cost."""
         up, down = self._binary(f"u{index}"), self._binary(f"d{index}")
         step = size - len(self.problem.held[trainer.id])

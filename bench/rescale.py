@@ -1,12 +1,12 @@
-"""What a change of membership costs: Oakum through its real service, against torchrun and torchft.
+"""Measures what a change of membership costs: Oakum through its real service, compared with torchrun and torchft.
 
     python bench/rescale.py                                   # everything but torchft
     python bench/rescale.py --torchft /tmp/torchft/bin/python --rounds 5 --json rescale.json
     python bench/rescale.py --only steady                     # steps/s against DistributedDataParallel alone
 
-Every contestant trains the same model on processes of this machine and is grown, shrunk and killed in turn; every
-process logs its finished steps, and a membership's gap is from its predecessor's last step to its own first one.
-`--torchft` names a Python interpreter that has torch and torchft.
+Every contestant trains the same model in processes of this machine; processes are added, removed and killed in
+turn. Each process logs its finished steps. The gap of a membership is the time from the last step of the
+membership before to its own first step. `--torchft` names a Python interpreter that has torch and torchft.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,6 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from oakum_service.cli import output
 from peers.contestants import Contestant, Oakum, Torchft, Torchrun
 from peers.disturbances import Cost, cost_of, disturbances, settle
 from peers.steady import Agreement, Steady, compare_steps, price_agreement
@@ -35,7 +37,7 @@ _COMPUTE_S = 0.03
 _OUR_MODELS = ("small", "frozen", "dense")
 _PEERS_MODEL = "frozen"
 _STEADY = (("small", 0.008, 40), ("dense", 0.03, 6))
-"""Models, seconds of computation slept, steps of a block."""
+"""(model, seconds slept as computation in a step, steps of a block)."""
 
 
 class Part(StrEnum):
@@ -55,24 +57,28 @@ class Figures:
     agreement: list[Agreement] = field(default_factory=list)
 
     def write(self, file: Path | None) -> None:
-        """Keep it, also if what comes next fails."""
+        """Write the figures so far as JSON, so that a later failure does not lose them."""
         if file is not None:
             file.write_text(json.dumps(dataclasses.asdict(self), indent=1), encoding="utf-8")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A contestant to run, and with what."""
+    """A contestant with its model."""
 
     model: str
     rounds: int
     build: Callable[[Path], Contestant]
 
 
+def _ours(nodes: int, model: str, folder: Path) -> Contestant:
+    return Oakum(folder, nodes, model, _COMPUTE_S)
+
+
 def entries(parts: set[Part], nodes: int, rounds: int, torchft: Path | None) -> Iterator[Entry]:
-    """Ours with each model, the others with one of them."""
+    """Oakum with each model, the other contestants with one."""
     for model in _OUR_MODELS if Part.OURS in parts else ():
-        yield Entry(model, rounds, lambda folder, model=model: Oakum(folder, nodes, model, _COMPUTE_S))
+        yield Entry(model, rounds, partial(_ours, nodes, model))
     if Part.PEERS not in parts:
         return
     workload = (nodes, _PEERS_MODEL, _COMPUTE_S)
@@ -84,7 +90,7 @@ def entries(parts: set[Part], nodes: int, rounds: int, torchft: Path | None) -> 
 
 
 def run(entry: Entry, nodes: int, progress: Progress) -> list[Cost]:
-    """Disturb one contestant for some rounds. One that does not come back is reported and given up."""
+    """Disturb one contestant for some rounds; a contestant that does not train again is reported and abandoned."""
     model, rounds = entry.model, entry.rounds
     costs: list[Cost] = []
     with tempfile.TemporaryDirectory(prefix="rescale-") as folder:
@@ -114,7 +120,7 @@ def run(entry: Entry, nodes: int, progress: Progress) -> list[Cost]:
 
 
 def measure_steps(figures: Figures, rounds: int, progress: Progress) -> None:
-    """Steps without any disturbance, beside plain DDP's."""
+    """Measure undisturbed steps of Oakum and of plain DistributedDataParallel."""
     task = progress.add_task("steady state", total=2 * (len(_STEADY) + 1))
     for ranks in (2, 4):
         for model, compute_s, steps in _STEADY:
@@ -208,7 +214,7 @@ def main(
         if Part.STEADY in parts:
             measure_steps(figures, 10 * rounds, progress)
             figures.write(json_file)
-    console = Console()
+    console = output.console()
     if figures.rescaling:
         console.print(rescale_table(figures.rescaling))
     if figures.steady:

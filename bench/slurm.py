@@ -1,16 +1,16 @@
-"""How long foreground jobs wait on a real Slurm whose holes are filled, against the same jobs on it alone.
+"""Measures how long foreground jobs wait on a real Slurm whose holes are filled, compared with an unfilled one.
 
     python bench/slurm.py                                       # 30 jobs on 8 nodes, each condition; as root
     python bench/slurm.py --jobs 10 --only alone --only filled --json slurm.json
     python bench/slurm.py --only submissions                    # what 500 fragments cost slurmctld to take
 
-The cluster is made and taken away again (`tools/slurm_cluster`). The jobs, their sizes, lengths and arrivals are
-drawn from the seed and come in each condition alike: alone, with plain `sleep` jobs on all nodes that are idle,
-with two trainers on them, with the service killed, and with it hung. Each job writes down when it starts. A wait
-longer than the same job's wait alone is the fill jobs' doing; with `sleep`, which ends as soon as it is told to,
-that is what preemption costs on this cluster, whoever fills it.
+The benchmark makes a cluster and removes it again (`tools/slurm_cluster`). Sizes, lengths and arrivals of the
+foreground jobs are drawn from the seed and equal in all conditions: alone, with plain `sleep` jobs on all idle
+nodes, with two trainers there, with the service killed, and with the service hung. Each job records its start. A
+wait longer than the same job's wait alone is caused by the fill jobs. The condition with `sleep`, which ends at
+once when signalled, shows what preemption costs on this cluster whatever fills it.
 
-Trainers' steps sleep, as the nodes share one machine's cores.
+Trainers' steps sleep, because the nodes share the cores of one machine.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from oakum_service.cli import output
+
 _ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(_ROOT / "tests"), str(_ROOT / "tools")]
+sys.path[:0] = [str(_ROOT / "tests" / "support"), str(_ROOT / "tools")]
 
 from running_service import small_spec, wait_for_size  # noqa: E402
 from slurm_service import SlurmService  # noqa: E402
@@ -51,21 +53,21 @@ _START_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True)
 class Arrival:
-    """A foreground job to come."""
+    """A foreground job to be submitted."""
 
     gap_s: float
-    """After the one before."""
+    """Seconds after the job before."""
     nodes: int
     run_s: float
 
 
 @dataclass
 class Outcome:
-    """One condition's jobs, and what became of our own."""
+    """Waits of the foreground jobs in one condition, and how Oakum's jobs ended."""
 
     condition: str
     waits_s: list[float] = field(default_factory=list)
-    """From submission to the job's first line, job by job."""
+    """Seconds from submission to the job's first line, for each job."""
     fill_jobs: int = 0
     orphans: int = 0
     steps: int = 0
@@ -73,19 +75,19 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Submissions:
-    """What it takes to hand in many fragments in one way."""
+    """Cost of submitting many fragments in one way."""
 
     how: str
     count: int
     submit_s: float
     submit_cpu_s: float
-    """Of slurmctld, until all are handed in."""
+    """slurmctld's CPU seconds until all are submitted."""
     run_cpu_s: float
-    """Of slurmctld, until all have run."""
+    """slurmctld's CPU seconds until all have run."""
 
 
 def draw(seed: int, count: int, nodes: int) -> list[Arrival]:
-    """Jobs of one to three quarters of the nodes for 1 to 4 s, one every 3.5 s on average."""
+    """Draw foreground jobs: of one to three quarters of the nodes, for 1 to 4 s, one every 3.5 s on average."""
     chance = random.Random(seed)
     return [
         Arrival(chance.uniform(1.0, 6.0), chance.randint(1, max(1, 3 * nodes // 4)), chance.uniform(1.0, 4.0))
@@ -94,7 +96,7 @@ def draw(seed: int, count: int, nodes: int) -> list[Arrival]:
 
 
 class Foreground:
-    """Hands the jobs in, and reads when they started."""
+    """Submits the foreground jobs and reads when they started."""
 
     def __init__(self, site: SlurmSite, folder: Path) -> None:
         self._site = site
@@ -102,7 +104,7 @@ class Foreground:
         self._submitted: list[tuple[Path, float]] = []
 
     def submit(self, arrival: Arrival) -> None:
-        """Hand in one job of whole nodes."""
+        """Submit one job of whole nodes."""
         note = self._folder / f"start-{len(self._submitted)}"
         script = f"#!/bin/sh\ndate +%s.%N > {note}\nexec sleep {arrival.run_s:.2f}\n"
         options = ("--partition=main", "--exclusive", f"--nodes={arrival.nodes}", "--time=5", "--output=/dev/null")
@@ -111,7 +113,7 @@ class Foreground:
         self._submitted.append((note, at))
 
     def waits_s(self) -> list[float]:
-        """Of all jobs, in their order, once the last one has started."""
+        """Waits of all jobs in order; waits until the last one has started."""
         self._site.wait_until("every job has started", self._all_started, _START_TIMEOUT_S)
         return [float(note.read_text(encoding="utf-8")) - at for note, at in self._submitted]
 
@@ -122,7 +124,7 @@ class Foreground:
 def measure(
     site: SlurmSite, condition: str, arrivals: list[Arrival], grace_s: float, logs: Path | None, console: Console
 ) -> Outcome:
-    """Have the jobs come in one condition; `grace_s` is what a last replica takes for its checkpoint at most."""
+    """Run the foreground jobs in one condition; `grace_s` is the longest time of a last replica's checkpoint."""
     outcome = Outcome(condition)
     site.clean()
     began_at = time.time()
@@ -159,7 +161,7 @@ def _folder(logs: Path | None, condition: str) -> AbstractContextManager[str]:
 
 @contextmanager
 def _service(site: SlurmSite, folder: Path, condition: str, grace_s: float) -> Iterator[SlurmService | None]:
-    """Two trainers on all nodes; nothing in the conditions `alone` and `sleepers`."""
+    """A service with two trainers on all nodes; nothing in the conditions `alone` and `sleepers`."""
     if condition in ("alone", "sleepers"):
         yield None
         return
@@ -179,7 +181,7 @@ def _service(site: SlurmSite, folder: Path, condition: str, grace_s: float) -> I
 
 @contextmanager
 def _sleepers(site: SlurmSite) -> Iterator[None]:
-    """A job of one node on each idle one, as long as no foreground job waits for it."""
+    """Keeps a `sleep` job of one node on each idle node that no foreground job waits for."""
     over = threading.Event()
 
     def fill() -> None:
@@ -219,7 +221,7 @@ def _settle(service: SlurmService, condition: str) -> None:
 
 
 def measure_submissions(site: SlurmSite, how: str, count: int) -> Submissions:
-    """Hand in `count` jobs of one node that end at once, each to a node of its own or as one array."""
+    """Submit `count` one-node jobs that end at once, singly with a node each or as one array."""
     site.clean()
     site.run("scontrol", "update", "PartitionName=fill", "State=DOWN")
     controller = _slurmctld(site)
@@ -297,7 +299,7 @@ def main(
     wanted = only or [*_CONDITIONS, "submissions"]
     if unknown := set(wanted) - {*_CONDITIONS, "submissions"}:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: expected {', '.join(_CONDITIONS)}, submissions")
-    console = Console(soft_wrap=True)
+    console = output.console()
     site = SlurmSite.make(nodes=nodes, schedule_every_s=1)
     try:
         arrivals = draw(seed, jobs, nodes)

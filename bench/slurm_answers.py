@@ -1,7 +1,8 @@
-"""Answers of Slurm for a cluster of any size, with as much beside what Oakum reads as a real Slurm writes.
+"""Generates Slurm's answers for a cluster of any size, as long as those of a real Slurm.
 
-Sizes follow recorded answers, indented as Slurm writes them: 3 KB for a node, 9 KB for a pending job, 21 KB for a
-running one on a node of 32 cores, nearly all of it numbers in three parts, flags, and a line for each core.
+Sizes follow recorded answers, indented as Slurm writes them: 3 KB for a node, 9 KB for a pending job and 21 KB for
+a running job on a node of 32 cores. Nearly all of it is not read by Oakum: numbers in three parts, flags, and a
+line for each core.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 NOW = 1_762_942_475
 CORES = 32
-"""Of one socket; a node has two."""
+"""Cores of one socket; a node has two sockets."""
 _MODERN_NUMBERS = 36
 _PLAIN_NUMBERS = 75
 _STRINGS = 56
@@ -23,20 +24,20 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class ClusterSize:
-    """How many of what."""
+    """Numbers of nodes and jobs."""
 
     nodes: int
     jobs: int
     turn: int = 0
-    """Another turn: one job in a hundred has gone on to another node."""
+    """Number of the reading; in each new turn, one job in a hundred has moved to another node."""
 
     @property
     def running(self) -> int:
-        """Jobs of one node each, on 7 nodes of 10; the others wait."""
+        """Number of running jobs: one-node jobs on 7 of 10 nodes. All other jobs are pending."""
         return min(self.jobs, self.nodes * 7 // 10)
 
     def node_of(self, job: int) -> int:
-        """Where a running job is."""
+        """Index of the node of a running job."""
         return job + self.running if self.turn and job % 100 == 0 else job
 
     def taken(self) -> set[int]:
@@ -45,12 +46,12 @@ class ClusterSize:
 
 
 def node_name(index: int) -> str:
-    """n00001, ..."""
+    """Name of a node: n00001, ..."""
     return f"n{index + 1:05}"
 
 
 def write_answers(folder: Path, size: ClusterSize, kind: str) -> int:
-    """Put commands in the folder that answer as a Slurm of that kind does; returns the bytes of their answers."""
+    """Write commands into `folder` that answer as a Slurm of the given kind; returns the answers' bytes."""
     write = {"25.11": _write_modern, "22.05": _write_plain, "text": _write_text}[kind]
     files = write(folder, size)
     release = {"25.11": "25.11.0", "22.05": "22.05.8", "text": "20.11.9"}[kind]
@@ -95,7 +96,7 @@ def _write_json(
 
 
 def _dump(path: Path, key: str, items: Iterator[Document]) -> Path:
-    """Indented as Slurm does it, one item after the other: all at once would not fit beside what is measured."""
+    """Write indented JSON item by item: all items at once would take too much of the memory that is measured."""
     with path.open("w", encoding="utf-8") as file:
         file.write(f'{{\n  "{key}": [\n')
         for index, item in enumerate(items):

@@ -1,11 +1,11 @@
-"""What it costs to know the state of a large Slurm cluster: CPU seconds and memory of reading and storing it.
+"""Measures the CPU seconds and the memory that reading and storing the state of a large Slurm cluster takes.
 
     python bench/slurm_state.py [--nodes 10000] [--jobs 20000] [--kinds 25.11,22.05,text] [--json FILE]
 
-Commands that answer as Slurm does stand for Slurm's; their own time is not counted, that of taking in what they
-say is. Three readings, each taken in, made the picture that plans rest on, and stored in SQLite: the first, one in
-which nothing has changed, one in which every hundredth job has moved. Ends with status 1 where one of them takes
-more than 2 s of CPU, or all together more than 1 GB at their peak.
+Stand-ins for Slurm's commands give the answers; only Oakum's own CPU time counts. Each of three readings is
+parsed, turned into a snapshot and stored in SQLite: a first one, one without changes, and one in which every
+hundredth job has moved. Exits with status 1 if a reading takes more than 2 s of CPU time, or the process more than
+1 GB of memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from sqlalchemy.orm import Session
 
+from oakum_service.cli import output
 from oakum_service.config import SlurmSettings
-from oakum_service.control.observe import Observed, write_snapshot
+from oakum_service.control.observe import Observation, write_snapshot
 from oakum_service.db.engine import open_engine, upgrade
-from oakum_service.schedulers.slurm.cli_source import CliSource
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, own_tasks, to_snapshot
+from oakum_service.schedulers.slurm.reading.cli_source import CliSource
+from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, own_tasks, to_snapshot
 from oakum_service.states import NodeState
 from slurm_answers import ClusterSize
 
@@ -42,7 +42,7 @@ MOST_BYTES = 10**9
 
 @dataclass(frozen=True)
 class Reading:
-    """CPU seconds of one."""
+    """CPU seconds of the phases of one reading."""
 
     name: str
     take_in_s: float
@@ -53,24 +53,24 @@ class Reading:
 
     @property
     def cpu_s(self) -> float:
-        """All of it."""
+        """CPU seconds of all phases."""
         return self.take_in_s + self.picture_s + self.store_s
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One kind of answers."""
+    """The readings of one kind of answers."""
 
     kind: str
     answer_bytes: int
     peak_bytes: int
     before_bytes: int
-    """Of this process with everything imported, before the first reading."""
+    """Memory of the process with everything imported, before the first reading."""
     readings: list[Reading]
 
 
 def measure(kind: str, size: ClusterSize, folder: Path) -> Measured:
-    """Read, turn and store three times, in this process."""
+    """Read, convert and store three times, in this process."""
     folders = []
     answer_bytes = 0
     for turn in (0, 1):
@@ -81,7 +81,7 @@ def measure(kind: str, size: ClusterSize, folder: Path) -> Measured:
     engine = open_engine(url)
     upgrade(engine)
     before = _peak_bytes()
-    last: Observed | None = None
+    last: Observation | None = None
     readings = []
     for name, place in zip(READINGS, (folders[0], folders[0], folders[1]), strict=True):
         wanted = "text" if kind == "text" else "json"
@@ -93,7 +93,7 @@ def measure(kind: str, size: ClusterSize, folder: Path) -> Measured:
 
 
 def _write_apart(folder: Path, size: ClusterSize, kind: str) -> int:
-    """In a process of its own, whose memory is not ours."""
+    """Write the answers in a separate process, whose memory does not count."""
     code = (
         "import sys; from pathlib import Path; from slurm_answers import *; "
         "print(write_answers(Path(sys.argv[1]), ClusterSize(*map(int, sys.argv[3:])), sys.argv[2]))"
@@ -103,11 +103,13 @@ def _write_apart(folder: Path, size: ClusterSize, kind: str) -> int:
     return int(subprocess.run(command, env=environment, stdout=subprocess.PIPE, check=True).stdout)
 
 
-def _read_once(name: str, source: CliSource, session: Session, last: Observed | None) -> tuple[Reading, Observed]:
+def _read_once(
+    name: str, source: CliSource, session: Session, last: Observation | None
+) -> tuple[Reading, Observation]:
     wall_s, began = time.monotonic(), time.process_time()
     state = source.read()
     taken_in = time.process_time()
-    instance = Instance("oakum", "bench")
+    instance = OakumInstance("oakum", "bench")
     snapshot = to_snapshot(state, instance, HolePolicy("fill"), own_tasks(state.jobs, instance))
     pictured = time.process_time()
     observed = write_snapshot(session, snapshot, last)
@@ -123,7 +125,7 @@ def _peak_bytes() -> int:
 
 
 def complaints(measured: Measured) -> list[str]:
-    """What is over its limit."""
+    """A sentence for each limit that is exceeded."""
     found = [
         f"{measured.kind}, {reading.name}: {reading.cpu_s:.2f} s of CPU, more than {MOST_CPU_S:g} s"
         for reading in measured.readings
@@ -173,7 +175,7 @@ def main(
             print(json.dumps(asdict(measure(alone, size, Path(folder)))))
         return
     results = [_measure_apart(kind, size) for kind in kinds.split(",")]
-    console = Console(width=max(Console().width, 110))
+    console = output.console()
     console.print(table(results, size))
     found = [complaint for result in results for complaint in complaints(result)]
     for complaint in found:
@@ -190,7 +192,7 @@ def main(
 
 
 def _measure_apart(kind: str, size: ClusterSize) -> Measured:
-    """In a process of its own, so that each kind has its own peak."""
+    """`measure` in a separate process, so that each kind has its own peak of memory."""
     options = [f"--nodes={size.nodes}", f"--jobs={size.jobs}", f"--alone={kind}"]
     done = subprocess.run([sys.executable, __file__, *options], stdout=subprocess.PIPE, check=True)
     told = json.loads(done.stdout)

@@ -1,12 +1,13 @@
-"""Many random changes of membership, one after the other, and whether training takes them all.
+"""Makes many random changes of membership, one after the other, and checks that training survives them all.
 
     python bench/soak.py                                  # 200 changes, about 20 minutes
     python bench/soak.py --changes 20 --seed 3 --json soak.json
 
-Grows, shrinks, foreground jobs, `kill -9` of ranks and agents, ranks and nodes that hang, pause or crawl: the same
-for the same seed. After each training has to go on, no process may take a step back, and no node may have two
-fragments. In the end losses and samples are compared with training alone, and nothing may be left behind: no
-process, no port, and no more open files than in the beginning. Exits with 1 if anything was wrong.
+Changes are grows, shrinks, foreground jobs, `kill -9` of ranks and agents, and ranks and nodes that hang, pause or
+slow down; equal seeds give equal changes. After each change training has to go on, no process may go back a step,
+and no node may have two fragments. At the end, losses and samples are compared with a run without changes, and
+nothing may be left: no process, no port, and no more open files than at the beginning. Exits with status 1 if a
+check failed.
 """
 
 from __future__ import annotations
@@ -24,46 +25,48 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from oakum_service.cli import output
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.spec_options import CheckpointSpec
 from peers.contestants import wait_until
 from soaking.changes import Change, Changer, draw
 from soaking.records import Records
 from soaking.site import Site
 
-_TASKS = Path(__file__).resolve().parent.parent / "tests" / "tasks"
+_TASKS = Path(__file__).resolve().parent.parent / "tests" / "support" / "tasks"
 _TRAINER = "soaked"
 _STEPS_ON = 3
 _LOOK_S = 0.2
-_MORE_FILES = {"service": 24, "controller": 4, "agent": 8, "rank": 16}
-"""Open files that each may gain over its life: those of a request, or of a generation, in flight."""
+_MORE_FILES = {"service": 24, "controller": 4, "agent": 8, "fork server": 8, "rank": 16}
+"""Role -> number of open files that a process may gain over its life, for requests or generations in progress."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One change and what followed."""
+    """One change and its consequences."""
 
     number: int
     what: str
     went_on_s: float
-    """From the change to the third new step after it."""
+    """Seconds from the change to the third new step after it."""
     steps: int
     nodes: int
 
 
 @dataclass
 class OpenFiles:
-    """One process's descriptors, early and late in its life."""
+    """Numbers of open files of one process, early and late in its life."""
 
     role: str
     early: int
     late: int
     changes: int = 0
-    """Between the two counts."""
+    """Number of changes between the two counts."""
 
 
 @dataclass
 class Soak:
-    """Everything that a run found."""
+    """All findings of a run."""
 
     seed: int
     outcomes: list[Outcome] = field(default_factory=list)
@@ -71,7 +74,7 @@ class Soak:
     steps: int = 0
     steps_by_size: dict[int, int] = field(default_factory=dict)
     from_checkpoint: int = 0
-    """Times that no replica survived."""
+    """Number of times that no replica survived and training continued from a checkpoint."""
     loss_difference: float = 0.0
     elapsed_s: float = 0.0
     problems: list[str] = field(default_factory=list)
@@ -84,13 +87,13 @@ class Soak:
             seen.changes += 1
 
     def longest_lived(self) -> list[OpenFiles]:
-        """Of each role the process that lived through most changes."""
+        """For each role, the process that lived through the most changes."""
         roles = {seen.role for seen in self.open_files.values()}
         by_role = {role: [seen for seen in self.open_files.values() if seen.role == role] for role in roles}
         return [max(by_role[role], key=lambda seen: seen.changes) for role in sorted(by_role)]
 
     def judge_files(self) -> None:
-        """Open files must not pile up."""
+        """Add a complaint for each process whose number of open files grew too much."""
         for seen in self.open_files.values():
             if seen.late - seen.early > _MORE_FILES[seen.role]:
                 self.problems.append(
@@ -99,21 +102,22 @@ class Soak:
 
 
 def spec_of(folder: Path) -> TrainerSpec:
-    """A trainer that does not end; it records into the folder."""
+    """Spec of an endless trainer that writes its records to `folder`."""
     return TrainerSpec(
         name=_TRAINER,
         entrypoint="recording_task:task",
         workdir=str(_TASKS),
+        rehearsal=False,  # it would be recorded
         arguments={"folder": str(folder), "step_s": 0.04},
         seed=3,
         global_batch=24,
         epochs=1_000_000,
         max_nodes=4,
-        checkpoint={"every_s": 5.0},
+        checkpoint=CheckpointSpec(every_s=5.0),
     )
 
 
-class Run:
+class SoakRun:
     """One soak from start to end."""
 
     def __init__(self, folder: Path, nodes: int, seed: int, deadline_s: float, console: Console) -> None:
@@ -126,7 +130,7 @@ class Run:
         self.soak = Soak(seed)
 
     def go(self, changes: list[Change]) -> Soak:
-        """Carry the changes out and check."""
+        """Carry out the changes and check training after each."""
         began_s = time.monotonic()
         self._site.start()
         try:
@@ -162,7 +166,7 @@ class Run:
         )
 
     def _count_files(self) -> None:
-        """A rank that still warms up has yet to open most of what it needs."""
+        """Count the open files of all processes except ranks that still warm up, which open most files later."""
         counts = self._site.open_files()
         ready = {key for key in counts if key[0] != "rank" or self._records.has_trained(key[1])}
         self.soak.count_files({key: counts[key] for key in ready})
@@ -192,7 +196,7 @@ class Run:
             self._console.print(f"      {problem}", style="red", markup=False)
 
     def _finish(self) -> None:
-        """Cancel, interrupt, and compare with training alone."""
+        """Cancel the trainer, interrupt the service, and compare with a run without changes."""
         formed = [e.message for e in self._site.client.recent_events(1000).events if e.kind == "generation.formed"]
         self.soak.from_checkpoint = sum("checkpoint" in message for message in formed)
         self._site.client.cancel(_TRAINER)
@@ -206,7 +210,7 @@ class Run:
 
 
 def summary(soak: Soak) -> str:
-    """What came of it."""
+    """A table of the findings."""
     seconds = sorted(outcome.went_on_s for outcome in soak.outcomes) or [0.0]
     lines = [
         f"{len(soak.outcomes)} changes in {soak.elapsed_s:.0f} s, seed {soak.seed}; {soak.steps} steps, by nodes "
@@ -235,9 +239,9 @@ def main(
 
     Example: python bench/soak.py --changes 50 --seed 3
     """
-    console = Console(soft_wrap=True)
+    console = output.console()
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        soak = Run(Path(folder), nodes, seed, deadline_s, console).go(draw(seed, changes, settling))
+        soak = SoakRun(Path(folder), nodes, seed, deadline_s, console).go(draw(seed, changes, settling))
     console.print(summary(soak), markup=False, highlight=False)
     if json_file is not None:
         json_file.write_text(json.dumps(dataclasses.asdict(soak), indent=1), encoding="utf-8")

@@ -1,11 +1,11 @@
-"""How long a plan takes to make, beside BFTrainer's own MILP and on clusters that are too large for it.
+"""Measures the time to make a plan, compared with BFTrainer's MILP, and on clusters too large for that MILP.
 
     python bench/solve.py [--quick] [--limit-s 120] [--seeds 5] [--instances 100] [--json FILE]
 
-First the same problems, in the published terms, for our solver and for the published model with its two values of
-M, one after the other on the same CBC, all to a gap of 0. Ours counts everything from the problem to the verified
-plan, the model building included; so does the published model, up to its node map. Then our solver alone. Ends
-with status 1 where a plan of ours is worth less than it must be; times are printed, not judged.
+First, Oakum's solver and the published model with two values of M solve the same problems with the published
+terms, one after the other, by the same CBC, to a gap of 0. Oakum's time is that from the problem to the verified
+plan, the published model's that from the problem to its node map. Then Oakum's solver runs alone. Exits with
+status 1 if a plan of Oakum's is worth less than it must be; times are only printed.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from typing import Annotated, TypeVar
 
 import numpy as np
 import typer
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 from instances import random_problem
+from oakum_service.cli import output
 from oakum_solver.plan import Plan
 from oakum_solver.problem import PUBLISHED, Problem, Terms
 from oakum_solver.solve import Policy, solve
@@ -35,18 +35,18 @@ from published_model import corrected_big_m, published_big_m, solve_published
 
 COMPARED = [(10, 100), (10, 400), (10, 800), (20, 400), (30, 400)]
 ALONE = {(20, 400): 1.0, (40, 1000): 1.0, (100, 2500): 0.5, (100, 5000): 0.5, (200, 10000): 0.25}
-"""(Trainers, nodes) -> share of `--instances`."""
+"""(number of trainers, number of nodes) -> share of `--instances` that have this size."""
 QUICK = [(10, 100), (20, 400)]
 
 MODELS: dict[str, Callable[[Problem], int]] = {"N+1": published_big_m, "2N": corrected_big_m}
-"""Big M of the published model -> its value."""
+"""Name of the published model's big M -> function that computes it."""
 TERMS = {"off": PUBLISHED, "on": Terms()}
 SOLVERS = ("cbc", "highs", "greedy")
 
 _SAME = 1e-6
-"""Relative difference of two values that counts as none."""
+"""Relative difference below which two values count as equal."""
 _REPEATS = 3
-"""How often our solver is timed before, between and after the published models."""
+"""Number of timings of Oakum's solver before, between and after the published models."""
 
 Size = tuple[int, int]
 Item = TypeVar("Item")
@@ -55,7 +55,7 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class Published:
-    """One answer of a published model."""
+    """One result of a published model."""
 
     seconds: float
     build_s: float
@@ -69,13 +69,13 @@ class Published:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One problem, solved by everyone."""
+    """One problem, solved by Oakum and by the published models."""
 
     trainers: int
     nodes: int
     seed: int
     seconds: list[float]
-    """Of our solver's runs."""
+    """Times of Oakum's solver."""
     value: float
     optimal: bool
     solver: str
@@ -83,7 +83,8 @@ class Comparison:
     published: dict[str, Published] = field(default_factory=dict)
 
     def complaints(self) -> Iterable[str]:
-        """Where our plan is worth less than it must be."""
+        """A sentence for each value that cannot be right: Oakum's below that of `greedy` or a published plan, or
+        above a proven optimum."""
         where = f"{self.trainers} x {self.nodes}, seed {self.seed}"
         if _less(self.value, self.greedy_value):
             yield f"{where}: {self.value!r} is less than greedy's {self.greedy_value!r}"
@@ -96,17 +97,17 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Run:
-    """One problem, solved by us in one way."""
+class SolvedCase:
+    """One problem, solved by Oakum with one solver setting."""
 
     trainers: int
     nodes: int
     seed: int
     terms: str
     asked: str
-    """Which of `SOLVERS`."""
+    """Key of the setting in `SOLVERS`."""
     solver: str
-    """Who found the plan."""
+    """The method that found the plan, as `Plan.solver`."""
     seconds: float
     value: float
     gap: float
@@ -137,24 +138,24 @@ def compare(size: Size, seed: int, limit_s: float) -> Comparison:
     return Comparison(*size, seed, seconds, plan.value, plan.optimal, plan.solver, greedy_value, published)
 
 
-def run_alone(size: Size, seed: int) -> list[Run]:
-    """Solve one random problem in all our ways, one after the other, each problem beginning with another one."""
+def run_alone(size: Size, seed: int) -> list[SolvedCase]:
+    """Solve one random problem with all solver settings; the first setting rotates with the seed."""
     ways = list(itertools.product(TERMS, SOLVERS))
     first = seed % len(ways)
     return [_run(size, seed, terms, asked) for terms, asked in ways[first:] + ways[:first]]
 
 
-def _run(size: Size, seed: int, terms: str, asked: str) -> Run:
+def _run(size: Size, seed: int, terms: str, asked: str) -> SolvedCase:
     problem = random_problem(*size, seed, TERMS[terms])
     policy: Policy = "greedy" if asked == "greedy" else "milp"
     if asked == "highs":
         problem = replace(problem, milp_solver="highs")
     plan, seconds = _solve_afresh(problem, policy)
-    return Run(*size, seed, terms, asked, plan.solver, seconds, plan.value, plan.gap, plan.optimal)
+    return SolvedCase(*size, seed, terms, asked, plan.solver, seconds, plan.value, plan.gap, plan.optimal)
 
 
 def _time_repeatedly(problem: Problem, seconds: list[float]) -> Plan:
-    """The plan; the seconds of each of some repetitions go to `seconds`."""
+    """Solve a problem several times, append each time to `seconds`, and return the plan."""
     for _ in range(_REPEATS):
         plan, taken_s = _solve_afresh(problem, "milp")
         seconds.append(taken_s)
@@ -162,7 +163,7 @@ def _time_repeatedly(problem: Problem, seconds: list[float]) -> Plan:
 
 
 def _solve_afresh(problem: Problem, policy: Policy) -> tuple[Plan, float]:
-    """The plan and the seconds that it takes with the solver's caches empty, so that repetitions do not help."""
+    """(plan, seconds) with the solver's caches emptied first, so that repetitions are not faster."""
     for name, module in sys.modules.items():
         if name.startswith("oakum_solver"):
             for function in vars(module).values():
@@ -177,8 +178,8 @@ def _less(value: float, other: float) -> bool:
     return value < other - _SAME * max(abs(value), abs(other))
 
 
-def complaints_alone(runs: list[Run]) -> Iterable[str]:
-    """Where the MILP's plan is worth less than the greedy one."""
+def complaints_alone(runs: list[SolvedCase]) -> Iterable[str]:
+    """A sentence for each problem where the policy `milp` is worth less than `greedy`."""
     greedy = _greedy_values(runs)
     for run in runs:
         if _less(run.value, floor := greedy[run.trainers, run.nodes, run.seed, run.terms]):
@@ -186,12 +187,12 @@ def complaints_alone(runs: list[Run]) -> Iterable[str]:
             yield f"{where}: {run.value!r} is less than greedy's {floor!r}"
 
 
-def _greedy_values(runs: list[Run]) -> dict[tuple[int, int, int, str], float]:
+def _greedy_values(runs: list[SolvedCase]) -> dict[tuple[int, int, int, str], float]:
     return {(r.trainers, r.nodes, r.seed, r.terms): r.value for r in runs if r.asked == "greedy"}
 
 
 def times_table(compared: list[Comparison]) -> Table:
-    """How long everyone takes."""
+    """Table of the times of all solvers."""
     table = Table("trainers x nodes", "n", "model", "median, s", "max, s", "not proven", "median / ours")
     for size, group in _by(compared, lambda c: f"{c.trainers} x {c.nodes}"):
         ours_s = statistics.median(statistics.median(c.seconds) for c in group)
@@ -209,7 +210,7 @@ def times_table(compared: list[Comparison]) -> Table:
 
 
 def values_table(compared: list[Comparison]) -> Table:
-    """How much more our plans are worth than those of the published models that have one."""
+    """Table of how much more Oakum's plans are worth than those that the published models found."""
     table = Table("trainers x nodes", "M", "proven", "no plan", "ours / theirs - 1: min", "mean", "max")
     for size, group in _by(compared, lambda c: f"{c.trainers} x {c.nodes}"):
         for name in MODELS:
@@ -221,8 +222,8 @@ def values_table(compared: list[Comparison]) -> Table:
     return table
 
 
-def alone_table(runs: list[Run]) -> Table:
-    """Times and gaps of our solver."""
+def alone_table(runs: list[SolvedCase]) -> Table:
+    """Table of times and gaps of Oakum's solver."""
     table = Table("trainers x nodes", "terms", "asked", "n", "p50, ms", "p99, ms", "max, ms")
     for column in ("max gap", "proven", "MILP's", "over greedy"):
         table.add_column(column)
@@ -244,7 +245,7 @@ def alone_table(runs: list[Run]) -> Table:
 
 
 def _by(items: list[Item], key: Callable[[Item], Key]) -> list[tuple[Key, list[Item]]]:
-    """The items by key, in the order in which the keys first come."""
+    """Group the items by key, in order of the keys' first occurrence."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -270,7 +271,7 @@ def main(
     planned = [(size, seed) for size, count in counts.items() for seed in range(count)]
     runs = [run for size, seed in track(planned, description="alone") for run in run_alone(size, seed)]
 
-    console = Console(width=max(Console().width, 110))
+    console = output.console()
     tables = [times_table(compared), values_table(compared)] if compared else []
     for table in [*tables, alone_table(runs)] if runs else tables:
         console.print(table)

@@ -1,6 +1,8 @@
-"""Elastic trainings that can be grown, shrunk and killed: ours through the real service, torchrun's, torchft's.
+"""The contestants: elastic trainings that can be grown, shrunk and killed, by Oakum's real service, by torchrun
+and by torchft.
 
-Every contestant runs one process for each virtual node of this machine, all on the same model and step.
+Every contestant runs one process for each virtual node of this machine, and all train the same model with the
+same step.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import psutil
 
 from oakum_service.api.schemas import TrainerChange
 from oakum_service.client import ClientError, OakumClient
+from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_worker.spec import TrainerSpec
 from peers.timeline import StepLogs
 from peers.workload import GLOBAL_BATCH
@@ -38,7 +41,7 @@ time.sleep(1e6)
 T = TypeVar("T")
 
 
-def wait_until(what: str, probe: Callable[[], T], timeout_s: float, every_s: float = 0.02) -> T:
+def wait_until(what: str, probe: Callable[[], T | None], timeout_s: float, every_s: float = 0.02) -> T:
     """Poll until the probe returns something true. Raises `TimeoutError` with `what`."""
     deadline_s = time.monotonic() + timeout_s
     while time.monotonic() < deadline_s:
@@ -61,20 +64,20 @@ class Contestant(Protocol):
         """Give a node more."""
 
     def shrink(self) -> None:
-        """Take a node away, with notice."""
+        """Take a node away after telling the contestant."""
 
     def kill_rank(self, rank: int) -> None:
-        """`kill -9` of a rank's process."""
+        """Kill a rank's process by SIGKILL."""
 
     def kill_node(self, rank: int) -> None:
-        """`kill -9` of everything on a rank's node."""
+        """Kill everything on a rank's node by SIGKILL."""
 
     def end(self) -> None:
         """Leave nothing running."""
 
 
 class Oakum:
-    """Ours: a service with an embedded cluster, its agents and ranks."""
+    """Oakum as a contestant: a service with an embedded cluster, its agents and ranks."""
 
     def __init__(self, folder: Path, nodes: int, model: str, compute_s: float) -> None:
         self.name = "oakum"
@@ -125,13 +128,13 @@ class Oakum:
         os.kill(self.logs.pid_of(rank), signal.SIGKILL)
 
     def kill_node(self, rank: int) -> None:
-        """The agent alone: its ranks go with it."""
+        """Kill the node's agent; its ranks end with it."""
         parents = psutil.Process(self.logs.pid_of(rank)).parents()
-        agent = next(process for process in parents if "submitit.core._submit" in process.cmdline())
+        agent = next(process for process in parents if AGENT_MODULES.intersection(process.cmdline()))
         agent.kill()
 
     def reported_stalls(self, since: float) -> list[float]:
-        """What rank 0 said of the rescales since then."""
+        """The stalls that rank 0 has reported for rescales later than `since`."""
         events = self.client.recent_events(200).events
         formed = [event for event in events if event.kind == "generation.formed" and event.at >= since]
         return [event.data["stall_s"] for event in formed if event.data["stall_s"] is not None]
@@ -277,7 +280,7 @@ class Torchft(Launched):
 
 
 def free_port() -> int:
-    """A port that was free just now."""
+    """A port on which nothing listened a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

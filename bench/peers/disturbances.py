@@ -1,10 +1,11 @@
-"""What is done to a contestant, and what each disturbance cost."""
+"""The disturbances of a contestant, and the costs of each."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from peers.contestants import Contestant, Oakum, wait_until
 
@@ -39,19 +40,19 @@ class Disturbance:
     event: str
     act: Callable[[], None]
     leaves: int
-    """Size at which it trains when the disturbance is over."""
+    """Number of nodes on which the contestant trains after the disturbance."""
     restore: Callable[[], None] | None = None
-    """What brings it back to full size, where it does not come by itself."""
+    """Brings the contestant back to full size, if it does not return by itself."""
 
 
 def disturbances(contestant: Contestant, nodes: int) -> Iterator[Disturbance]:
-    """One round of them."""
+    """The disturbances of one round: shrink, grow, foreground job, and kills of ranks and of a node."""
     yield Disturbance("shrink", contestant.shrink, nodes - 1)
     yield Disturbance("grow", contestant.grow, nodes)
     if isinstance(contestant, Oakum):
         yield Disturbance("foreground job", lambda: contestant.take_nodes(1, 1.0), nodes)
     for name, rank in (("first", 0), ("middle", nodes // 2), ("last", nodes - 1)):
-        yield Disturbance(f"kill -9, {name} rank", lambda rank=rank: contestant.kill_rank(rank), nodes)
+        yield Disturbance(f"kill -9, {name} rank", partial(contestant.kill_rank, rank), nodes)
     if isinstance(contestant, Oakum):
         yield Disturbance("kill -9, node", lambda: contestant.kill_node(nodes // 2), nodes)
     else:
@@ -59,7 +60,7 @@ def disturbances(contestant: Contestant, nodes: int) -> Iterator[Disturbance]:
 
 
 def settle(contestant: Contestant, nodes: int, since: float = 0.0) -> None:
-    """Wait until it has trained at the size for some steps."""
+    """Wait until the contestant has trained some steps on `nodes` nodes, after a switch later than `since`."""
 
     def settled() -> bool:
         size, steps = contestant.logs.steps_together()
@@ -70,7 +71,10 @@ def settle(contestant: Contestant, nodes: int, since: float = 0.0) -> None:
 
 
 def cost_of(disturbance: Disturbance, contestant: Contestant, model: str, nodes: int) -> list[Cost]:
-    """Disturb, wait until it is over, and say what it cost; a node that was replaced is a `grow` of its own."""
+    """Carry out a disturbance, wait until training has settled, and return its costs.
+
+    Where a killed node is replaced by hand, the replacement is a second cost, of the kind `grow`.
+    """
     step_s = contestant.logs.step_s()
     began = time.time()
     disturbance.act()

@@ -14,7 +14,7 @@ from oakum_worker.task import Task
 
 
 def task(model_name: ModelName, compute_s: float, log: str) -> Task:
-    """Every rank logs its finished steps to the folder `log`."""
+    """The workload as a task; every rank writes its finished steps to the folder `log`."""
     model, optimizer = build_model(model_name)
     counter = LambdaLR(optimizer, lambda step: 1.0)
     steps = StepLog(Path(log))

@@ -15,7 +15,7 @@ from peers.contestants import PEERS
 
 @dataclass(frozen=True)
 class Steady:
-    """Steps of one model on so many ranks."""
+    """Seconds of steps of one model on one number of ranks."""
 
     model: str
     ranks: int
@@ -28,7 +28,7 @@ class Steady:
 
 @dataclass(frozen=True)
 class Agreement:
-    """What it costs that three numbers ride on the gradients."""
+    """Cost of summing three additional numbers together with the gradients, by which ranks agree on a switch."""
 
     ranks: int
     tail_s: float
@@ -53,12 +53,12 @@ def compare_steps(model: str, compute_s: float, ranks: int, rounds: int, steps: 
 
 
 def price_agreement(ranks: int, rounds: int) -> Agreement:
-    """What the word that membership changes costs at each step."""
+    """Measure what the agreement on changes of membership costs in each step."""
     return Agreement(ranks=ranks, **json.loads(_in_ranks(ranks, "agreement", str(rounds))))
 
 
 def _in_ranks(ranks: int, *arguments: str) -> str:
-    """What rank 0 of a new group printed."""
+    """Run the steady benchmark in new processes; returns what rank 0 printed."""
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             subprocess.Popen(

@@ -25,8 +25,8 @@ from torch.utils.data.distributed import DistributedSampler
 from workload import GLOBAL_BATCH, ModelName, Numbers, build_model, loss_of
 
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
-from oakum_worker.trainer import TrainingLoop
 
 Step = Callable[[], object]
 
@@ -50,8 +50,8 @@ def their_step(name: ModelName, compute_s: float, rank: int, world_size: int) ->
     """A step of the plain loop; it looks at its loss, as ours does."""
     model, optimizer = build_model(name)
     replicated = DistributedDataParallel(model)
-    sampler: DistributedSampler[int] = DistributedSampler(Numbers(), world_size, rank)  # type: ignore[arg-type]
-    batches = iter(DataLoader(Numbers(), GLOBAL_BATCH // world_size, sampler=sampler))  # type: ignore[arg-type]
+    sampler: DistributedSampler[int] = DistributedSampler(Numbers(), world_size, rank)
+    batches = iter(DataLoader(Numbers(), GLOBAL_BATCH // world_size, sampler=sampler))
 
     def step() -> float:
         optimizer.zero_grad()

@@ -1,4 +1,5 @@
-"""What the contestants' step logs say: when steps finished, in which membership, and the gaps between."""
+"""Reads the contestants' step logs: when steps finished, in which membership, and how long the gaps between
+memberships are."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ class Finished:
 
 @dataclass(frozen=True)
 class Switch:
-    """From the last finished step of one membership to the first of the next, as rank 0 of each finished them."""
+    """A change of membership: the time from the last finished step of one membership to the first of the next,
+    by each one's rank 0."""
 
     last: Finished
     first: Finished
@@ -33,7 +35,7 @@ class Switch:
 
     @property
     def steps_lost(self) -> int:
-        """Finished steps that are taken again."""
+        """Number of finished steps that are repeated after the switch."""
         return max(0, self.last.step + 1 - self.first.step)
 
 
@@ -87,7 +89,7 @@ class StepLogs:
         return statistics.median(after.at - before.at for before, after in pairwise(self.lead()[-count:]))
 
     def switches(self, since: float) -> Iterator[Switch]:
-        """The changes of membership whose first step finished after then."""
+        """The changes of membership whose first step finished after the given time."""
         lead = self.lead()
         for at, (last, first) in enumerate(pairwise(lead)):
             if first.at > since and _membership(last) != _membership(first):

@@ -69,7 +69,8 @@ def main() -> None:
 
 
 def average_gradients(manager: Manager, model: nn.Module) -> None:
-    """Over the replicas of the quorum. A failure is the manager's to remember: the step is then not taken."""
+    """Average the gradients over the replicas of the quorum. The manager remembers a failure, and the step is
+    then not taken."""
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     manager.allreduce(flat).wait()

@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def load(snapshot: Path, model: Model, optimizer: torch.optim.Optimizer) -> int:
-    """Take up the snapshot, if there is one; returns its finished steps."""
+    """Load the snapshot if there is one; returns its number of finished steps, else 0."""
     if not snapshot.exists():
         return 0
     state = torch.load(snapshot)

@@ -61,7 +61,7 @@ class Numbers:
 
 
 def loss_of(model: nn.Module, samples: torch.Tensor, compute_s: float) -> torch.Tensor:
-    """Mean squared distance from what the samples' numbers give."""
+    """Mean squared error to targets computed from the samples' numbers, after sleeping `compute_s` seconds."""
     time.sleep(compute_s)
     predicted = model(samples)
     target = (samples % 97).to(predicted.dtype).unsqueeze(1).expand_as(predicted) / 97

@@ -1,4 +1,4 @@
-"""What is measured: one way to take micro-batches through a pipeline, and what came of it."""
+"""The cases of the pipeline benchmark, and the figures that are measured of them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from oakum_worker.parallel.pipeline.formulas import activation_range, bubble_formula
+from oakum_worker.parallel.pipeline.formulas import Formula, FormulaTerms
 from oakum_worker.parallel.pipeline.operations import Schedule
-from oakum_worker.parallel.pipeline.schedules import build
+from oakum_worker.parallel.pipeline.schedules import SCHEDULES, build
 from oakum_worker.parallel.pipeline.simulation import simulate
 
 Runner = Literal["scheduled", "message-driven", "torch"]
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def num_ranks(self) -> int:
-        """Of all replicas."""
+        """Number of ranks of all replicas."""
         return self.num_workers * self.num_replicas
 
     @property
@@ -65,7 +65,7 @@ class Case:
 
 @dataclass
 class Seen:
-    """What one worker saw of a case, step by step."""
+    """One worker's measurements of a case, step by step."""
 
     begins_s: list[float] = field(default_factory=list)
     """When its first computation began, on a clock of all processes."""
@@ -78,7 +78,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Figures:
-    """What came of a case."""
+    """The measured figures of a case."""
 
     case: Case
     step_s: float
@@ -99,7 +99,7 @@ class Figures:
 
 
 def figures_of(case: Case, seen: Sequence[Seen]) -> Figures:
-    """Put together what a case's workers saw."""
+    """The figures of a case, put together from its workers' measurements."""
     walls = [max(step) for step in zip(*(one.walls_s for one in seen), strict=True)]
     bubble = simulated = formula = None
     if case.runner != "torch":
@@ -121,10 +121,11 @@ def figures_of(case: Case, seen: Sequence[Seen]) -> Figures:
 
 
 def _live_formula(case: Case) -> tuple[int, int] | None:
-    is_known = case.schedule in ("gpipe", "1f1b") or dict(case.options).get("scheme") == "concatenation"
+    is_known = not SCHEDULES[case.schedule].has_pipes or dict(case.options).get("scheme") == "concatenation"
     if not is_known or case.runner != "scheduled" or case.num_micro_batches < case.num_workers:
         return None
-    return activation_range(case.schedule, case.num_workers, case.num_micro_batches)
+    activations = SCHEDULES[case.schedule].activations
+    return None if activations is None else activations(FormulaTerms(case.num_workers, case.num_micro_batches))
 
 
 def _simulated(case: Case) -> float:
@@ -145,12 +146,12 @@ def _spans(seen: Sequence[Seen]) -> list[float]:
     return [max(end) - min(begin) for begin, end in zip(begins, ends, strict=True)]
 
 
-def _formula(case: Case) -> Any:
+def _formula(case: Case) -> Formula | None:
     if case.backward_ratio not in (1.0, 2.0):
         return None
     options = {name: value for name, value in case.options if name in ("stages_per_worker", "num_pipes")}
-    if case.schedule in ("interleaved", "zero-bubble-v"):
-        options.setdefault("stages_per_worker", 2)
+    kind = SCHEDULES[case.schedule]
+    options.setdefault("stages_per_worker", kind.stages_per_worker)
     if (
         dict(case.options).get("scheme") == "concatenation"
         and case.backward_ratio == 2
@@ -158,4 +159,4 @@ def _formula(case: Case) -> Any:
     ):
         return None
     backward: Any = int(case.backward_ratio)
-    return bubble_formula(case.schedule, case.num_workers, case.num_micro_batches, backward=backward, **options)
+    return kind.bubble(FormulaTerms(case.num_workers, case.num_micro_batches, backward=backward, **options))

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from oakum_worker.parallel.pipeline.chimera import Scheme
-from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile
-from oakum_worker.parallel.pipeline.layouts import Choices, Way, predict
+from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile
+from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, predict
 from oakum_worker.parallel.pipeline.schedules import exists
 from pipelining.cases import Case, Runner
 
@@ -27,7 +27,7 @@ _SCHEDULES: tuple[tuple[str, Scheme | None], ...] = (
 
 
 def layout_cases(num_ranks: int, make: Callable[..., Case]) -> Iterator[Case]:
-    """A model of equal layers, in all ways that so many ranks have without a spare one."""
+    """Cases of a model of equal layers, one for each layout that uses all of this many ranks."""
     for num_workers in (n for n in range(1, num_ranks + 1) if num_ranks % n == 0):
         for schedule, scheme in _SCHEDULES if num_workers > 1 else (("1f1b", None),):
             halves = 2 if scheme == "backward-halving" else 1
@@ -36,14 +36,17 @@ def layout_cases(num_ranks: int, make: Callable[..., Case]) -> Iterator[Case]:
             num_stages = num_workers * (2 if schedule in ("interleaved", "zero-bubble-v") else 1)
             if _NUM_LAYERS % num_stages or not exists(schedule, num_workers, number, scheme):
                 continue
-            way = Way(num_replicas, num_workers, num_stages, schedule, scheme, number, 2 // halves)
+            way = LayoutCandidate(num_replicas, num_workers, num_stages, schedule, scheme, number, 2 // halves)
             runners: tuple[Runner, ...] = ("scheduled", "message-driven")
             for runner in runners if schedule == "1f1b" else runners[:1]:
                 yield _case(way, make, runner)
 
 
-def _case(way: Way, make: Callable[..., Case], runner: Runner) -> Case:
-    """Layers sleep as long in every way: `make` tells how long those do that one of all ranks has."""
+def _case(way: LayoutCandidate, make: Callable[..., Case], runner: Runner) -> Case:
+    """The case of one layout, with its predicted step time.
+
+    A layer sleeps equally long per sample in every layout; `make` gives the time for a pipeline over all ranks.
+    """
     made = make(
         way.schedule,
         way.num_workers,
@@ -59,5 +62,5 @@ def _case(way: Way, make: Callable[..., Case], runner: Runner) -> Case:
     layer = LayerCost((forward_s,), (made.backward_ratio * forward_s,), parameter_bytes=1)
     profile = ModelProfile((1,), (layer,) * _NUM_LAYERS)
     # Messages and weights are next to nothing: what links take is left out.
-    layout = predict(way, profile, Links(), Choices(2 * _NUM_MICRO_BATCHES))
+    layout = predict(way, profile, LinkCosts(), Choices(2 * _NUM_MICRO_BATCHES))
     return replace(made, predicted_s=layout.predicted_step_s)

@@ -29,7 +29,7 @@ from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from oakum_worker.chain import Chain
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.pipeline.gradients import StageGradients
-from oakum_worker.parallel.pipeline.links import Links, pairs_of
+from oakum_worker.parallel.pipeline.links import PeerLinks, pairs_of
 from oakum_worker.parallel.pipeline.message_driven import MessageDrivenEngine
 from oakum_worker.parallel.pipeline.operations import COMPUTATIONS, Operation
 from oakum_worker.parallel.pipeline.scheduled import ScheduledEngine
@@ -49,7 +49,7 @@ _SAMPLES, _WIDTH = 2, 64
 
 
 class _Sleep(torch.autograd.Function):
-    """Takes time. Sleeping gives others the processor."""
+    """A computation that sleeps, so that other processes get the processor."""
 
     @staticmethod
     def forward(ctx: Any, values: torch.Tensor, forward_s: float, backward_s: float) -> torch.Tensor:
@@ -96,6 +96,12 @@ class _Batches:
     def num_samples(self, number: int) -> int:
         return len(self._parts[number])
 
+    def prepare(self, number: int) -> None:
+        pass
+
+    def forget(self, number: int) -> None:
+        pass
+
     def inputs(self, number: int) -> torch.Tensor:
         return self._parts[number]
 
@@ -107,7 +113,7 @@ class _Batches:
 
 
 def run_cases(cases: Sequence[Case]) -> Iterator[list[Seen]]:
-    """What the workers saw of each case, one after the other; all cases have as many ranks."""
+    """Run the cases one after the other and yield the workers' measurements; all cases need equally many ranks."""
     context = mp.get_context("spawn")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     lines, processes = [], []
@@ -183,7 +189,7 @@ def _our_step(
     arrangement = Arrangement(case.num_ranks, case.num_replicas, schedule, cuts)
     seat = arrangement.seat(rank)
     assert seat is not None
-    links = Links(subgroups, arrangement.ranks_of(seat.replica), seat.worker, pairs_of(schedule))
+    links = PeerLinks(subgroups, arrangement.ranks_of(seat.replica), seat.worker, pairs_of(schedule))
     holders = [arrangement.holders_of(stage) for stage in range(schedule.num_stages)]
     gradients = StageGradients(chain, cuts, holders, rank, subgroups)
     spans: list[tuple[float, float]] = []

@@ -1,4 +1,4 @@
-"""Random changes of membership: drawn from a seed, carried out on whoever is there at the moment."""
+"""Random changes of membership: drawn from a seed, and carried out on the processes that exist at that moment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SLOW_STOPPED_S, _SLOW_RUNNING_S = 0.1, 0.05
 
 
 class Kind(StrEnum):
-    """What happens."""
+    """Kinds of changes."""
 
     RESIZE = "resize"
     FOREGROUND = "foreground job"
@@ -38,7 +38,8 @@ _WEIGHTS = {Kind.RESIZE: 6, Kind.FOREGROUND: 4, Kind.KILL_RANK: 3, Kind.KILL_AGE
 
 @dataclass(frozen=True)
 class Change:
-    """One change. `where` and `size`, between 0 and 1, choose among what is there when it happens."""
+    """One random change. `where` and `size`, between 0 and 1, choose among the processes that exist when it is
+    carried out."""
 
     kind: Kind
     where: float
@@ -48,7 +49,8 @@ class Change:
 
 
 def draw(seed: int, count: int, settling: float) -> list[Change]:
-    """The same changes for the same seed; after a share of `settling` of them the trainer settles."""
+    """Draw `count` changes from the seed; before a share `settling` of them the soak waits for the trainer to
+    settle."""
     rng = random.Random(seed)
     kinds, weights = list(Kind), [_WEIGHTS.get(kind, 1) for kind in Kind]
     return [
@@ -67,7 +69,7 @@ class Changer:
         """The size that the trainer may have; foreground jobs may take nodes from it for a while."""
 
     def carry_out(self, change: Change) -> str:
-        """Do it; returns what was done, in words."""
+        """Carry the change out; returns text that says what was done."""
         match change.kind:
             case Kind.RESIZE:
                 return self._resize(change)
@@ -120,14 +122,14 @@ def _names(hit: list[FragmentProcess]) -> list[str]:
 
 
 def _pause(process: psutil.Process) -> None:
-    """Shorter than any silence that counts as hanging."""
+    """Stop a process for less time than any silence that counts as hanging."""
     process.suspend()
     time.sleep(_PAUSE_S)
     process.resume()
 
 
 def _slow_down(process: psutil.Process) -> None:
-    """It runs a third of the time."""
+    """Slow a process down to a third of the time by stopping and continuing it."""
     until_s = time.monotonic() + _SLOW_S
     while time.monotonic() < until_s:
         process.suspend()

@@ -1,4 +1,4 @@
-"""What the recording task's ranks wrote down, and whether it is what undisturbed training does."""
+"""Reads what the recording task's ranks have written, and compares it with undisturbed training."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import load_task
-from oakum_worker.trainer import TrainingLoop
 
 _TOLERANCE = 1e-9
 
@@ -32,7 +32,7 @@ class Records:
         """World size -> steps finished at it by any of its ranks."""
 
     def read(self) -> int:
-        """Take in what is new; returns the number of steps that have been finished."""
+        """Read new records; returns the number of steps that have been finished."""
         for file in sorted(self._folder.glob("*.jsonl")):
             with file.open("rb") as log:
                 log.seek(self._offsets.get(file, 0))
@@ -65,7 +65,8 @@ class Records:
             self.highest = step
 
     def compare(self, spec: TrainerSpec) -> tuple[float, list[str]]:
-        """Train alone for as many steps; the largest difference of a loss, and what is wrong."""
+        """Train alone for as many steps; returns the largest difference of a loss, and texts about what is
+        wrong."""
         problems = [f"step {step} was never finished" for step in range(self.highest) if step not in self._losses]
         torch.set_num_threads(spec.threads_per_rank)
         loop = TrainingLoop(load_task(spec), spec)

@@ -15,28 +15,33 @@ from pathlib import Path
 import httpx
 import psutil
 
-from oakum_worker.launch import CONFIG_NAME
+from oakum_service.schedulers.fragment_processes import AGENT_MODULES
+from oakum_worker.fragment import CONFIG_NAME
 from peers.contestants import connect, end_all, wait_until
 
 _PATIENCE_S = 240.0
 """For what has to come in the end, on a machine however busy."""
-_MODULES = {"rank": "oakum_worker.rank", "agent": "submitit.core._submit"}
+_MODULES = {
+    "rank": {"oakum_worker.rank.process"},
+    "agent": AGENT_MODULES,
+    "fork server": {"oakum_worker.fragment.fork_server"},
+}
 _FRAGMENT = re.compile(r"/fragments/([0-9a-f-]{36})")
 
 
 @dataclass(frozen=True)
 class FragmentProcess:
-    """An agent, a rank, or submitit's own process above them."""
+    """An agent, a rank, the fork server between them, or submitit's own process above them."""
 
     role: str
-    """`agent`, `rank` or `controller`."""
+    """`agent`, `rank`, `fork server` or `controller`."""
     fragment: str
     node: str
     process: psutil.Process
 
 
 class Site:
-    """Starts the service; knows its processes by looking at the system's, not by asking it."""
+    """Starts the service, and finds its processes in the system's list instead of asking the service."""
 
     def __init__(self, folder: Path, nodes: int) -> None:
         self.nodes = nodes
@@ -57,7 +62,7 @@ class Site:
         self.client = wait_until("the service answers", lambda: connect(self._data_dir), _PATIENCE_S)
 
     def take_nodes(self, nodes: int, run_s: float) -> None:
-        """A foreground job takes nodes of the embedded cluster."""
+        """Start a foreground job on nodes of the embedded cluster."""
         address = self.client.address
         httpx.post(
             f"{address.url}/v1/cluster/foreground-jobs",
@@ -67,7 +72,7 @@ class Site:
         ).raise_for_status()
 
     def fragments(self) -> list[FragmentProcess]:
-        """Every process of a fragment that lives."""
+        """All live processes of fragments."""
         return list(self._fragments())
 
     def _fragments(self) -> Iterator[FragmentProcess]:
@@ -79,7 +84,9 @@ class Site:
             config_file = self._data_dir / "fragments" / found[1] / CONFIG_NAME
             with contextlib.suppress(OSError):
                 node = json.loads(config_file.read_text(encoding="utf-8"))["node"]
-                role = next((role for role, module in _MODULES.items() if module in arguments), "controller")
+                role = next(
+                    (role for role, names in _MODULES.items() if names.intersection(arguments)), "controller"
+                )
                 yield FragmentProcess(role, found[1], node, process)
 
     def _processes(self) -> Iterator[psutil.Process]:
@@ -108,7 +115,7 @@ class Site:
         return counts
 
     def interrupt(self) -> list[str]:
-        """Ctrl-C; returns what is left of it, in words."""
+        """Interrupt the service as Ctrl-C does; returns texts about what is left of it."""
         self.service.send_signal(2)
         left = []
         try:
@@ -132,7 +139,7 @@ class Site:
 def _listening() -> dict[int, int | None]:
     """Port -> process that listens on it, as far as it can be told."""
     return {
-        connection.laddr.port: connection.pid
+        connection.laddr[1]: connection.pid
         for connection in psutil.net_connections(kind="tcp")
-        if connection.status == psutil.CONN_LISTEN
+        if connection.laddr and connection.status == psutil.CONN_LISTEN
     }

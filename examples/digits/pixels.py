@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import TensorDataset
 
 from digits.data import split
 from oakum_worker.chain import Chain
@@ -95,6 +95,6 @@ def _greys(images: TensorDataset) -> list[torch.Tensor]:
 
 def _bits_per_pixel(model: nn.Module, greys: list[torch.Tensor]) -> float:
     total = 0.0
-    for batch in DataLoader(greys, batch_size=120):
+    for batch in torch.stack(greys).split(120):
         total += float(cross_entropy(model(batch).flatten(0, 1), batch.flatten())) * len(batch)
     return total / len(greys) / math.log(2)

@@ -1,5 +1,6 @@
-"""Orchestrates: takes the scheduler's state in, plans with `oakum_solver`, launches `oakum_worker` fragments.
+"""The service: reads the scheduler's state, plans with `oakum_solver`, launches `oakum_worker` fragments on idle
+nodes.
 
-Nothing imports this package. The API's routers are thin over `control` and `db`; the scheduler sits behind one
-small port in `schedulers`; one controller at a time writes.
+Nothing imports this package. The API's routers are thin layers over `control` and `db`; every scheduler is reached
+through the one small interface in `schedulers.port`; one controller at a time writes.
 """

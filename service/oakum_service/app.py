@@ -1,49 +1,107 @@
-"""The FastAPI application over a context; everything it serves, in one place."""
+"""The FastAPI application: all routers of the API and the dashboard, over one `Context`."""
 
 from __future__ import annotations
 
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
 
 from oakum_service.api import (
+    audit,
     cluster,
     events,
+    foreground,
     fragments,
     hold,
     hooks,
+    ledger,
     metrics,
+    nodes,
+    notices,
     plans,
     problems,
+    quotas,
+    readiness,
+    session,
+    settings,
     snapshots,
+    timeline,
+    tokens,
     trainers,
+    what_if,
 )
 from oakum_service.api.body_limit import BodyLimit
 from oakum_service.api.context import Context
+from oakum_service.api.rate_limit import RateLimit
+from oakum_service.api.report_inbox import ReportInbox
+from oakum_service.api.request_ids import RequestIds
+from oakum_service.api.request_metrics import RequestMetrics
+from oakum_service.api.revisions import Revisions
+from oakum_service.api.statuses import document_statuses
+from oakum_service.api.token_uses import TokenUses
 from oakum_service.dashboard.routes import router as dashboard
+
+_COMPRESSION = 4
+"""zlib's level: 1 is the fastest, 9 the smallest."""
+_REFUSALS_PER_S = 0.2
+"""Refused requests of one token per second that the audit log takes up; more would only fill it."""
 
 
 def create_app(context: Context) -> FastAPI:
-    """The REST API and the dashboard."""
+    """Build the REST API and the dashboard over the service's parts. Returns the application."""
+    app = routed_app()
+    app.state.context = context
+    app.state.reports = ReportInbox(context.reporters, context.news_for_controller)
+    app.state.revisions = Revisions(context.readers, context.news_for_readers)
+    app.state.token_uses = TokenUses(context.sessions)
+    app.state.rate_limit = RateLimit(context.settings.quota.requests_per_s)
+    app.state.refusals = RateLimit(_REFUSALS_PER_S)
+    app.state.hooks, app.state.recent_hook_tokens = hooks.open_event_writer(context), {}
+    return app
+
+
+def routed_app() -> FastAPI:
+    """Build the application with its routes, but without the service's parts that the routes use. The OpenAPI
+    document needs no more; `create_app` adds the parts. Returns the application."""
     app = FastAPI(
         title="Oakum",
         version=version("oakum"),
         description="Fills the idle node-time of a cluster with elastic PyTorch training.",
-        # These pages load their scripts from the Internet, which a login node may not reach.
+        # FastAPI's documentation pages load scripts from the Internet, which a login node may not reach.
         docs_url=None,
         redoc_url=None,
     )
-    app.state.context = context
-    app.state.hooks, app.state.posters = hooks.open_journal(context), {}
     problems.install(app)
     app.add_middleware(BodyLimit)
-    for module in (trainers, cluster, plans, events, fragments, hold, hooks, snapshots, metrics):
+    # Lists of thousands of nodes shrink to a tenth. Event streams are left as they are.
+    app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=_COMPRESSION)
+    app.add_middleware(RequestIds)
+    app.add_middleware(RequestMetrics)
+    for module in (
+        trainers,
+        cluster,
+        nodes,
+        timeline,
+        plans,
+        what_if,
+        events,
+        foreground,
+        fragments,
+        hold,
+        hooks,
+        snapshots,
+        notices,
+        tokens,
+        session,
+        audit,
+        quotas,
+        settings,
+        ledger,
+        metrics,
+        readiness,
+    ):
         app.include_router(module.router)
-
-    @app.get("/healthz", tags=["service"])
-    def healthz() -> dict[str, str]:
-        """Whether the service answers; needs no token."""
-        return {"status": "ok"}
-
     app.include_router(dashboard)
+    document_statuses(app)
     return app

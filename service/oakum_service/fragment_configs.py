@@ -1,4 +1,5 @@
-"""What a fragment is told at its start, and the token that lets it speak for itself alone."""
+"""The config that a fragment gets at its start, and the token with which its agent may speak for this fragment
+only."""
 
 from __future__ import annotations
 
@@ -7,36 +8,45 @@ import hmac
 
 from oakum_service.config import Settings
 from oakum_service.db.models import Trainer
+from oakum_service.trainer_files import open_files
 from oakum_worker.protocol import FragmentConfig
-from oakum_worker.spec import TrainerSpec
 
 
 class FragmentConfigs:
-    """Makes the configs of fragments."""
+    """Makes the configs with which fragments start, and their tokens."""
 
     def __init__(self, settings: Settings, secret: bytes, url: str, grace_s: float) -> None:
-        """`grace_s`: what the scheduler gives a fragment to leave in."""
+        """`secret` is the key that tokens are derived from, `url` the service's address as nodes see it, `grace_s`
+        the seconds that the scheduler gives a fragment to leave."""
         self._settings = settings
         self._secret = secret
         self.url = url
         self._grace_s = grace_s
+        self.files = open_files(settings)
+        """Whose account the fragments' code and checkpoints belong to."""
+        self._authorities = None if settings.ca_file is None else settings.ca_file.read_text(encoding="utf-8")
 
     def token(self, fragment: str) -> str:
-        """The fragment's bearer token: derived, so that nothing has to be stored."""
+        """The fragment's bearer token. It is derived from the service's secret, so nothing has to be stored."""
         return "fragment-" + hmac.new(self._secret, fragment.encode(), hashlib.sha256).hexdigest()
 
     def make(self, fragment: str, trainer: Trainer, node: str, address: str) -> FragmentConfig:
-        """The config of a fragment of the trainer on a node."""
+        """The config of a fragment of this trainer on this node; `address` is the node's."""
+        run_as = self.files.run_as(trainer.user_name)
         return FragmentConfig(
             fragment=fragment,
             trainer=trainer.name,
             node=node,
             node_address=address,
             service_url=self.url,
-            service_file=str(self._settings.service_file),
+            # Other accounts cannot read it: their agents have to find the service where it was.
+            service_file=None if run_as is not None else str(self._settings.service_file),
+            service_ca=self._authorities,
             token=self.token(fragment),
-            spec=TrainerSpec.model_validate(trainer.spec),
-            checkpoint_dir=str(self._settings.checkpoints_dir / trainer.id),
+            # Recipients stay with the service: whoever knows a webhook's address may post there.
+            spec=trainer.spec.model_copy(update={"notify": ()}),
+            run_as=run_as,
+            checkpoint_dir=str(self.files.checkpoints(trainer.user_name).of(trainer.id)),
             grace_s=self._grace_s,
             leave_deadline_s=self._settings.leave_deadline_s,
             rank_timeout_s=self._settings.rank_timeout_s,

@@ -1,32 +1,33 @@
-"""One process of the service, from its settings to its last log line."""
+"""One process of the service: opens its parts, runs them, and closes them in order."""
 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import logging
-import os
 import secrets
 import signal
 import socket
-import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import uvicorn
+import uvloop
 from sqlalchemy.orm import Session
 
-from oakum_service.api.auth import Role, create_token, digest
+from oakum_service import tls
 from oakum_service.api.context import Context
 from oakum_service.app import create_app
+from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
+from oakum_service.connections import GuardedServer, allow_most_open_files, guarded_protocol
 from oakum_service.control.controller import Controller
-from oakum_service.control.hub import Hub
-from oakum_service.control.lease import LeaseHolder
+from oakum_service.data_dir import DataDirLock, write_private
 from oakum_service.db.engine import (
+    Sessions,
     check_schema,
     open_engine,
     open_readers,
@@ -34,69 +35,131 @@ from oakum_service.db.engine import (
     open_sessions,
     upgrade,
 )
+from oakum_service.db.installation import claim
+from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models import ApiToken
+from oakum_service.db.writability import Writability
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.identity.unix_socket import listen_on_socket
+from oakum_service.peers.line import open_line
+from oakum_service.peers.peers import DatabasePeers, NoPeers, Peers
+from oakum_service.peers.shared_signal import SharedSignal
 from oakum_service.schedulers.opening import open_scheduler
 from oakum_service.schedulers.workload import foreground_jobs
+from oakum_service.tokens import LOCAL_ADMIN, create, digest, is_valid
+from oakum_service.turn_clock import TurnClock
 from oakum_solver.errors import LogError
 
 _log = logging.getLogger("oakum")
-LOCAL_ADMIN = "local-admin"
-"""Name of the token that this machine's own CLI has."""
+_RENEWAL_S = 30.0
 
 
 class OakumServer:
-    """Everything that runs in one process: HTTP, controller, scheduler adapter."""
+    """All parts of the service in one process: HTTP server, controller, scheduler adapter."""
 
     def __init__(self, settings: Settings) -> None:
-        """Raises `ConfigurationError` when the service cannot run here as configured."""
+        """Raises `ConfigurationError` when the service cannot run here with these settings."""
         self.settings = settings
+        allow_most_open_files()
         _check_foreground_log(settings)
-        self._lock = _lock_data_dir(settings.data_dir)
         engine = open_engine(settings.database)
-        self._alone = engine.dialect.name == "sqlite"
-        if self._alone:
+        on_sqlite = engine.dialect.name == "sqlite"
+        # The embedded cluster lives in the process itself.
+        self._alone = on_sqlite or settings.scheduler == "local"
+        self._lock = DataDirLock(settings.data_dir, may_share=not self._alone)
+        if on_sqlite:
             upgrade(engine)
         else:
             check_schema(engine)
         self.sessions, readers, reporters = open_sessions(engine), open_readers(engine), open_reporters(engine)
+        secret = _secret(settings.data_dir / "secret")
+        with self.sessions.begin() as session:
+            database = claim(session, secret, settings.data_dir)
+        self.writability = Writability(engine.url.render_as_string())
+        self.writability.watch(engine, self.sessions, reporters)
         self.token = _admin_token(self.sessions.begin, settings.client_file)
         self._socket = _bind(settings.host, settings.port)
-        self.url = settings.public_url or _url(settings.host, self._socket.getsockname()[1])
-        _write_private(settings.service_file, json.dumps({"url": self.url}).encode())
-        _write_private(settings.client_file, json.dumps({"url": self.url, "token": self.token}).encode())
+        scheme = "http" if settings.tls_certificate is None else "https"
+        self.url = settings.public_url or _url(scheme, settings.host, self._socket.getsockname()[1])
+        _check_tls(settings, self.url)
+        self._unix_socket = None if settings.socket is None else listen_on_socket(settings.socket)
+        if self._lock.is_first:
+            self._announce()
+        if not self._alone:
+            self._lock.share(database)
 
-        secret = _secret(settings.data_dir / "secret")
         self.scheduler = open_scheduler(settings, secret)
-        self.inbox, self.outbox = Hub(), Hub()
+        self._line = open_line(engine, alone=self._alone)
+        self.news_for_controller: ChangeSignal = SharedSignal(self._line, "controller")
+        self.news_for_readers: ChangeSignal = SharedSignal(self._line, "readers")
         configs = FragmentConfigs(settings, secret, self.url, self.scheduler.grace_s)
-        self._lease = LeaseHolder(self.sessions, alone=self._alone)
+        turns = TurnClock()
+        self._lease = LeaseHolder(self.sessions, alone=self._alone, on_taken=self._announce)
         self._controller = Controller(
-            settings, self.sessions, readers, self.scheduler, configs, self._lease, self.inbox, self.outbox
+            settings,
+            self.sessions,
+            readers,
+            self.scheduler,
+            configs,
+            self._lease,
+            self.news_for_controller,
+            self.news_for_readers,
+            self.writability,
+            turns,
         )
         self.context = Context(
-            settings, self.sessions, readers, reporters, configs, self.scheduler, self.inbox, self.outbox
+            settings,
+            self.sessions,
+            readers,
+            reporters,
+            configs,
+            self.scheduler,
+            self.news_for_controller,
+            self.news_for_readers,
+            self.writability,
+            turns=turns,
+            peers=self._peers(readers),
         )
 
+    def _peers(self, readers: Sessions) -> Peers:
+        if self._alone:
+            return NoPeers()
+        return DatabasePeers(self.sessions, readers, self._line, self._lease, self.scheduler)
+
+    def _announce(self) -> None:
+        """Make this process the one that agents turn to when theirs no longer answers, and that the CLI asks."""
+        write_private(self.settings.service_file, json.dumps({"url": self.url}).encode())
+        found = {"url": self.url, "token": self.token} | _authorities(self.settings)
+        write_private(self.settings.client_file, json.dumps(found).encode())
+
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until SIGINT or SIGTERM; then give every node back and return."""
-        asyncio.run(self._run(on_ready))
+        """Serve until SIGINT or SIGTERM, then give every node back if the cluster ends with the service, and
+        return."""
+        uvloop.run(self._run(on_ready))
 
     async def _run(self, on_ready: Callable[[], None]) -> None:
         stop = asyncio.Event()
         config = uvicorn.Config(
             create_app(self.context),
             log_level="warning",
+            log_config=None,
             access_log=False,
             lifespan="off",
             timeout_graceful_shutdown=1,
             timeout_keep_alive=30,
+            http=guarded_protocol(),
+            ws="none",
+            ssl_certfile=self.settings.tls_certificate,
+            ssl_keyfile=self.settings.tls_key,
         )
-        server = _Server(config, asyncio.get_running_loop(), stop)
+        config.load()
+        server = _Server(config, self._unix_socket, asyncio.get_running_loop(), stop)
+        renewing = asyncio.create_task(_renew(config, self.settings))
         serving = asyncio.create_task(server.serve(sockets=[self._socket]))
         controlling = asyncio.create_task(self._controller.run())
         stopping = asyncio.create_task(stop.wait())
+        self._line.open()
         on_ready()
         await asyncio.wait({serving, controlling, stopping}, return_when=asyncio.FIRST_COMPLETED)
         try:
@@ -105,24 +168,36 @@ class OakumServer:
                 await self._controller.drain(self.settings.drain_s)
         finally:
             await self._controller.stop()
-            self.outbox.close()
+            self.news_for_readers.close()
             server.should_exit = True
             stopping.cancel()
+            renewing.cancel()
             await asyncio.gather(serving, controlling, return_exceptions=True)
             failed = not controlling.cancelled() and controlling.exception() is not None
-            # Nobody has told the fragments to checkpoint: as after a crash, the next start finds them training.
+            # After a failure no fragment was told to checkpoint: leave them training, as a crash would.
             await asyncio.to_thread(self.scheduler.stop, leave_fragments=failed)
             self._lease.give_up()
-            self._lock.close()
+            self._line.tell("controller")
+            await asyncio.to_thread(self._line.close)
+            if self.settings.socket is not None:
+                self.settings.socket.unlink(missing_ok=True)
+            self._lock.release()
         if (error := controlling.exception()) is not None:
             raise error
 
 
-class _Server(uvicorn.Server):
-    """Hands the signals to us: HTTP has to go on while the fragments leave."""
+class _Server(GuardedServer):
+    """A server that leaves SIGINT and SIGTERM to `OakumServer`: HTTP has to keep answering while the
+    fragments leave."""
 
-    def __init__(self, config: uvicorn.Config, loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
-        super().__init__(config)
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        unix: socket.socket | None,
+        loop: asyncio.AbstractEventLoop,
+        stop: asyncio.Event,
+    ) -> None:
+        super().__init__(config, unix)
         self._loop, self._stop = loop, stop
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -131,8 +206,40 @@ class _Server(uvicorn.Server):
         self._loop.call_soon_threadsafe(self._stop.set)
 
 
+def _check_tls(settings: Settings, url: str) -> None:
+    """Raise `ConfigurationError` where tokens would cross a network in clear, or clients would refuse the
+    service's certificate."""
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise ConfigurationError("OAKUM_TLS_CERTIFICATE and OAKUM_TLS_KEY go together: set both, or neither")
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        context = tls.server_context(settings.tls_certificate, settings.tls_key)
+        tls.check_acceptance(context, url, settings.ca_file)
+    elif not tls.is_loopback(settings.host) and not settings.plain_http:
+        raise ConfigurationError(
+            f"OAKUM_HOST is {settings.host}, and tokens would cross the network in clear: set "
+            "OAKUM_TLS_CERTIFICATE and OAKUM_TLS_KEY, or OAKUM_PLAIN_HTTP=1 where a proxy ends TLS or "
+            "nobody listens "
+            "in on the network"
+        )
+
+
+def _authorities(settings: Settings) -> dict[str, str]:
+    """What this machine's CLI has to know to trust the service, for the client file."""
+    return {} if settings.ca_file is None else {"ca_file": str(settings.ca_file.resolve())}
+
+
+async def _renew(config: uvicorn.Config, settings: Settings) -> None:
+    """Show a renewed certificate to new connections, within a minute."""
+    if config.ssl is None or settings.tls_certificate is None or settings.tls_key is None:
+        return
+    renewal = tls.Renewal(config.ssl, settings.tls_certificate, settings.tls_key)
+    while True:
+        await asyncio.sleep(_RENEWAL_S)
+        await asyncio.to_thread(renewal.look)
+
+
 def _check_foreground_log(settings: Settings) -> None:
-    """Refuse now the log that the embedded cluster would fail on later."""
+    """Raise `ConfigurationError` now for a log on which the embedded cluster would fail later."""
     if settings.scheduler != "local" or settings.local.swf is None:
         return
     try:
@@ -146,29 +253,6 @@ def _check_foreground_log(settings: Settings) -> None:
         )
 
 
-def _lock_data_dir(data_dir: Path) -> Any:
-    """Keep a second service away from the same data; the kernel drops the lock with the process."""
-    try:
-        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = (data_dir / "lock").open("a+", encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(
-            f"the data directory {data_dir} cannot be used: {error.strerror}; choose another OAKUM_DATA_DIR"
-        ) from error
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        file.seek(0)
-        raise ConfigurationError(
-            f"another service (pid {file.read().strip() or 'unknown'}) already uses {data_dir.resolve()}: "
-            "stop it, or choose another OAKUM_DATA_DIR"
-        ) from error
-    file.truncate(0)
-    file.write(str(os.getpid()))
-    file.flush()
-    return file
-
-
 def _bind(host: str, port: int) -> socket.socket:
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -179,42 +263,32 @@ def _bind(host: str, port: int) -> socket.socket:
         raise ConfigurationError(
             f"cannot listen on {host}:{port}: {error.strerror}; set OAKUM_PORT to a free port, or to 0 for any"
         ) from error
-    # Children must not hold the port open after this process has gone.
+    # Child processes must not keep the port open after this process has ended.
     listening.set_inheritable(False)
     return listening
 
 
-def _url(host: str, port: int) -> str:
+def _url(scheme: str, host: str, port: int) -> str:
     if host in ("0.0.0.0", "::"):
         host = socket.gethostname()
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _secret(file: Path) -> bytes:
-    """The key from which fragments' tokens are derived; made at the first start."""
+    """The key from which fragments' tokens are derived; made at the service's first start."""
     if not file.exists():
-        _write_private(file, secrets.token_bytes(32))
+        write_private(file, secrets.token_bytes(32))
     return file.read_bytes()
 
 
 def _admin_token(begin: Any, client_file: Path) -> str:
-    """The token of this machine's own CLI: the one in the client file if it is still good, else a new one."""
+    """The token of this machine's CLI: the one in the client file if it is still valid, else a new one."""
     session: Session
     try:
         token = str(json.loads(client_file.read_text(encoding="utf-8"))["token"])
     except (OSError, ValueError, KeyError, TypeError):
         token = ""
     with begin() as session:
-        if token and session.get(ApiToken, digest(token)) is not None:
+        if token and is_valid(session.get(ApiToken, digest(token)), time.time()):
             return token
-        return create_token(session, LOCAL_ADMIN, Role.ADMIN)
-
-
-def _write_private(file: Path, content: bytes) -> None:
-    """Replace a file at once, readable by its owner alone: a crash leaves the old one or the new one whole."""
-    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    Path(temporary).replace(file)
+        return create(session, LOCAL_ADMIN, "admin")

@@ -1,6 +1,5 @@
 """Decides which trainer gets which idle node.
 
-Pure: values in, values out. No database, no torch, no wall clock, no I/O beside reading a log file and
-running the MILP solver's own process. The service calls `solve`; `oakum replay` calls the same function on
-a log.
+The package is pure: values in, values out. It uses no database, no torch and no wall clock; its only I/O is to
+read log files and to run the MILP solver's process. The service and `oakum replay` both plan with `solve.solve`.
 """

@@ -1,9 +1,9 @@
 """Decides how many nodes of which pool each trainer gets.
 
-Where all nodes are alike that is one knapsack over sizes, solved exactly. Where pools differ, the sizes are
-first decided as if they did not, which tells who gives nodes up; then the free nodes are handed out pool by
-pool; and nobody giving anything up is always the other candidate. What these leave open, prices of the pools
-bound, and the MILP over compositions closes.
+If all nodes are alike, that is one knapsack over sizes, solved exactly. If pools differ, a first knapsack ignores
+the difference and tells which trainers give nodes up; then the free nodes are handed out pool by pool. A second
+candidate, in which no trainer gives nodes up, is made likewise, and the better one counts. Lagrangian prices of
+the pools then bound every plan from above, and the MILP over compositions searches what gap is left.
 """
 
 from __future__ import annotations
@@ -15,56 +15,62 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from oakum_solver.columns import Candidates, all_compositions, improve, promising
 from oakum_solver.draft import Draft
 from oakum_solver.errors import MilpError
-from oakum_solver.filling import classes_of, fill_pools, give_minimum, split_again
+from oakum_solver.free_nodes import gather_minimum, hand_out_free_nodes, priority_classes, resplit_pools
 from oakum_solver.knapsack import Relaxation, Sizes, exact, fill, proves_optimal, relax, total
+from oakum_solver.lagrangian import LagrangianDual, tighten_bound
+from oakum_solver.milp_candidates import Candidates, all_compositions, improve_by_milp, promising_compositions
 from oakum_solver.objectives import LINEAR
 from oakum_solver.pools import Composition
-from oakum_solver.prices import Market, lower_bound
-from oakum_solver.sizes import size_values, upper_values
+from oakum_solver.size_values import size_values, upper_values
 from oakum_solver.value import Floats, ValueModel
 
 _PRICE_STEPS, _PRICE_ROUNDS = 60, 3
 WORTH_STARTING_S = 0.05
-"""With less time left than this, no solver process is started: it would hardly have read its model."""
+"""With fewer seconds left, no solver process is started: it would hardly have read its model."""
 
 
 @dataclass(frozen=True)
-class Decision:
-    """What each trainer gets, and how good that is."""
+class Solution:
+    """A composition for each trainer, with its value and an upper bound on the value of every plan."""
 
     compositions: tuple[Composition, ...]
     values: tuple[float, ...]
-    """Worth of each trainer's composition, in the objective's unit."""
+    """Value of each trainer's composition, in the objective's unit."""
     bound: float
+    """No plan has a larger value; infinite while nothing is known."""
     solver: str
+    """The method that found it, as `Plan.solver`."""
     optimal: bool
-    """Whether no plan is worth more, to rounding."""
+    """Whether the bound proves that no plan is worth more, rounding aside."""
 
     @property
     def value(self) -> float:
-        """Worth of the whole."""
+        """Sum of the trainers' values."""
         return math.fsum(self.values)
 
-    def bounded_by(self, bound: float) -> Decision:
-        """The same, now that this bound is known, too."""
+    def with_bound(self, bound: float) -> Solution:
+        """A copy whose bound is the smaller of its own and `bound`, but never below its value."""
         return dataclasses.replace(self, bound=max(min(bound, self.bound), self.value))
 
-    def judged(self) -> Decision:
-        """The same, optimal where the bound proves it."""
+    def with_proof(self) -> Solution:
+        """A copy whose `optimal` says whether its bound proves it optimal."""
         return dataclasses.replace(self, optimal=proves_optimal(self.bound, self.value))
 
 
-def allocate(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> Decision:
-    """The best decision found; `thorough` for policy `milp`, else greedy. `left_s` tells the seconds left."""
+def allocate(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> Solution:
+    """The best solution found within the time left.
+
+    `thorough` asks for exact knapsacks, prices and the MILP (policy `milp`); otherwise the search is greedy.
+    `left_s()` returns the seconds left.
+    """
     alike = len(model.pools.pools) <= 1 and not model.typed and not model.problem.user_caps
     if alike or not model.problem.num_nodes or not model.trainers:
         found = _by_sizes(model, thorough)
     else:
         found = _by_pools(model, thorough, left_s)
-    if not thorough or found.optimal or len(classes_of(model)) > 1 or left_s() < WORTH_STARTING_S:
+    if not thorough or found.optimal or len(priority_classes(model)) > 1 or left_s() < WORTH_STARTING_S:
         return found
     everything = all_compositions(model)
     if everything is not None:
@@ -72,64 +78,71 @@ def allocate(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> 
     return _improved(model, found, left_s)
 
 
-def _improved(model: ValueModel, known: Decision, left_s: Callable[[], float]) -> Decision:
-    """The known decision or a better one, with a lower bound where prices give one.
+def _improved(model: ValueModel, known: Solution, left_s: Callable[[], float]) -> Solution:
+    """Improve on the known solution, and tighten its bound where prices give a valid one.
 
-    Rounds of prices and of plans made from them, then the MILP, each as long as the gap is worth it.
+    Each round computes prices and builds a plan from them; then the MILP runs. The search stops as soon as the
+    relative gap is at most `Problem.gap` or the time is up.
     """
 
     def go_on() -> bool:
         return left_s() > WORTH_STARTING_S
 
-    market, prices, bounded = Market(model), _prices_by_seconds(model), _bounded_by_prices(model)
+    dual, prices, bounded = LagrangianDual(model), _prices_by_seconds(model), _bounded_by_prices(model)
     reach = math.inf
     for _ in range(_PRICE_ROUNDS):
-        prices, bound = lower_bound(market, prices, known.value, _PRICE_STEPS, go_on)
+        prices, bound = tighten_bound(dual, prices, known.value, _PRICE_STEPS, go_on)
         if bounded:
             reach = min(reach, bound)
-            known = known.bounded_by(market.safe_bound(prices, market.best(prices)))
+            known = known.with_bound(dual.safe_bound(prices, dual.best(prices)))
         if not go_on() or _gap(known.value, reach) <= model.problem.gap:
             break
-        guided = _guided(model, market, prices, go_on)
+        guided = _guided(model, dual, prices, go_on)
         if guided.value <= known.value:
             break
         known = dataclasses.replace(known, compositions=guided.compositions, values=guided.values, solver="prices")
-    known = known.judged()
+    known = known.with_proof()
     if known.optimal or _gap(known.value, reach) <= model.problem.gap or not go_on():
         return known
-    slack = max(0.0, market.bound(prices, market.best(prices)) - known.value)
-    return _chosen(model, promising(model, market, prices, slack), known, left_s)
+    slack = max(0.0, dual.bound(prices, dual.best(prices)) - known.value)
+    return _chosen(model, promising_compositions(model, dual, prices, slack), known, left_s)
 
 
 def _kept(model: ValueModel, compositions: Sequence[Composition]) -> tuple[bool, ...]:
-    """Which guarantees are kept, the longest waiting first: what comes before any worth."""
+    """For each guaranteed trainer, the longest waiting first: whether it gets nodes.
+
+    Solutions are compared by these flags first and by value second.
+    """
     guaranteed = [j for j, trainer in enumerate(model.trainers) if trainer.guaranteed]
     return tuple(bool(compositions[j]) for j in sorted(guaranteed, key=lambda j: -model.trainers[j].waited_s))
 
 
 def _gap(value: float, bound: float) -> float:
-    """Relative distance of a value to a bound."""
+    """(bound - value) / |bound|; infinite where no bound is known."""
     return (bound - value) / max(abs(bound), 1e-12) if bound < math.inf else math.inf
 
 
-def _chosen(model: ValueModel, candidates: Candidates, known: Decision, left_s: Callable[[], float]) -> Decision:
-    """The known decision, or the better one that the MILP makes of the candidates."""
+def _chosen(model: ValueModel, candidates: Candidates, known: Solution, left_s: Callable[[], float]) -> Solution:
+    """The better of the known solution and the MILP's selection among the candidates, with a bound; the known one
+    where the MILP solver fails."""
     try:
-        found = improve(model, candidates, known.compositions, known.values, left_s)
+        found = improve_by_milp(model, candidates, known.compositions, known.values, left_s)
     except MilpError:
-        return known.bounded_by(_bound(model)).judged()
+        return known.with_bound(_bound(model)).with_proof()
     worth, known_worth = math.fsum(found.values), known.value
     if (_kept(model, found.compositions), worth) > (_kept(model, known.compositions), known_worth):
         known = dataclasses.replace(
             known, compositions=found.compositions, values=found.values, solver=model.problem.milp_solver
         )
     if candidates.complete:
-        known = known.bounded_by(found.bound)
-    return known.judged()
+        known = known.with_bound(found.bound)
+    return known.with_proof()
 
 
 def _prices_by_seconds(model: ValueModel) -> Floats:
-    """Prices to start from: each pool's in proportion to the seconds for which its nodes are productive."""
+    """Prices of the pools from which to begin, shape (pools,): the knapsack's price of a productive second
+    times the most seconds for which the pool's nodes can be productive. Zeros where trainers have curves by
+    node type."""
     seconds: Floats = model.joined_s.max(axis=0)
     if model.typed or not len(seconds):
         return np.zeros(len(seconds))
@@ -139,60 +152,70 @@ def _prices_by_seconds(model: ValueModel) -> Floats:
 
 
 def _linear(model: ValueModel) -> bool:
-    """Whether worth is linear in the seconds of a node: no trainer can end within the look-ahead."""
+    """Whether value is linear in a node's productive seconds: the objective is, and no trainer can end within the
+    look-ahead."""
     reach = [model.best_rate(j) * model.problem.look_ahead_s for j in range(len(model.trainers))]
     return model.problem.objective in LINEAR and bool((model.remaining[:, 0] >= np.array(reach)).all())
 
 
 def _bounded_by_prices(model: ValueModel) -> bool:
-    """Whether the prices' bound holds: it mixes pools by their mean, and no types."""
+    """Whether the Lagrangian bound is valid: it needs a linear objective and one curve for all node types."""
     return _linear(model) and not model.typed
 
 
-def _guided(model: ValueModel, market: Market, prices: Floats, go_on: Callable[[], bool]) -> Decision:
-    """What the prices suggest, as far as there are nodes, filled up."""
-    draft, best = Draft(model), market.best(prices)
-    for j in np.flatnonzero((best.pool < 0) & (best.nodes < market.held)).tolist():
+def _guided(model: ValueModel, dual: LagrangianDual, prices: Floats, go_on: Callable[[], bool]) -> Solution:
+    """A solution made from the best compositions at `prices`.
+
+    Trainers shrink and grow as the prices suggest, those with the most to gain first, as far as nodes are there;
+    the rest is handed out greedily.
+    """
+    draft, best = Draft(model), dual.best(prices)
+    for j in np.flatnonzero((best.pool < 0) & (best.nodes < dual.held)).tolist():
         if not (model.trainers[j].guaranteed and best.nodes[j] == 0):
             draft.shrink(j, int(best.nodes[j]))
-    stay = market.net_of_keeping(prices)[np.arange(len(market.held)), np.minimum(market.held, model.largest)]
+    stay = dual.net_of_keeping(prices)[np.arange(len(dual.held)), np.minimum(dual.held, model.largest)]
     eager = np.argsort(-(best.surplus - np.where(np.isfinite(stay), stay, 0.0)), kind="stable")
     for j in eager.tolist():
         pool = int(best.pool[j])
-        more = min(int(best.nodes[j]), draft.free[pool], draft.room_of_user(j)) if pool >= 0 else 0
+        more = min(int(best.nodes[j]), draft.free[pool], draft.room_under_cap(j)) if pool >= 0 else 0
         if more > 0 and sum(draft.after[j].values()) + more >= model.trainers[j].min_nodes:
             draft.add(j, pool, more)
     found = _filled(model, draft, thorough=True)
-    split_again(draft, list(range(len(draft.after))), go_on)
+    resplit_pools(draft, list(range(len(draft.after))), go_on)
     return dataclasses.replace(found, compositions=tuple(draft.after), values=tuple(draft.values()))
 
 
-def _filled(model: ValueModel, draft: Draft, thorough: bool) -> Decision:
-    """A draft made feasible and filled up; its bound is not known."""
-    classes = classes_of(model)
-    draft.obey_limits()
-    fill_pools(draft, classes, thorough)
+def _filled(model: ValueModel, draft: Draft, thorough: bool) -> Solution:
+    """A solution made from the draft: trainers beyond their limits shrink, then free nodes are handed out. Its
+    bound is infinite. Changes the draft."""
+    classes = priority_classes(model)
+    draft.shrink_to_limits()
+    hand_out_free_nodes(draft, classes, thorough)
     draft.drop_below_minimum()
-    fill_pools(draft, classes, thorough)
-    return Decision(tuple(draft.after), tuple(draft.values()), math.inf, "greedy", optimal=False)
+    hand_out_free_nodes(draft, classes, thorough)
+    return Solution(tuple(draft.after), tuple(draft.values()), math.inf, "greedy", optimal=False)
 
 
-def _by_sizes(model: ValueModel, thorough: bool) -> Decision:
-    """All nodes are alike: sizes are all there is to decide."""
+def _by_sizes(model: ValueModel, thorough: bool) -> Solution:
+    """Solve a problem whose nodes are all alike, so that only sizes are to be decided. Returns the best
+    solution found."""
     values = size_values(model)
     sizes, bound, solver, optimal = _sizes(model, values, thorough)
     worths = values[np.arange(len(values)), sizes].tolist()
     compositions = tuple({0: size} if size else {} for size in sizes.tolist())
-    return Decision(compositions, tuple(worths), max(bound, math.fsum(worths)), solver, optimal)
+    return Solution(compositions, tuple(worths), max(bound, math.fsum(worths)), solver, optimal)
 
 
 def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, float, str, bool]:
-    """(sizes, bound, solver, whether optimal), one class of priority after the other."""
+    """(sizes, bound, solver, whether optimal), decided one priority class after the other.
+
+    `values` has the shape (J, M + 1). Guaranteed minimums are set aside first.
+    """
     sizes = np.zeros(len(values), dtype=np.int64)
     kept = _guaranteed(model)
     left, bound, solver, optimal = model.problem.num_nodes - sum(kept.values()), 0.0, "greedy", True
     room = dict(model.problem.user_caps)
-    for trainers in classes_of(model):
+    for trainers in priority_classes(model):
         rows = values[trainers]
         for row, j in enumerate(trainers):
             most = room.get(model.trainers[j].user or "", model.problem.num_nodes)
@@ -221,7 +244,7 @@ def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, fl
 
 
 def _guaranteed(model: ValueModel) -> dict[int, int]:
-    """Trainers that must not be left without nodes -> their minimum; the longest waiting first, while they fit."""
+    """Index of each guaranteed trainer whose minimum fits -> that minimum; the longest waiting is served first."""
     left, chosen = model.problem.num_nodes, {}
     for j, trainer in sorted(enumerate(model.trainers), key=lambda item: -item[1].waited_s):
         if trainer.guaranteed and trainer.min_nodes <= left:
@@ -231,7 +254,10 @@ def _guaranteed(model: ValueModel) -> dict[int, int]:
 
 
 def _greedy_sizes(values: Floats, held: Sizes, num_nodes: int) -> tuple[Sizes, Relaxation]:
-    """The relaxation's sizes, filled up; or everyone staying, filled up, where staying is worth more already."""
+    """Sizes from the knapsack's relaxation, with left-over nodes handed out greedily, and that relaxation.
+
+    If keeping all present sizes is worth more, the greedy hand-out starts from these instead.
+    """
     relaxation = relax(values, num_nodes)
     assert relaxation is not None, "guarantees are given only as far as they fit"
     filled = fill(values, relaxation.sizes, num_nodes)
@@ -242,13 +268,14 @@ def _greedy_sizes(values: Floats, held: Sizes, num_nodes: int) -> tuple[Sizes, R
     return filled, relaxation
 
 
-def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> Decision:
-    """Pools differ, or nodes do, or users have caps."""
+def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> Solution:
+    """Solve a problem with several pools, curves by node type or caps of users. Returns the best solution
+    found."""
     giving: dict[int, int] = {}
     if not model.typed:
         sizes, _, _, _ = _sizes(model, size_values(model), thorough=False)
         giving = {j: size for j, size in enumerate(sizes.tolist()) if size < model.held[j]}
-    found: list[Decision] = []
+    found: list[Solution] = []
     for exactly in (False, True) if thorough else (False,):
         for shrinking in ({}, giving) if giving else ({},):
             if found and left_s() < WORTH_STARTING_S:
@@ -259,21 +286,21 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
             found.append(_filled(model, draft, exactly))
     if any(trainer.min_nodes > max(model.pools.free, default=0) for trainer in model.trainers):
         draft = Draft(model)
-        for trainers in classes_of(model):
-            give_minimum(draft, trainers, forced=False)
+        for trainers in priority_classes(model):
+            gather_minimum(draft, trainers, forced=False)
         found.append(_filled(model, draft, thorough))
-    best = max(found, key=lambda decision: _by_class(model, decision))
-    return best.bounded_by(_bound(model)).judged()
+    best = max(found, key=lambda solution: _by_class(model, solution))
+    return best.with_bound(_bound(model)).with_proof()
 
 
-def _by_class(model: ValueModel, decision: Decision) -> tuple[tuple[bool, ...], list[float]]:
-    """Guarantees kept, then the worth of each class of priority, the highest first."""
-    worths = [math.fsum(decision.values[j] for j in trainers) for trainers in classes_of(model)]
-    return _kept(model, decision.compositions), worths
+def _by_class(model: ValueModel, solution: Solution) -> tuple[tuple[bool, ...], list[float]]:
+    """Sort key of a solution: guarantees kept, then the value of each priority class, the highest class first."""
+    worths = [math.fsum(solution.values[j] for j in trainers) for trainers in priority_classes(model)]
+    return _kept(model, solution.compositions), worths
 
 
 def _bound(model: ValueModel) -> float:
-    """What no plan is worth more than, quickly."""
+    """A quickly computed upper bound on the value of every plan."""
     if model.typed or not _linear(model):
         return loose_bound(model)
     values, weights, capacity = upper_values(model)
@@ -282,9 +309,11 @@ def _bound(model: ValueModel) -> float:
 
 
 def loose_bound(model: ValueModel) -> float:
-    """What the trainers would be worth together if each had all nodes, for the whole look-ahead, for nothing.
+    """Upper bound on the value of every plan: the sum of each trainer's value with all nodes that it may have and
+    without stalls.
 
-    One that holds more than it may have trains on these until the plan is carried out.
+    A trainer that holds more nodes than it may have counts at its present rate, because it trains on them until
+    the plan is carried out.
     """
     most = [max(1, model.most(j)) for j in range(len(model.trainers))]
     fastest = [max(float(model.now[j, 0]), model.best_rate(j) if model.most(j) else 0.0) for j in range(len(most))]

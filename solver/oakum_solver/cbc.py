@@ -1,8 +1,7 @@
 """CBC as a child process that can always be killed.
 
-PuLP's own `COIN_CMD` waits for CBC without limit and leaves files behind when it is interrupted. So PuLP
-writes the model and reads the solution, and the process is ours: in a process group of its own, killed as a
-group when its time is up, its files in a folder that goes in any case.
+PuLP's own `COIN_CMD` waits for CBC without a limit and leaves files behind when it is interrupted. So PuLP only
+writes the model and reads the solution; `solver_process` runs CBC, in a folder that is removed in any case.
 """
 
 from __future__ import annotations
@@ -10,29 +9,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
-import subprocess
 import tempfile
-from dataclasses import dataclass
 from pathlib import Path
 
 import pulp
 
 from oakum_solver.errors import MilpError
+from oakum_solver.solver_process import MilpSolution, run_killable
 
 _EXIT_MARGIN_S = 0.25
 """Left to CBC, out of its time, to notice its limit and write its best solution."""
-
-
-@dataclass(frozen=True)
-class MilpSolution:
-    """What a solver found for a model, all in the model's own unit."""
-
-    values: dict[str, float]
-    """Variable name -> value."""
-    optimal: bool
-    bound: float | None
-    """Proven bound on the objective; None where the solver named none."""
 
 
 def find_cbc() -> str:
@@ -45,10 +31,9 @@ def find_cbc() -> str:
 
 
 def run_cbc(model: pulp.LpProblem, time_limit_s: float, gap: float = 0.0) -> MilpSolution:
-    """Maximise `model`, a problem with integer variables, within `time_limit_s` seconds, to an absolute `gap`.
-
-    Raises `MilpError` where CBC is missing, crashes, or has no solution when its time is up.
-    """
+    """Solve `model`, a maximisation with integer variables, by CBC within `time_limit_s` seconds; the search
+    may stop at the absolute gap `gap`. Raises `MilpError` where CBC is missing, crashes, or has no solution
+    when its time is up. Returns the best solution found, with a bound."""
     try:
         with tempfile.TemporaryDirectory(prefix="oakum-cbc-", ignore_cleanup_errors=True) as folder:
             return _solve_in(Path(folder), model, time_limit_s, gap)
@@ -80,42 +65,9 @@ def _command(model_file: Path, solution_file: Path, time_limit_s: float, gap: fl
     return [find_cbc(), str(model_file), *limits, "-solve", *output]
 
 
-def run_killable(solver: str, command: list[str], folder: Path, time_limit_s: float) -> str:
-    """Run a solver to its end or to the limit; what it printed.
-
-    Raises `MilpError` where it fails or runs past its time; then its whole process group is killed.
-    """
-    process = subprocess.Popen(
-        command,
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    try:
-        log, _ = process.communicate(timeout=time_limit_s)
-    except subprocess.TimeoutExpired as error:
-        raise MilpError(f"{solver} ran past its {time_limit_s:.3g} s and was killed") from error
-    finally:
-        _kill_group(process)
-    if process.returncode != 0:
-        raise MilpError(f"{solver} ended with status {process.returncode}; its last words: {log[-200:]!r}")
-    return log
-
-
-def _kill_group(process: subprocess.Popen[str]) -> None:
-    """End whatever is left of the process's group, also after an interrupt in the waiting."""
-    # As long as the leader is not reaped its id stays taken: this never hits a stranger's group.
-    if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
 def _bound(log: str) -> float | None:
-    """The bound of the maximisation, from the last lines of CBC's log of the minimisation."""
+    """The proven bound on the maximisation, read from the last such line of CBC's log (CBC minimises); None where
+    the log has none."""
     found = re.findall(r"^Lower bound:\s+(\S+)$", log, re.MULTILINE)
     try:
         return -float(found[-1]) if found else None

@@ -1,18 +1,19 @@
-"""Scalability curves: given by a user, assumed where nobody gave one, and learnt from measured rates.
+"""Scalability curves: given by a user, assumed where the user gave none, or learnt from measured rates.
 
-A learnt curve has two sources. Where a size was measured, the measurement rules in proportion to its seconds;
-everywhere else the step-time model (`step_time`) does, which all measurements and, weakly, the shape of the user's
-curve have formed:
+A learnt curve combines two sources. At a measured size the measurement counts, with a weight that grows with its
+seconds; elsewhere the step-time model (`step_time`) counts, which is fitted to all measurements and, weakly, to
+the shape of the user's curve:
 
     rate(n) = model(n) * r(n),    r = blended / model at measured sizes, log-linear in log2 n between, level beyond
     blended(n) = isotonic regression over the measured n of  w m(n) + (1 - w) model(n),    w = s / (s + 10)
 
-with m(n) the median of the rates measured at n, and s the seconds over which they were taken. How sure it is:
+with m(n) the median of the rates measured at n, and s the seconds of these measurements. The uncertainty is
 
     std(n) / rate(n) = sqrt( scatter^2 (1 - w) + (0.1 d)^2 )
 
-with d the distance of n from the nearest measured size, in doublings, w that size's, and scatter the spread of the
-measurements around the curve (1.4826 times their median absolute deviation, at least 2 %).
+where d is the distance of n from the nearest measured size in doublings, w the weight of that size, and scatter
+the relative spread of the measurements around the curve (1.4826 times their median absolute deviation, at least 2
+%).
 """
 
 from __future__ import annotations
@@ -29,30 +30,30 @@ from oakum_solver.problem import Curve
 from oakum_solver.step_time import Floats, StepTime, fit_step_time
 
 PRIOR_S = 30.0
-"""Seconds of evidence that a user's curve is worth, shared among its points."""
+"""Seconds of measurement that a user's curve counts for, shared among its points."""
 _GUESS_S = 1.0
-"""The same for a curve that is linear because nobody gave one."""
+"""Seconds of measurement that an assumed linear curve counts for."""
 _HALF_BELIEVED_S = 10.0
-"""Seconds of measurement at which a size's own rate counts as much as the model's."""
+"""Seconds of measurement at which a measured rate counts as much as the model's rate."""
 _SPREAD_PER_DOUBLING = 0.1
 _LEAST_SCATTER = 0.02
 _UNMEASURED = 0.5
-"""Relative standard deviation of a curve that nobody has measured anywhere."""
+"""Relative standard deviation of a curve without any measurement."""
 _EVERY_SIZE_TO = 32
 _SIZES_PER_DOUBLING = 8
 
 
 def linear_curve(max_nodes: int, rate_per_node: float = 1.0) -> Curve:
-    """The curve of a trainer that gave none: every node up to `max_nodes` adds the same samples/s.
+    """The curve assumed for a trainer without one: each node up to `max_nodes` adds `rate_per_node` samples/s.
 
-    The default of one sample per second is no more than a unit: among trainers without curves it splits the
-    nodes evenly in worth, and it says nothing against a measured curve except under `Objective.SPEEDUP`.
+    The default rate is only a unit: it treats all trainers without curves alike. Comparing it with a measured
+    curve makes sense under `NamedObjective.SPEEDUP` alone.
     """
     return Curve(((max_nodes, rate_per_node * max_nodes),))
 
 
 def curve_from_points(points: Iterable[tuple[int, float]], max_nodes: int) -> Curve:
-    """The curve through a spec's points (nodes, samples/s), in any order; linear where there are none.
+    """The curve through the points (nodes, samples/s), given in any order; `linear_curve` where there are none.
 
     Raises `ProblemError` where the points contradict each other.
     """
@@ -61,8 +62,10 @@ def curve_from_points(points: Iterable[tuple[int, float]], max_nodes: int) -> Cu
 
 
 def newcomer_curve(min_nodes: int, max_nodes: int, rate_per_node: float) -> Curve:
-    """The curve of a trainer that nobody knows, beside trainers that are known: at its minimum as good as a rate
-    of `rate_per_node` promises, so that it gets there and is measured; beyond, it takes what nobody else wants.
+    """The curve assumed for a trainer of unknown speed that competes with trainers of known speed.
+
+    At its minimum it makes `rate_per_node` samples/s a node, so that it gets that many nodes and is measured;
+    above, each node adds only 1 sample/s, so that it gets nodes that no other trainer wants.
     """
     rate = rate_per_node * min_nodes
     if max_nodes == min_nodes:
@@ -72,7 +75,7 @@ def newcomer_curve(min_nodes: int, max_nodes: int, rate_per_node: float) -> Curv
 
 @dataclass(frozen=True)
 class Sample:
-    """A measured rate: the mean over a time of undisturbed training, no rescale in it.
+    """A measured rate: the mean over a period of training without a rescale.
 
     Raises `ProblemError` unless all three are finite and above 0.
     """
@@ -81,7 +84,7 @@ class Sample:
     rate: float
     """Samples/s."""
     seconds: float
-    """How long it was measured."""
+    """Length of the measurement."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or not 0 < self.rate < math.inf or not 0 < self.seconds < math.inf:
@@ -93,21 +96,22 @@ class Sample:
 
 @dataclass(frozen=True)
 class FittedCurve:
-    """A learnt curve, and how sure it is at each size."""
+    """A learnt curve with its uncertainty at each size."""
 
     curve: Curve
     seconds: Mapping[int, float] = field(default_factory=dict)
-    """Size -> seconds over which it was measured."""
+    """Size -> seconds of measurement at that size."""
     scatter: float = _UNMEASURED
     """Relative standard deviation of the measurements around the curve."""
 
     @property
     def measured(self) -> frozenset[int]:
-        """Sizes that were measured."""
+        """The sizes (numbers of nodes) that were measured."""
         return frozenset(self.seconds)
 
     def std(self, nodes: int) -> float:
-        """Standard deviation of the rate at `nodes` nodes, in samples/s; the formula is the module's."""
+        """Standard deviation of the rate at `nodes` nodes, in samples/s, by the formula in the module's
+        docstring."""
         if not self.seconds or nodes < 1:
             return self.scatter * self.curve.rate(nodes)
         doublings, nearest = min((abs(math.log2(nodes / size)), size) for size in self.seconds)
@@ -117,24 +121,24 @@ class FittedCurve:
         )
 
     def low(self, nodes: int) -> float:
-        """Samples/s that the rate is hardly below: two standard deviations down."""
+        """Lower end of the rate's plausible range: two standard deviations below the curve, in samples/s."""
         return max(0.0, self.curve.rate(nodes) - 2.0 * self.std(nodes))
 
     def high(self, nodes: int) -> float:
-        """Samples/s that the rate is hardly above: two standard deviations up."""
+        """Upper end of the rate's plausible range: two standard deviations above the curve, in samples/s."""
         return self.curve.rate(nodes) + 2.0 * self.std(nodes)
 
 
 def fit_curve(samples: Sequence[Sample], prior: Curve | None, max_nodes: int) -> FittedCurve:
-    """The curve that measurements show, up to `max_nodes`.
+    """Fit a curve up to `max_nodes` to measured rates.
 
-    `prior` is the user's curve. Without measurements it is the answer; with them it is worth 30 s of evidence on
-    the curve's shape, whatever its unit. Without a prior a linear one is assumed, worth 1 s.
-    Several samples of one size are one measurement, their median weighted by seconds: one that other work on the
-    node has disturbed changes little.
+    `prior` is the user's curve. Without measurements it is the result. With measurements it counts like 30 s of
+    measurement for the curve's shape, whatever its unit. Without a prior a linear curve counts like 1 s.
+    The samples of one size count as their median, weighted by seconds, so that a sample disturbed by other work on
+    the node changes little.
     """
     sizes = _by_size(samples)
-    given = prior is not None and prior.points[-1][1] > 0  # one that is 0 everywhere says nothing
+    given = prior is not None and prior.points[-1][1] > 0  # a curve that is 0 everywhere has no shape
     shape = prior if prior is not None and given else linear_curve(max_nodes)
     if not sizes:
         return FittedCurve(shape)
@@ -147,7 +151,7 @@ def fit_curve(samples: Sequence[Sample], prior: Curve | None, max_nodes: int) ->
 
 
 def isotonic(values: Floats, weights: Floats) -> Floats:
-    """The rising sequence nearest to `values` in weighted squares, by pooling adjacent violators.
+    """The non-falling sequence nearest to `values` in weighted least squares, by pooling adjacent violators.
 
     Ayer et al., Annals of Mathematical Statistics 26(4), 1955.
     """
@@ -173,7 +177,7 @@ def _by_size(samples: Iterable[Sample]) -> list[Sample]:
 
 
 def _median_rate(samples: Iterable[Sample]) -> float:
-    """The rate below which half of the seconds lie."""
+    """The median of the samples' rates, each weighted by its seconds."""
     ordered = sorted(samples, key=lambda sample: sample.rate)
     reached = itertools.accumulate(sample.seconds for sample in ordered)
     half = sum(sample.seconds for sample in ordered) / 2
@@ -181,7 +185,8 @@ def _median_rate(samples: Iterable[Sample]) -> float:
 
 
 def _prior_samples(sizes: list[Sample], prior: Curve, max_nodes: int, seconds: float) -> list[Sample]:
-    """The prior's points in the measurements' unit: raised by as much as they exceed it where they are."""
+    """The prior curve's points as samples of `seconds` in all, for the fit. Their rates are scaled to the
+    measurements, by the median ratio at the measured sizes."""
     ratios = [Sample(s.nodes, s.rate / prior.rate(s.nodes), s.seconds) for s in sizes if prior.rate(s.nodes) > 0]
     unit = _median_rate(ratios) if ratios else 0.0
     points = [(nodes, rate * unit) for nodes, rate in prior.points if nodes <= max_nodes]
@@ -199,7 +204,7 @@ def _fit_model(samples: list[Sample]) -> StepTime:
 
 
 def _blend(sizes: list[Sample], model: StepTime, max_nodes: int) -> Curve:
-    """The module's formula on a grid of sizes, with no size above the next measured one nor below the last."""
+    """The learnt curve: rate(n) of the module's docstring at the sizes of `_grid`, made non-falling."""
     known = np.array([size.nodes for size in sizes], dtype=np.float64)
     measured = np.array([size.rate for size in sizes])
     seconds = np.array([size.seconds for size in sizes])
@@ -216,7 +221,7 @@ def _blend(sizes: list[Sample], model: StepTime, max_nodes: int) -> Curve:
 
 
 def _grid(max_nodes: int, measured: Iterable[int]) -> list[int]:
-    """Sizes between which a curve may be straight: all small ones, then eight for each doubling."""
+    """Sizes at which a curve gets points: all up to 32, then eight for each doubling, and all measured ones."""
     last = max(max_nodes, *measured)
     steps = math.floor(_SIZES_PER_DOUBLING * math.log2(max(last / _EVERY_SIZE_TO, 1.0)))
     large = (round(_EVERY_SIZE_TO * 2 ** (step / _SIZES_PER_DOUBLING)) for step in range(1, steps + 1))

@@ -1,4 +1,4 @@
-"""A plan in the making: what each trainer would have of which pool, and what is still free."""
+"""A plan in the making: the composition of each trainer and the nodes of each pool that are still free."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ from oakum_solver.value import Floats, ValueModel
 
 
 class Draft:
-    """Compositions of all trainers and the free nodes of all pools; starts from what is held now."""
+    """A plan in the making, which methods change step by step. It starts with every trainer at the nodes that it
+    holds now."""
 
     def __init__(self, model: ValueModel) -> None:
         self.model = model
         self.after: list[Composition] = [dict(held) for held in model.pools.held]
         self.free = list(model.pools.free)
         self.shrunk = [False] * len(self.after)
-        """Trainers that give nodes up: they may not get any in the same plan."""
+        """For each trainer, whether it gives nodes up; such a trainer gets no nodes in the same plan."""
         self._stalls: Floats | None = None
 
     def sizes(self) -> list[int]:
-        """Nodes of each trainer."""
+        """Number of nodes of each trainer in the draft."""
         return [sum(composition.values()) for composition in self.after]
 
     def shrink(self, j: int, nodes: int) -> None:
-        """Trainer j gives up all but `nodes` of what it holds now."""
+        """Let trainer j keep only `nodes` of the nodes that it holds now; the others become free. It gets no new
+        nodes in this draft."""
         kept = self.model.kept(j, nodes)
         for pool, count in self.after[j].items():
             self.free[pool] += count - kept.get(pool, 0)
         self.after[j] = kept
         self.shrunk[j] = True
-        self._renew(j)
+        self._update_stalls(j)
 
     def add(self, j: int, pool: int, nodes: int) -> None:
-        """Trainer j gets `nodes` free nodes of the pool."""
+        """Give trainer j `nodes` free nodes of the pool."""
         self.free[pool] -= nodes
         self.after[j][pool] = self.after[j].get(pool, 0) + nodes
-        self._renew(j)
+        self._update_stalls(j)
 
     def restore(self, after: list[Composition], free: list[int]) -> None:
-        """Go back to these compositions and free nodes."""
+        """Set the compositions and free nodes back to `after` and `free`."""
         self.after, self.free = after, free
         self._stalls = None
 
-    def take_back(self, pool: int) -> bool:
-        """Take back what this draft gave of the pool, except from who would be left with too little to run on.
-
-        Whether anything was.
-        """
+    def take_back_new_nodes(self, pool: int) -> bool:
+        """Take back the pool's nodes that this draft gave to trainers, which makes them free again; returns
+        whether there were any. A trainer that would be left with nodes, but fewer than its minimum, keeps its
+        own."""
         taken = False
         for j, after in enumerate(self.after):
             given = after.get(pool, 0) - self.model.pools.held[j].get(pool, 0)
@@ -57,12 +58,13 @@ class Draft:
                 continue
             self.after[j] = {p: left for p, count in after.items() if (left := count - given * (p == pool))}
             self.free[pool] += given
-            self._renew(j)
+            self._update_stalls(j)
             taken = True
         return taken
 
-    def room_of_user(self, j: int) -> int:
-        """How many nodes more the cap of trainer j's user allows."""
+    def room_under_cap(self, j: int) -> int:
+        """How many more nodes trainer j may get under its user's cap: negative where the cap is exceeded, the
+        number of all nodes where there is no cap."""
         user = self.model.trainers[j].user
         cap = self.model.problem.user_caps.get(user) if user is not None else None
         if cap is None:
@@ -74,17 +76,20 @@ class Draft:
         )
         return cap - used
 
-    def obey_limits(self) -> None:
-        """Give up what is held beyond a trainer's maximum or its user's cap, the last trainers first."""
+    def shrink_to_limits(self) -> None:
+        """Shrink each trainer that holds nodes which it cannot use, or more nodes than its maximum or its
+        user's cap allows; one that would fall below its minimum loses all its nodes. Under a cap, trainers that
+        come later in the problem shrink before earlier ones."""
         for j in range(len(self.after) - 1, -1, -1):
             trainer, size = self.model.trainers[j], sum(self.after[j].values())
             usable = size - self._useless(j)
-            most = min(usable, trainer.max_nodes, size + min(0, self.room_of_user(j)))
+            most = min(usable, trainer.max_nodes, size + min(0, self.room_under_cap(j)))
             if most < size:
                 self.shrink(j, most if most >= trainer.min_nodes else 0)
 
     def _useless(self, j: int) -> int:
-        """How many of the nodes that trainer j holds it cannot run on and gains from giving up."""
+        """Number of nodes that trainer j holds and cannot run on together with its others; 0 if the draft has
+        changed its nodes, or giving these up does not raise its value."""
         after = self.after[j]
         if after != self.model.pools.held[j]:
             return 0
@@ -95,19 +100,19 @@ class Draft:
         return useless
 
     def drop_below_minimum(self) -> None:
-        """Give up what is too little to run on."""
+        """Take all nodes from trainers that have fewer than their minimum."""
         for j, after in enumerate(self.after):
             if after and sum(after.values()) < self.model.trainers[j].min_nodes:
                 self.shrink(j, 0)
 
     def values(self) -> list[float]:
-        """Worth of each trainer's composition, in the objective's unit."""
+        """Value of each trainer's composition, in the objective's unit."""
         return self.model.values(self.after)
 
     def gains(self, pool: int) -> Floats:
-        """What each trainer gains from 0, 1, 2, ... more nodes of the pool, shape (J, free + 1 at most).
+        """Increase of each trainer's value with 0, 1, 2, ... more nodes of the pool; -inf where not allowed.
 
-        -inf where that many are not allowed.
+        The shape is (J, n + 1), n being the smaller of the pool's free nodes and the largest size.
         """
         model = self.model
         most = min(self.free[pool], model.largest)
@@ -126,7 +131,10 @@ class Draft:
     def _samples(
         self, pool: int, now: NDArray[np.int64], more: NDArray[np.int64], at: NDArray[np.int64]
     ) -> Floats:
-        """Net samples with `more` nodes of the pool; the first column is the present draft's."""
+        """Net samples of each trainer with `more` additional nodes of the pool, shape (J, len(more)).
+
+        `now` are the trainers' sizes, `at` the sizes reached, cut to the largest one.
+        """
         model, terms = self.model, self.model.problem.terms
         rows = np.arange(len(at))[:, None]
         rates = model.rates[rows, at]
@@ -145,7 +153,8 @@ class Draft:
         return samples
 
     def _joined(self) -> tuple[Floats, Floats]:
-        """(nodes that join in this draft, the sum of their A in seconds), shape (J, 1) each."""
+        """For each trainer, (number of nodes that join it in the draft, sum of their seconds A in the
+        look-ahead after start-up), both of shape (J, 1); A as in `value`."""
         joined = np.zeros((len(self.after), 1))
         joined_s = np.zeros((len(self.after), 1))
         for j, (after, held) in enumerate(zip(self.after, self.model.pools.held, strict=True)):
@@ -159,14 +168,17 @@ class Draft:
         return joined, joined_s
 
     def _stall_rows(self) -> Floats:
-        """sum over pools in use of q S(n - nodes in the pool), for n = 0 ... M; shape (J, M + 1)."""
+        """sum over the pools g in use of q(g) S(n - nodes in g) for n = 0 ... M, shape (J, M + 1).
+
+        Times the shrink stall it is D of `value`. The rows are kept up to date by `_update_stalls`.
+        """
         if self._stalls is None:
             self._stalls = np.zeros_like(self.model.rates)
             for j in range(len(self.after)):
-                self._renew(j)
+                self._update_stalls(j)
         return self._stalls
 
-    def _renew(self, j: int) -> None:
+    def _update_stalls(self, j: int) -> None:
         if self._stalls is None:
             return
         row, rates = self._stalls[j], self.model.rates[j]
@@ -175,7 +187,8 @@ class Draft:
             row[count:] += self.model.leaving[pool] * rates[: len(rates) - count]
 
     def _gains_one_by_one(self, pool: int, most: int) -> Floats:
-        """`gains` where trainers have curves by type."""
+        """What `gains` returns, computed trainer by trainer, for models in which trainers have curves by node
+        type."""
         model = self.model
         samples = np.zeros((len(self.after), most + 1))
         allowed = np.zeros(samples.shape, dtype=np.bool_)
@@ -192,7 +205,8 @@ class Draft:
         return gains
 
     def _rates_with(self, j: int, composition: Composition, pool: int, most: int) -> Floats:
-        """Samples/s with 0 to `most` nodes of the pool more."""
+        """Samples/s of trainer j with `composition` and 0 to `most` additional nodes of the pool, shape (most +
+        1,)."""
         if self.model.trainers[j].curves_by_type is not None:
             return self.model.rate_row(j, composition, pool, most)
         nodes = sum(composition.values()) + np.arange(most + 1)
@@ -200,7 +214,8 @@ class Draft:
         return rates
 
     def _samples_of(self, j: int, after: Composition, pool: int, rates: Floats) -> Floats:
-        """Net samples of trainer j with 0, 1, ... nodes of the pool more."""
+        """Net samples of trainer j with the composition `after` and 0, 1, ... additional nodes of the pool;
+        shape of `rates`, the trainer's samples/s with 0, 1, ... additional nodes."""
         model, terms, trainer = self.model, self.model.problem.terms, self.model.trainers[j]
         samples = np.full(len(rates), model.samples(j, after))
         if self.shrunk[j] or len(rates) == 1:
@@ -218,7 +233,8 @@ class Draft:
         return samples
 
     def _departures_with(self, j: int, after: Composition, pool: int, most: int) -> Floats:
-        """sum over the pools in use of q S(the rest), with 1 to `most` nodes of the pool more."""
+        """sum over the pools g in use of q(g) S(nodes outside g), with 1 to `most` additional nodes of the
+        pool."""
         rest = {p: count for p, count in after.items() if p != pool}
         stalls = np.full(most, self.model.leaving[pool] * self.model.rate(j, rest))
         for other in rest:

@@ -1,17 +1,18 @@
-"""The baseline: what a site would write in an afternoon. It looks at no curve, no stall and no forecast."""
+"""The baseline policy: equal shares of the nodes, without regard to curves, stalls and forecasts."""
 
 from __future__ import annotations
 
 import math
 
-from oakum_solver.allocate import Decision, loose_bound
+from oakum_solver.allocate import Solution, loose_bound
 from oakum_solver.draft import Draft
-from oakum_solver.filling import gathered
+from oakum_solver.free_nodes import minimum_from_pools
 from oakum_solver.value import ValueModel
 
 
-def equal_shares(model: ValueModel) -> Decision:
-    """Each of J trainers gets N // J nodes, clipped to its bounds; the rest goes first come first served."""
+def equal_shares(model: ValueModel) -> Solution:
+    """Give each of J trainers N // J of the N nodes, clipped to its minimum and maximum; the rest goes to the
+    trainers in their order. Returns the solution, with an upper bound on the value of every plan."""
     draft = Draft(model)
     sizes = _sizes(model)
     for j, size in enumerate(sizes):
@@ -19,13 +20,13 @@ def equal_shares(model: ValueModel) -> Decision:
             draft.shrink(j, size)
     for j, size in enumerate(sizes):
         need = size - sum(draft.after[j].values())
-        for pool, count in (gathered(draft, j, need) or {}).items() if need > 0 else ():
+        for pool, count in (minimum_from_pools(draft, j, need) or {}).items() if need > 0 else ():
             draft.add(j, pool, count)
     draft.drop_below_minimum()
-    draft.obey_limits()
+    draft.shrink_to_limits()
     values = tuple(draft.values())
-    shares = Decision(tuple(draft.after), values, math.inf, "equal-share", optimal=False)
-    return shares.bounded_by(loose_bound(model)).judged()
+    shares = Solution(tuple(draft.after), values, math.inf, "equal-share", optimal=False)
+    return shares.with_bound(loose_bound(model)).with_proof()
 
 
 def _sizes(model: ValueModel) -> list[int]:

@@ -1,10 +1,10 @@
 """The solver's exceptions.
 
 SolverError
-├── ProblemError         a problem that makes no sense: what was given, what was expected
-├── MilpError            the MILP solver gave no usable answer; `solve` then keeps the greedy plan
-├── InfeasiblePlanError  a plan that fails verification; never recorded
-└── LogError             a log that cannot be read: file, line and cause
+├── ProblemError         the caller's problem contradicts itself; says what was given and what was expected
+├── MilpError            the MILP solver gave no usable answer; `solve` then keeps the best plan found before
+├── InfeasiblePlanError  a plan fails verification; the service never records it
+└── LogError             a log cannot be read; names file, line and cause
 """
 
 
@@ -13,11 +13,11 @@ class SolverError(Exception):
 
 
 class ProblemError(SolverError):
-    """The problem contradicts itself."""
+    """The problem that a caller gave contradicts itself; the message says what was given and what was expected."""
 
 
 class MilpError(SolverError):
-    """The MILP solver gave no usable answer."""
+    """The MILP solver is missing, crashed, or gave no usable answer."""
 
 
 class InfeasiblePlanError(SolverError):
@@ -25,4 +25,4 @@ class InfeasiblePlanError(SolverError):
 
 
 class LogError(SolverError):
-    """A log cannot be read."""
+    """A log file cannot be read; the message names file, line and cause."""

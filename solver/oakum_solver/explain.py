@@ -1,15 +1,15 @@
-"""Why a trainer has n nodes and not more, in the model's own numbers and in one sentence.
+"""Explains in one clause, with the planner's numbers, why a trainer has n nodes and not more.
 
-The step looked at is the one to the next allowed size: n + 1 nodes, or from none to the minimum. What lies
-in the trainer itself (its maximum, a flat curve, a stall that outweighs the gain) is named before what lies
-in others.
+The step considered goes to the trainer's next allowed size: n + 1 nodes, or from none to its minimum. A cause in
+the trainer itself (its maximum, a flat curve, a stall that outweighs the gain) is named before one in other
+trainers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from oakum_solver.allocate import Decision
+from oakum_solver.allocate import Solution
 from oakum_solver.objectives import unit
 from oakum_solver.plan import Reason, Why
 from oakum_solver.pools import Composition
@@ -17,49 +17,50 @@ from oakum_solver.value import ValueModel
 
 _ORDINALS = ("a first", "a second", "a third", "a fourth", "a fifth", "a sixth", "a seventh", "an eighth")
 _ROUNDING = 1e-6
-"""Relative difference of two values that counts as none."""
+"""Relative difference below which two values count as equal."""
 
 
-def explain(model: ValueModel, decision: Decision) -> dict[str, Reason]:
+def explain(model: ValueModel, solution: Solution) -> dict[str, Reason]:
     """Trainer id -> the reason for its size."""
-    explained = _Explained(model, decision)
+    explained = _Explained(model, solution)
     return {trainer.id: explained.reason(j) for j, trainer in enumerate(model.trainers)}
 
 
 @dataclass(frozen=True)
 class _Step:
-    """From a trainer's size to its next allowed one; values in the objective's unit, over the look-ahead."""
+    """The step from a trainer's size to its next allowed size. Values are in the objective's unit."""
 
     end: int
     gain: float
-    """What the step adds."""
+    """Increase of the trainer's value over the look-ahead."""
     gross: float
-    """What it would add if rescaling were free."""
+    """The increase if rescaling had no stall."""
     faster: bool
-    """Whether the trainer would make more samples/s."""
+    """Whether the trainer makes more samples/s after the step."""
 
     @property
     def stall(self) -> float:
-        """What the step costs in stalls."""
+        """The value that is lost in the step's stall: the gain if there were no stalls, minus the gain."""
         return self.gross - self.gain
 
 
 class _Explained:
-    def __init__(self, model: ValueModel, decision: Decision) -> None:
-        self.model, self.decision = model, decision
+    def __init__(self, model: ValueModel, solution: Solution) -> None:
+        self.model, self.solution = model, solution
         self.problem = model.problem
-        self.after = decision.compositions
+        self.after = solution.compositions
         self.sizes = [sum(composition.values()) for composition in self.after]
         self.free = self.problem.num_nodes - sum(self.sizes)
         self.used = self._used()
         self.steps = self._steps()
         smaller = [_without_one(model, j, composition) for j, composition in enumerate(self.after)]
-        self.losses = [a - b for a, b in zip(decision.values, model.values(smaller), strict=True)]
+        self.losses = [a - b for a, b in zip(solution.values, model.values(smaller), strict=True)]
         donors = (j for j, size in enumerate(self.sizes) if size > 0)
         self.donors = sorted(donors, key=lambda j: (self.losses[j], j))
-        """Trainers with nodes, those that would miss one least first."""
+        """Indexes of the trainers with nodes, the one that would lose least by giving one up first."""
         self.runnable = [self._runnable(j) for j in range(len(self.after))] if model.typed else None
-        """For each trainer the pools that it can use; None where all can use all."""
+        """For each trainer, the pools of which it can use another node; None if every trainer can use every
+        pool."""
         weighted = any(trainer.weight != 1 for trainer in model.trainers)
         self.unit = ("weighted " if weighted else "") + unit(self.problem.objective)
 
@@ -71,7 +72,7 @@ class _Explained:
         return used
 
     def _runnable(self, j: int) -> set[int]:
-        """Pools of which trainer j could use a node more."""
+        """Pools of which trainer j could use another node."""
         model, now = self.model, self.after[j]
         more = max(1, model.trainers[j].min_nodes - self.sizes[j])
         pools = range(len(model.pools.pools))
@@ -96,12 +97,13 @@ class _Explained:
                 faster=model.rate(j, larger[j]) > model.rate(j, self.after[j]),
             )
             for j, (end, value, free, now) in enumerate(
-                zip(ends, values, free_values, self.decision.values, strict=True)
+                zip(ends, values, free_values, self.solution.values, strict=True)
             )
         ]
 
     def _larger(self, j: int) -> Composition:
-        """The next allowed size, with nodes that are free where there are any."""
+        """Trainer j's composition at its next allowed size, with nodes of the usable pool that has most free
+        nodes."""
         trainer, now, size = self.model.trainers[j], self.after[j], self.sizes[j]
         more = max(1, trainer.min_nodes - size)
         pools = self.model.pools.pools
@@ -120,33 +122,39 @@ class _Explained:
     def reason(self, j: int) -> Reason:
         trainer, size = self.model.trainers[j], self.sizes[j]
         if size == trainer.max_nodes:
-            return Reason(Why.AT_MAXIMUM, f"has {_nodes(size)}, its maximum")
+            return Reason(Why.AT_MAXIMUM, f"its maximum is {_nodes(size)}")
         if size == self.problem.num_nodes:
-            return Reason(Why.NO_IDLE_NODE, f"has every idle node: {size}" if size else "no node is idle")
+            return Reason(Why.NO_IDLE_NODE, self._none_idle(size))
         return self._own_reason(j) or self._cap_reason(j) or self._others_reason(j)
 
+    def _none_idle(self, size: int) -> str:
+        other = "other " if size else ""
+        if self.problem.withheld:
+            return f"no {other}idle node is expected to stay idle until a trainer has started up there"
+        return f"no {other}node is idle"
+
     def _own_reason(self, j: int) -> Reason | None:
-        """Why the trainer would not take the step even if the nodes were free; None where it would."""
+        """The reason in trainer j itself why it is not larger; None if it would gain from its next allowed
+        size, were nodes free."""
         step, size = self.steps[j], self.sizes[j]
-        has = f"has {_nodes(size)}: {_more(size, step)}"
+        more = _more(size, step)
         if self.runnable is not None and not self.runnable[j]:
-            text = f"has {_nodes(size)}: no idle node is of a type that it can use more of"
-            return Reason(Why.NO_IDLE_NODE, text)
+            return Reason(Why.NO_IDLE_NODE, "no idle node is of a type that it can use more of")
         if not step.faster:
-            return Reason(Why.CURVE_FLAT, f"{has} would not make it faster", step.gross, step.stall)
+            return Reason(Why.CURVE_FLAT, f"{more} would not make it faster", step.gross, step.stall)
         if size < self.model.held[j]:
-            text = f"{has} would have been kept, but it gives nodes up in this plan"
+            text = f"{more} would have been kept, but it gives nodes up in this plan"
             return Reason(Why.STALL_NOT_WORTH_IT, text, step.gain, step.stall) if step.gain <= 0 else None
         if step.gain > 0:
             return None
         if step.gross > 0:
             text = (
-                f"{has} would add {self._amount(step.gross)}, but the stall would cost {self._amount(step.stall)}"
+                f"{more} would add {self._amount(step.gross)}, but the stall would cost {self._amount(step.stall)}"
             )
         elif self.model.problem.terms.departures and len(self.after[j]) > 0:
-            text = f"{has} would leave at another time than its others, which would cost more than it gives"
+            text = f"{more} would leave at another time than its other nodes, which would cost more than it gains"
         else:
-            text = f"{has} would still be starting up when the next {self.problem.look_ahead_s:g} s are over"
+            text = f"{more} would still be starting up when the next {self.problem.look_ahead_s:g} s are over"
         return Reason(Why.STALL_NOT_WORTH_IT, text, step.gross, step.stall)
 
     def _cap_reason(self, j: int) -> Reason | None:
@@ -157,17 +165,20 @@ class _Explained:
         used = sum(n for n, t in zip(self.sizes, self.model.trainers, strict=True) if t.user == user)
         if used + self.steps[j].end - self.sizes[j] <= cap:
             return None
-        text = f"has {_nodes(self.sizes[j])}: {user}'s trainers have {used} of the {cap} nodes that they may have"
+        text = f"{user}'s trainers have {used} of the {cap} nodes that they may have"
+        if cap == 0:
+            text = f"{user}'s trainers may have no nodes at present: {user}'s quota is used up"
         return Reason(Why.USER_CAP, text, self.steps[j].gain)
 
     def _others_reason(self, j: int) -> Reason:
-        """Why the trainer does not get the nodes that it would gain from."""
+        """The reason that lies in other trainers: who has the nodes from which trainer j would gain, or that none
+        is free."""
         trainer, size, step = self.model.trainers[j], self.sizes[j], self.steps[j]
         would_add = f"would add {self._amount(step.gain)} {self._when()}"
         if size == 0 and self.free < trainer.min_nodes and trainer.min_nodes > 1:
-            text = f"has no node: its minimum of {trainer.min_nodes} {would_add}, but only {self.free} are free"
+            text = f"its minimum of {trainer.min_nodes} nodes {would_add}, but only {self.free} are free"
             return Reason(Why.BELOW_MINIMUM, text, step.gain)
-        text = f"has {_nodes(size)}: {_more(size, step)} {would_add}"
+        text = f"{_more(size, step)} {would_add}"
         others = [k for k in self.donors if k != j and self._has_for(k, j)]
         if not others:
             text += ", but no node that it can use is free"
@@ -175,24 +186,24 @@ class _Explained:
         donor = next((k for k in others if self._may_give(k, trainer.priority)), others[0])
         other = self.model.trainers[donor]
         if other.priority > trainer.priority:
-            text += f", but every node has gone to trainers of a higher priority, such as {other.id}"
+            text += f", but every node has gone to trainers of a higher priority, such as {other.label}"
             return Reason(Why.PRIORITY, text, step.gain, self.losses[donor], other.id)
         if not self._may_give(donor, trainer.priority):
-            text += f", but every node that it can use is guaranteed to others, such as {other.id}"
+            text += f", but every node that it can use is guaranteed to others, such as {other.label}"
             return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, max(step.gain, self.losses[donor]), other.id)
         loss = self.losses[donor]
         if loss < step.gain * (1 - _ROUNDING):
             text += ", but no better split of the idle nodes was found in the time given"
             return Reason(Why.NO_IDLE_NODE, text, step.gain, loss)
-        text += f", but {other.id}, which would miss it least, would lose {self._amount(loss)}"
+        text += f", but {other.label}, which would miss it least, would lose {self._amount(loss)}"
         return Reason(Why.OTHERS_GAIN_MORE, text, step.gain, loss, other.id)
 
     def _has_for(self, donor: int, j: int) -> bool:
-        """Whether the donor has a node that trainer j could use."""
+        """Whether the trainer `donor` has a node that trainer j could use."""
         return self.runnable is None or not self.runnable[j].isdisjoint(self.after[donor])
 
     def _may_give(self, donor: int, priority: int) -> bool:
-        """Whether a trainer of this priority could have the donor's next node at all."""
+        """Whether the trainer `donor` could give a node to a trainer of this priority."""
         other = self.model.trainers[donor]
         keeps = other.guaranteed and self.sizes[donor] <= other.min_nodes
         return other.priority <= priority and not keeps
@@ -201,13 +212,14 @@ class _Explained:
         return f"in the next {self.problem.look_ahead_s:g} s"
 
     def _amount(self, value: float) -> str:
-        """A value of the objective, with its unit."""
+        """A value with the objective's unit, as text."""
         number = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
         return f"{number} {self.unit}"
 
 
 def _without_one(model: ValueModel, j: int, after: Composition) -> Composition:
-    """One node less, or none where that is below the minimum."""
+    """Trainer j's composition after it has given one node up: first a node that it gets in this plan, else the
+    one of its own nodes that it would give up first. Empty where it would have fewer nodes than its minimum."""
     size = sum(after.values())
     if size - 1 < model.trainers[j].min_nodes:
         return {}
@@ -222,7 +234,7 @@ def _nodes(count: int) -> str:
 
 
 def _more(size: int, step: _Step) -> str:
-    """The nodes of the step, as the subject of a sentence."""
+    """The step's nodes as the subject of a sentence, such as `a third node`."""
     if step.end > size + 1:
         return _nodes(step.end)
-    return _ORDINALS[size] if size < len(_ORDINALS) else f"node number {step.end}"
+    return f"{_ORDINALS[size]} node" if size < len(_ORDINALS) else f"node number {step.end}"

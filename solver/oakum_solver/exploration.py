@@ -1,22 +1,21 @@
-"""Sizes that nobody has measured are tried out, at a cost that is bounded beforehand.
+"""Lets plans try sizes that have not been measured, at a cost that is bounded beforehand.
 
-A plan on a learnt curve never leaves what it knows as long as what it does not know looks worse, and so would
-never notice that it is better. The upper-confidence-bound rule (Auer, Cesa-Bianchi and Fischer, Machine Learning
-47, 2002) answers: plan with what a rate may well be instead of what it most likely is. Like the job profiling
-advisor of MalleTrain (arXiv:2404.15668), this measures scalability in running trainers; unlike it, no time is set
-aside for it.
+A planner with a learnt curve never tries a size that looks worse than it is, and so never learns that it is
+better. The upper-confidence-bound rule (Auer, Cesa-Bianchi and Fischer, Machine Learning 47, 2002) avoids that: at
+an unmeasured size, plan with a rate that is plausible instead of the likeliest one. This module raises the curve
+at such sizes. Like the job profiling advisor of MalleTrain (arXiv:2404.15668), it measures scalability in running
+trainers; unlike it, it sets no time aside.
 
-What it costs is bounded three times:
+Three rules bound the cost:
 
-- A size is raised only until it has been measured for `min_seconds`, so a wrong hope is short.
-- A rate is raised by at most the factor 1 + `optimism`, and to no more than the measured rate of a larger size, so
-  a size is never tried that would have to be much better than its curve to be worth it.
-- The node-seconds trained at raised sizes stay below `share` of all that the trainer has trained. So exploring
-  cannot cost more than this share of its node-time, even if all of these sizes gave nothing; what it takes from
-  others, and the stalls on the way, weigh against the raised rate in the plan as against any other.
+- A size is raised only until it has been measured for `min_seconds`.
+- A rate is raised by at most the factor 1 + `optimism`, and never above the measured rate of a larger size.
+- The node-seconds trained at raised sizes stay below the fraction `share` of all that the trainer has trained, so
+  exploring costs at most this share of its node-time even if the raised sizes were useless. Stalls, and the nodes
+  taken from other trainers, count in the plan as they do for any other rate.
 
-Most sizes are never explored: nodes come and go, and a size that the holes force on a trainer is measured for
-free, though not counted as free while it is raised.
+Most sizes are never explored, because nodes come and go: a size that the holes force on a trainer is measured
+anyway. Its node-seconds still count towards `share` while its rate is raised.
 """
 
 from __future__ import annotations
@@ -30,30 +29,34 @@ from oakum_solver.problem import Curve
 
 @dataclass(frozen=True)
 class Exploration:
-    """How much a trainer may spend on sizes that nobody has measured."""
+    """How much a trainer may spend on sizes that have not been measured."""
 
     share: float = 0.02
-    """Most of its node-seconds; 0 explores nothing."""
+    """Largest share of the trainer's node-seconds spent at raised sizes; 0 explores nothing."""
     min_seconds: float = 20.0
     """Seconds after which a size counts as measured."""
     optimism: float = 0.1
-    """By how much at most a rate is raised, relative to the curve."""
+    """Largest relative increase of a rate over the curve."""
 
     def budget(self, trained_s: Mapping[int, float], explored_s: Mapping[int, float]) -> float:
-        """Node-seconds left to explore with, after so many seconds at each size, in all and exploring."""
+        """Node-seconds left for exploring.
+
+        Both arguments map sizes to seconds: `trained_s` of all training, `explored_s` of that at raised sizes.
+        """
         return self.share * _node_seconds(trained_s) - _node_seconds(explored_s)
 
     def tries(self, nodes: int, trained_s: Mapping[int, float], budget: float) -> bool:
-        """Whether `nodes` nodes are still to be measured, and can be for `budget` node-seconds."""
+        """Whether the size `nodes` has not been measured long enough and `budget` node-seconds suffice to finish
+        that."""
         missing_s = self.min_seconds - trained_s.get(nodes, 0.0)
         return missing_s > 0 and nodes * missing_s <= budget
 
 
 def explore(fitted: FittedCurve, max_nodes: int, budget: float, exploration: Exploration = Exploration()) -> Curve:
-    """The curve to plan with while `budget` node-seconds are left to explore with: the fitted one, raised at the
-    sizes that are still to be measured to the upper end of what they may be.
+    """The curve to plan with: the fitted curve, raised at unmeasured sizes to the upper end of their plausible
+    range.
 
-    The same arguments give the same curve: there is no chance in it.
+    `budget` are the node-seconds left for exploring. The result is deterministic.
     """
     if not fitted.measured:
         return fitted.curve

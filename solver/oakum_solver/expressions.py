@@ -1,8 +1,8 @@
 """An administrator's formula for what a trainer is worth, checked once and evaluated on whole tables.
 
 The formula is written in Python's expression syntax. `ast.parse` reads it and what it reads is translated into a
-postfix program of numbers, quantities and the operations listed here; anything else is refused with its column.
-Nothing of the formula ever reaches Python's compiler, and a program's length bounds its running time.
+postfix program of numbers, quantities and the operations listed here. Anything else is refused, with its column.
+No part of the formula reaches Python's compiler, and the program's length bounds its running time.
 """
 
 from __future__ import annotations
@@ -47,31 +47,32 @@ MAX_EXPONENT: Final = 8.0
 
 @dataclass(frozen=True)
 class Number:
-    """Pushes a constant."""
+    """Program step that pushes a constant on the stack."""
 
     value: float
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Pushes one of `QUANTITIES`."""
+    """Program step that pushes the value of one of `QUANTITIES` on the stack."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Operation:
-    """Takes `num_operands` values from the stack and pushes what becomes of them."""
+class OperationStep:
+    """Program step that takes `num_operands` values from the stack and pushes the result of the operation."""
 
     name: str
     num_operands: int
 
 
-Program = tuple[Number | Quantity | Operation, ...]
+Program = tuple[Number | Quantity | OperationStep, ...]
 
 
 def _flag(compare: np.ufunc) -> Callable[..., Any]:
-    """The comparison as a number, 1 or 0: numpy does not negate or subtract booleans."""
+    """The comparison as a function that returns 1.0 for true and 0.0 for false, because numpy neither negates nor
+    subtracts booleans."""
     return lambda left, right: np.where(compare(left, right), 1.0, 0.0)
 
 
@@ -133,9 +134,9 @@ ALLOWED: Final = (
 
 
 def compile_formula(source: str) -> Program:
-    """The formula as a program.
+    """Translate a formula into a program.
 
-    Raises `ProblemError` that names the first part that is not allowed, its column (from 1) and what is.
+    Raises `ProblemError` that names the first part that is not allowed, its column (from 1) and what is allowed.
     """
     _check_words(source)
     try:
@@ -153,7 +154,7 @@ def compile_formula(source: str) -> Program:
 
 
 def evaluate(program: Program, quantities: Mapping[str, Values]) -> NDArray[np.float64]:
-    """The program's value for every element of the broadcast quantities; not finite where it is not defined."""
+    """The program's value for every element of the broadcast quantities; nan or inf where it is undefined."""
     stack: list[Any] = []
     with np.errstate(all="ignore"):
         for step in program:
@@ -162,19 +163,22 @@ def evaluate(program: Program, quantities: Mapping[str, Values]) -> NDArray[np.f
                     stack.append(value)
                 case Quantity(name):
                     stack.append(quantities[name])
-                case Operation(name, num_operands):
+                case OperationStep(name, num_operands):
                     operands = stack[-num_operands:]
                     stack[-num_operands:] = [_OPERATIONS[name](*operands)]
     return np.asarray(stack.pop(), dtype=np.float64)
 
 
 def names_in(program: Program) -> tuple[str, ...]:
-    """The quantities that the program looks at, each once, in their order of appearance."""
+    """Names of the quantities that the program uses, each once, in order of appearance."""
     return tuple(dict.fromkeys(step.name for step in program if isinstance(step, Quantity)))
 
 
 def _check_words(source: str) -> None:
-    """Only words of a formula reach Python's parser: no strings, brackets, attributes or foreign letters."""
+    """Raise `ProblemError` for strings, square brackets, attributes or letters other than ASCII.
+
+    Only text that passes reaches Python's parser.
+    """
     if not source:
         raise ProblemError(f"the formula is empty: expected {ALLOWED}")
     if len(source) > MAX_CHARACTERS:
@@ -187,8 +191,9 @@ def _check_words(source: str) -> None:
         position = word.end()
 
 
-def _translate(node: ast.expr, source: str) -> Iterator[Number | Quantity | Operation]:
-    """The part's operands, each translated, and then its operation."""
+def _translate(node: ast.expr, source: str) -> Iterator[Number | Quantity | OperationStep]:
+    """The program steps of one node of the syntax tree: those of its operands, then its own operation. Raises
+    `ProblemError` for what a formula may not contain."""
     match node:
         case ast.Constant():
             yield Number(_number(node, source))
@@ -199,7 +204,7 @@ def _translate(node: ast.expr, source: str) -> Iterator[Number | Quantity | Oper
         case ast.BinOp(left=left, op=ast.Pow(), right=right):
             yield from _translate(left, source)
             yield Number(_exponent(right, source))
-            yield Operation("**", 2)
+            yield OperationStep("**", 2)
         case ast.BinOp(left=left, op=operator, right=right) if type(operator) in _BINARY:
             yield from _operation(_BINARY[type(operator)], [left, right], source)
         case ast.Compare(left=left, ops=[compare], comparators=[right]) if type(compare) in _COMPARISONS:
@@ -213,10 +218,10 @@ def _translate(node: ast.expr, source: str) -> Iterator[Number | Quantity | Oper
             raise _refusal(source, node.col_offset + 1, _complaint(node, source))
 
 
-def _operation(name: str, operands: list[ast.expr], source: str) -> Iterator[Number | Quantity | Operation]:
+def _operation(name: str, operands: list[ast.expr], source: str) -> Iterator[Number | Quantity | OperationStep]:
     for operand in operands:
         yield from _translate(operand, source)
-    yield Operation(name, len(operands))
+    yield OperationStep(name, len(operands))
 
 
 def _number(node: ast.Constant, source: str) -> float:
@@ -232,7 +237,8 @@ def _number(node: ast.Constant, source: str) -> float:
 
 
 def _exponent(node: ast.expr, source: str) -> float:
-    """The constant that a power is raised to: bounded, so that no power leaves the numbers by itself."""
+    """The value of a power's exponent. Raises `ProblemError` unless it is constant and small enough that no power
+    of a usual number overflows."""
     program = tuple(_translate(node, source))
     number = math.nan if names_in(program) else float(evaluate(program, {}))
     if not abs(number) <= MAX_EXPONENT:

@@ -1,4 +1,4 @@
-"""How long a hole will last, and which nodes are alike for it."""
+"""Forecasts how long holes last, and groups idle nodes whose forecasts are alike."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from numpy.typing import NDArray
 from oakum_solver.problem import NodeGroup
 
 HORIZON_EDGES_S = (0.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
-"""Nodes whose horizons lie between the same two edges are alike: about a factor of two to four apart."""
+"""Nodes whose horizons lie between the same two edges count as alike; edges are a factor of two to four apart."""
 
 
 @dataclass(frozen=True)
 class HoleForecast:
-    """Learns from past holes how long one goes on.
+    """Forecasts a hole's remaining length from the lengths of past holes.
 
-    The forecast is the mean residual life: of the past holes that lasted longer than this one has until
-    now, the mean of what they had still to come. It rises with age where short holes are many (BFTrainer's
-    log: 19 min at 1 min old, 30 min at 10 min, 38 min at 1 h), which no fixed guess follows.
+    The forecast is the mean residual life: among past holes that lasted longer than the present hole's age, the
+    mean of length - age. It rises with age where most holes are short (BFTrainer's log: 19 min at an age of 1 min,
+    30 min at 10 min, 38 min at 1 h), which a fixed guess cannot follow.
     """
 
     past_s: tuple[float, ...] = ()
     """Lengths of past holes, the newest last."""
     default_s: float = 600.0
-    """The answer while fewer than `least` past holes lasted long enough to learn from."""
+    """Forecast in seconds while fewer than `least` past holes lasted longer than the present one."""
     keep: int = 1000
     """How many of the newest past holes count."""
     least: int = 5
     _sorted_s: tuple[float, ...] = field(init=False, repr=False, compare=False)
     _sums_s: tuple[float, ...] = field(init=False, repr=False, compare=False)
-    """At i, the sum of the sorted lengths before i."""
+    """Element i is the sum of the i shortest lengths."""
 
     def __post_init__(self) -> None:
         newest = self.past_s[-self.keep :] if self.keep > 0 else ()
@@ -45,14 +45,14 @@ class HoleForecast:
         object.__setattr__(self, "_sums_s", tuple(itertools.accumulate(lengths, initial=0.0)))
 
     def having_seen(self, *lengths_s: float) -> HoleForecast:
-        """The forecast that also knows these holes, which have ended."""
+        """A new forecast that has also learnt from ended holes of these lengths in seconds."""
         return HoleForecast(self.past_s + lengths_s, self.default_s, self.keep, self.least)
 
     def remaining_s(self, age_s: float, announced_in_s: float | None = None) -> float:
-        """Seconds for which a hole of this age will last on.
+        """Expected seconds until a hole of the age `age_s` ends.
 
-        `announced_in_s`: seconds until the announced start of a foreground job on the node, which outweighs
-        any experience; None where none is announced.
+        `announced_in_s`, if not None, is the time until the announced start of a foreground job on the node; it
+        replaces the forecast.
         """
         if announced_in_s is not None:
             return max(0.0, announced_in_s)
@@ -65,24 +65,32 @@ class HoleForecast:
 
 @dataclass(frozen=True)
 class IdleNode:
-    """What the plan has to know of a node that may be granted."""
+    """An idle node as the planner needs to know it."""
 
     node: str
     horizon_s: float
-    """Forecast seconds until its hole ends; infinite where no end is in sight."""
+    """Forecast seconds until its hole ends, for `NodeGroup.horizon_s`; infinite where the plan shall not count on
+    an end."""
     owner: str | None = None
-    """The trainer that holds it."""
+    """Id of the trainer that holds it; None where it is free."""
     node_type: str = "cpu"
     cohort: str | None = None
-    """With which nodes it is expected to leave, where that is known."""
+    """Name of the group of nodes with which it is expected to leave; None where that is not known."""
+    rest_s: float = math.inf
+    """Expected seconds until its hole ends, by past holes or an announced start; for `worth_starting`."""
+
+
+def worth_starting(nodes: Iterable[IdleNode], startup_s: float) -> list[IdleNode]:
+    """The nodes, except free ones that are expected to be taken before a trainer has started up there."""
+    return [node for node in nodes if node.owner is not None or node.rest_s >= startup_s]
 
 
 def group_nodes(nodes: Iterable[IdleNode], edges_s: tuple[float, ...] = HORIZON_EDGES_S) -> tuple[NodeGroup, ...]:
-    """Nodes of one type, owner and cohort as one group; without a cohort, those whose horizons lie between the
-    same two edges (rising seconds).
+    """Group nodes by type, owner and cohort; nodes without a cohort also by the interval of their horizon.
+    Returns the groups.
 
-    A group's horizon is that of its first node to leave. Groups and their nodes come in the order of the
-    input.
+    `edges_s` are the borders of these intervals, in rising seconds. A group's horizon is the smallest of its
+    nodes. Groups and their nodes keep the order of the input.
     """
     members: dict[tuple[str, str | None, str | None, int], list[IdleNode]] = {}
     for node in nodes:
@@ -102,9 +110,9 @@ def group_nodes(nodes: Iterable[IdleNode], edges_s: tuple[float, ...] = HORIZON_
 
 
 class CohortForecast:
-    """`HoleForecast` for millions of holes: learns lengths into bins of a fifth of their size.
+    """`HoleForecast` for millions of holes: counts lengths in bins, each 20 % longer than the one before.
 
-    The answer is the mean residual life over all that was learned, each node's hole counted once.
+    The forecast is the mean residual life over all learned holes.
     """
 
     _SHORTEST_S, _RATIO, _BINS = 1.0, 1.2, 100
@@ -117,18 +125,19 @@ class CohortForecast:
         self._sums_s = np.zeros(self._BINS + 1)
 
     def learn(self, lengths_s: NDArray[np.float64]) -> None:
-        """These holes have ended."""
+        """Learn from ended holes of these lengths in seconds."""
         bins = np.searchsorted(self._edges_s, lengths_s)
         np.add.at(self._counts, bins, 1.0)
         np.add.at(self._sums_s, bins, lengths_s)
 
     @property
     def learned(self) -> bool:
-        """Whether enough holes have ended to say anything."""
+        """Whether at least `least` holes have been learned."""
         return bool(self._counts.sum() >= max(1, self.least))
 
     def remaining_s(self, ages_s: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Expected seconds for which holes of these ages last on, shape of `ages_s`."""
+        """Expected seconds until holes of these ages in seconds end, in the shape of `ages_s`; `default_s` where
+        too few learned holes lasted longer."""
         bins = np.searchsorted(self._edges_s, ages_s) + 1
         counts = np.append(np.cumsum(self._counts[::-1])[::-1], 0.0)
         sums_s = np.append(np.cumsum(self._sums_s[::-1])[::-1], 0.0)

@@ -1,12 +1,13 @@
-"""The starvation guard: nobody waits for ever because others are always worth more.
+"""The starvation guard: no trainer waits for ever because other trainers are always worth more.
 
-Any objective may leave a trainer without nodes as long as others gain more from them. The guard bounds that: who
-has been without nodes for `wait_s` is guaranteed nodes (`Trainer.guaranteed`) until it has had some for
-`quantum_s`. It does not matter who took its nodes, the plan or a foreground job, and the quantum is made up of as
-many pieces as it takes. So is the wait: nodes held for less than a quantum do not end it. As far as idle nodes
-last, a trainer thus has nodes for at least `quantum_s` out of every `wait_s + quantum_s`.
+Any objective may leave a trainer without nodes as long as others gain more from them. The guard limits that: a
+trainer that has been without nodes for `wait_s` seconds is guaranteed its minimum (`PlannedTrainer.guaranteed`)
+until it has had nodes for `quantum_s` seconds in all. It does not matter whether the plan or a foreground job took
+its nodes. Both times add up over interruptions: having nodes for less than a quantum does not reset the wait. As
+long as there are enough idle nodes, a trainer so has nodes for at least `quantum_s` out of every
+`wait_s + quantum_s` seconds.
 
-The service and the replay fold the same `StarvationGuard.after` over the time they observe.
+The service and the replay both call `StarvationGuard.after` for each interval that they observe.
 """
 
 from __future__ import annotations
@@ -17,28 +18,27 @@ from dataclasses import dataclass
 from oakum_solver.errors import ProblemError
 
 _CLOCK_ERROR_S = 1e-3
-"""What is due within it is due: sums of seconds round."""
+"""Tolerance for times that are sums of rounded intervals."""
 _LEAST_S = 0.01
 
 
 @dataclass(frozen=True)
 class Wait:
-    """How long a trainer has gone without nodes since it last had a quantum of them."""
+    """A trainer's waiting as the starvation guard counts it: seconds without nodes, and seconds with them, since
+    it last had nodes for a whole quantum."""
 
     waited_s: float = 0.0
     served_s: float = 0.0
-    """Seconds with nodes within that time or, once guaranteed, since then."""
+    """Seconds with nodes in the same period; once the trainer is guaranteed, seconds with nodes since then."""
 
 
 @dataclass(frozen=True)
 class StarvationGuard:
-    """When a trainer becomes guaranteed, and for how long.
-
-    Raises `ProblemError` for times that are not positive or a quantum that never ends.
-    """
+    """The rule by which waiting trainers are guaranteed nodes, and by which the guarantee ends. Raises
+    `ProblemError` for times below 0.01 s or an infinite quantum."""
 
     wait_s: float = math.inf
-    """Seconds without nodes after which a trainer is guaranteed some; infinite: never."""
+    """Seconds without nodes after which a trainer is guaranteed its minimum; infinite switches the guard off."""
     quantum_s: float = 600.0
     """Seconds with nodes that end the guarantee."""
 
@@ -53,11 +53,12 @@ class StarvationGuard:
             )
 
     def guarantees(self, wait: Wait) -> bool:
-        """Whether the trainer is not to be left without nodes."""
+        """Whether a trainer with this wait has waited for `wait_s`, so that it is guaranteed its minimum of nodes
+        now."""
         return wait.waited_s > 0 and wait.waited_s >= self.wait_s - _CLOCK_ERROR_S
 
     def after(self, wait: Wait, elapsed_s: float, has_nodes: bool) -> Wait:
-        """The wait `elapsed_s` later, in which the trainer had nodes or had none all the time."""
+        """The wait after `elapsed_s` more seconds, during all of which the trainer had nodes or had none."""
         if has_nodes:
             served_s = wait.served_s + elapsed_s
             done = wait.waited_s == 0 or served_s >= self.quantum_s - _CLOCK_ERROR_S
@@ -68,7 +69,8 @@ class StarvationGuard:
         return longer
 
     def changes_in_s(self, wait: Wait, has_nodes: bool) -> float:
-        """Seconds until `guarantees` answers otherwise if the trainer goes on as it is; infinite if never."""
+        """Seconds until `guarantees` gives another answer, if the trainer goes on to have nodes (`has_nodes`) or
+        to lack them; infinite if it never does."""
         if self.guarantees(wait):
             return self.quantum_s - wait.served_s if has_nodes else math.inf
         return math.inf if has_nodes else self.wait_s - wait.waited_s

@@ -1,4 +1,4 @@
-"""HiGHS as a child process that can always be killed: a crash in its library costs a plan's quality, no more."""
+"""Runs HiGHS on a model, in a child process: a crash in its library costs a better plan and nothing else."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from pathlib import Path
 
 import pulp
 
-from oakum_solver.cbc import MilpSolution, run_killable
 from oakum_solver.errors import MilpError
+from oakum_solver.solver_process import MilpSolution, run_killable
 
 _EXIT_MARGIN_S = 0.25
-"""Left to HiGHS, out of its time, to start, and to write its best solution."""
+"""Seconds of the time limit kept for the process to start and to write its best solution."""
 
 
 def run_highs(model: pulp.LpProblem, time_limit_s: float, gap: float = 0.0) -> MilpSolution:
-    """Maximise `model`, a problem with integer variables, within `time_limit_s` seconds, to an absolute `gap`.
-
-    Raises `MilpError` where highspy is missing, HiGHS crashes, or has no solution when its time is up.
-    """
+    """Solve `model`, a maximisation with integer variables, by HiGHS within `time_limit_s` seconds; the search
+    may stop at the absolute gap `gap`. Raises `MilpError` where highspy is missing, HiGHS crashes, or has no
+    solution when its time is up. Returns the best solution found, with a bound."""
     try:
         with tempfile.TemporaryDirectory(prefix="oakum-highs-", ignore_cleanup_errors=True) as folder:
             return _solve_in(Path(folder), model, time_limit_s, gap)

@@ -1,4 +1,4 @@
-"""The process that runs HiGHS. It imports nothing else that takes time: it starts anew for every model."""
+"""The child process that runs HiGHS; it starts anew for every model, so it imports little."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import highspy
 
 
 def _main(model_file: str, solution_file: str, time_limit_s: str, gap: str) -> None:
-    """The child: solve the model file, which is a minimisation, and write what was found."""
+    """Solve the minimisation in `model_file` and write status, values and bound as JSON to `solution_file`."""
     solver = highspy.Highs()  # type: ignore[no-untyped-call]
     solver.setOptionValue("output_flag", False)
     solver.setOptionValue("threads", 1)

@@ -1,21 +1,22 @@
-"""One size for each trainer under a common number of nodes: the multiple-choice knapsack.
+"""The multiple-choice knapsack: choose one size for each trainer so that all fit a number of nodes.
 
-`values` has shape (J, M + 1): the worth of trainer j at n nodes, -inf where n is not allowed; at least one
-size of each trainer is allowed.
+`values` has the shape (J, M + 1) and holds the worth of trainer j at n nodes, -inf where the size n is not
+allowed. Each trainer has at least one allowed size.
 
 Its linear relaxation needs no simplex (Sinha and Zoltners, Operations Research 27(3), 1979; Kellerer,
 Pferschy and Pisinger, Knapsack Problems, 2004, ch. 11). For a price p >= 0 of a node
 
     bound(p) = p N + sum_j max_n ( values[j, n] - p n )
 
-is at least the worth of every choice; it is convex and piecewise linear in p, and its minimum is the
-relaxation's optimum. We find it by intersecting the lines on both sides of the minimum, a handful of passes
-over the table. At that price a choice that gives j the size n is worth at most
+is an upper bound on the worth of all sizes that fit N nodes. It is convex and piecewise linear in p, and its
+minimum is the optimum of the relaxation. `relax` finds it by intersecting the lines on both sides of the minimum,
+which takes a handful of passes over the table. At the optimal price, a solution in which trainer j has n nodes is
+worth at most
 
     bound - ( max_m (values[j, m] - p m) - (values[j, n] - p n) )
 
-so every size for which that is no better than a choice already known goes, which leaves next to nothing for
-the exact dynamic program over what is left.
+so every size for which this is no more than the worth of a known solution is dropped. Few sizes remain for the
+exact dynamic program.
 """
 
 from __future__ import annotations
@@ -30,48 +31,49 @@ Sizes = NDArray[np.int64]
 """Nodes of each trainer, shape (J,)."""
 
 TOLERANCE = 1e-9
-"""Relative difference of two values that counts as none."""
+"""Relative difference below which two values count as equal."""
 _MOST_PASSES = 200
 _MOST_WORK = 20_000_000
-"""Additions that the dynamic program may take: about 0.1 s."""
+"""Most additions that the dynamic program may need; about 0.1 s."""
 
 
 @dataclass(frozen=True)
 class Relaxation:
-    """The relaxation's optimum."""
+    """The optimum of the knapsack's linear relaxation."""
 
     sizes: Sizes
-    """The best sizes at the price, the smaller ones where sizes are worth the same: they fit."""
+    """Each trainer's best size at the price; of equally good sizes the smaller ones, so that all fit. Shape
+    (J,)."""
     price: float
-    """p: what one more node would be worth; 0 where nodes are left over."""
+    """p: the worth of one additional node; 0 where nodes are left over."""
     best: Floats
-    """max over n of values[j, n] - p n, shape (J,)."""
+    """max over n of values[j, n] - p n, for each trainer j; shape (J,)."""
     bound: float
-    """No choice is worth more."""
+    """No sizes that fit are worth more."""
 
 
 def total(values: Floats, sizes: Sizes) -> float:
-    """Worth of these sizes."""
+    """Sum of the trainers' worths: trainer j contributes `values[j, sizes[j]]`."""
     return float(values[np.arange(len(values)), sizes].sum())
 
 
 def proves_optimal(bound: float, value: float) -> bool:
-    """True where nothing can be worth more than `value` by more than rounding."""
+    """Whether `value` reaches the upper bound, rounding aside."""
     return bound < np.inf and bound - value <= TOLERANCE * max(abs(bound), abs(value))
 
 
 def relax(values: Floats, num_nodes: float, weights: Floats | None = None) -> Relaxation | None:
-    """The linear relaxation for `num_nodes` nodes; None where not even the smallest choices fit.
+    """Solve the linear relaxation for the capacity `num_nodes`; None where even the smallest sizes do not fit.
+    Returns the optimal price with the choices there.
 
-    `weights`, of the shape of `values`: how much of the capacity each choice takes, where that is not its number
-    of nodes.
+    `weights`, of the shape of `values`, is the capacity that each choice takes; by default its number of nodes.
     """
     if weights is None:
         weights = np.broadcast_to(np.arange(values.shape[1], dtype=np.float64), values.shape)
     rows = np.arange(len(values))
 
     def line(price: float) -> tuple[Sizes, float, float]:
-        """(choices, worth, weight) of the line that supports the bound at this price."""
+        """(best choices, the sum of their values, the sum of their weights) at a price."""
         sizes = np.argmax(values - price * weights, axis=1)
         return sizes, float(values[rows, sizes].sum()), float(weights[rows, sizes].sum())
 
@@ -100,7 +102,7 @@ def relax(values: Floats, num_nodes: float, weights: Floats | None = None) -> Re
 
 
 def _unaffordable(values: Floats, weights: Floats) -> float:
-    """A price at which everybody takes the choice of the least weight."""
+    """A price so high that every trainer takes its choice of least weight."""
     allowed = np.isfinite(values)
     worths, steps = values[allowed], np.diff(np.unique(weights[allowed]))
     return (float(worths.max() - worths.min()) + 1.0) / max(float(steps.min(initial=1.0)), 1e-9)
@@ -112,9 +114,10 @@ def _relaxation(values: Floats, weights: Floats, num_nodes: float, price: float,
 
 
 def fill(values: Floats, sizes: Sizes, num_nodes: int) -> Sizes:
-    """Raise sizes by the jumps of the best worth per node until no node is left or nothing gains.
+    """A copy of `sizes`, raised greedily until all of `num_nodes` are used or no trainer gains.
 
-    A jump goes as far as a minimum size or a bend of a curve that is not concave demands.
+    Each step raises one trainer by as many nodes as give the largest gain per node. That may be several at once,
+    where a trainer has a minimum size or its curve is not concave.
     """
     sizes = sizes.copy()
     left = num_nodes - int(sizes.sum())
@@ -134,7 +137,7 @@ def fill(values: Floats, sizes: Sizes, num_nodes: int) -> Sizes:
 
 
 def _best_jump(row: Floats, size: int, left: int) -> tuple[float, int]:
-    """(worth per node, end) of the best jump from `size` by at most `left` nodes."""
+    """(gain per node, new size) of the step from `size`, by at most `left` nodes, that gains most per node."""
     gains = row[size + 1 : size + 1 + left] - row[size]
     if not len(gains):
         return 0.0, size
@@ -144,10 +147,8 @@ def _best_jump(row: Floats, size: int, left: int) -> tuple[float, int]:
 
 
 def exact(values: Floats, num_nodes: int, incumbent: Sizes, relaxation: Relaxation) -> Sizes | None:
-    """The best sizes, by dynamic programming over those that may beat the incumbent.
-
-    None where that would take too long.
-    """
+    """Optimal sizes, by dynamic programming over the sizes that could beat the known solution `incumbent`. None
+    where that would take more than `_MOST_WORK` additions."""
     slack = relaxation.bound - total(values, incumbent)
     reduced = relaxation.best[:, None] - (values - relaxation.price * np.arange(values.shape[1]))
     rows = np.arange(len(values))
@@ -164,7 +165,10 @@ def exact(values: Floats, num_nodes: int, incumbent: Sizes, relaxation: Relaxati
 def _dynamic_program(
     values: Floats, open_sizes: NDArray[np.bool_], smallest: Sizes, settled: NDArray[np.bool_], room: int
 ) -> Sizes:
-    """Best use of `room` nodes above everybody's smallest open size."""
+    """Sizes that distribute `room` nodes best, on top of each trainer's smallest open size.
+
+    `open_sizes` (J, M + 1) marks the sizes to choose from; `settled` (J,) the trainers with a single open size.
+    """
     best = np.zeros(room + 1)
     undecided = np.flatnonzero(~settled)
     choices = np.zeros((len(undecided), room + 1), dtype=np.int32)

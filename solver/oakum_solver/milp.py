@@ -5,11 +5,11 @@
                 sum_c use_cp x_c <= size_p  for each pool p,
                 sum_{c of u's trainers} nodes_c x_c <= cap_u  for each user u with a cap,      x_c binary
 
-A choice c is a composition: an integer count of nodes of each pool for one trainer, with its exact value,
-stalls, start-up, minimum sizes, mixed types and departures included. So curves need neither SOS2 nor big-M
-constraints, concave or not, and the linear relaxation is almost integral; the published model (BFTrainer,
-arXiv:2106.12091) needs about 2JN binaries and big-M constraints because it names nodes. Naming them is
-`place`'s work.
+A choice c is a composition: an integer count of nodes of each pool for one trainer. Its value is exact and
+includes stalls, start-up, minimum sizes, mixed types and departures. Curves, concave or not, therefore need
+neither SOS2 nor big-M constraints, and the linear relaxation is almost integral. The published model (BFTrainer,
+arXiv:2106.12091) names nodes and so needs about 2JN binaries and big-M constraints. Here `node_assignment` names
+the nodes afterwards.
 """
 
 from __future__ import annotations
@@ -27,44 +27,44 @@ from oakum_solver.problem import Problem
 
 _AFTERWARDS_S = 0.02
 _COEFFICIENT = 1e4
-"""The model's largest coefficient. CBC takes absolute differences below 1e-5 for none."""
+"""Largest coefficient that the objective is scaled to: CBC ignores absolute differences below 1e-5."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """One thing that a trainer may be given."""
+class CompositionOption:
+    """One composition that a trainer may get."""
 
     trainer: int
     use: dict[str, int]
-    """Name of a capacity -> how much of it the choice takes."""
+    """Name of a capacity (a pool, or a user with a cap) -> nodes that the choice takes of it."""
     value: float
 
 
 @dataclass(frozen=True)
 class MilpAnswer:
-    """The best choices found."""
+    """The MILP's answer: the choice selected for each trainer, the value of the selection, and a bound on the
+    best value."""
 
     chosen: tuple[int, ...]
-    """Indexes into the choices, one for each trainer."""
+    """Indexes of the selected choices, one for each trainer."""
     value: float
     bound: float
-    """No selection of these choices is worth more."""
+    """No selection among the choices has a larger value."""
 
 
 def choose(
-    choices: Sequence[Choice],
+    choices: Sequence[CompositionOption],
     capacities: dict[str, int],
     incumbent: dict[int, float],
     problem: Problem,
     left_s: Callable[[], float],
     gap: float,
 ) -> MilpAnswer:
-    """The best selection that the problem's solver finds in the seconds that are left.
+    """The selection of choices with the highest value that `problem.milp_solver` finds in `left_s()` seconds.
 
-    It is asked for no better than a `gap`, relative to the incumbent's worth.
-
-    `incumbent`: trainer -> value of its choice in a known plan; gains are counted from it, so that the solver
-    sees small numbers. Raises `MilpError` where the solver gives no usable answer.
+    `incumbent` maps each trainer to the value of its choice in a known plan. The model counts gains from there,
+    so that the solver sees small numbers. The solver may stop at a `gap` relative to the incumbent's total
+    value. Raises `MilpError` where it gives no usable answer.
     """
     gains = [choice.value - incumbent[choice.trainer] for choice in choices]
     scale = _COEFFICIENT / max(max(map(abs, gains)), 1e-12)
@@ -83,7 +83,7 @@ def choose(
 
 
 def _model(
-    choices: Sequence[Choice], gains: list[float], capacities: dict[str, int], scale: float
+    choices: Sequence[CompositionOption], gains: list[float], capacities: dict[str, int], scale: float
 ) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
     model = pulp.LpProblem("plan", pulp.LpMaximize)
     chosen = [model.add_variable(f"x{index}", cat=pulp.LpBinary) for index in range(len(choices))]
@@ -103,9 +103,10 @@ def _model(
 
 
 def _check(
-    choices: Sequence[Choice], picked: tuple[int, ...], capacities: dict[str, int], trainers: set[int]
+    choices: Sequence[CompositionOption], picked: tuple[int, ...], capacities: dict[str, int], trainers: set[int]
 ) -> None:
-    """Solvers round: what they say is checked before anything is built on it."""
+    """Raise `MilpError` unless the selection gives each trainer one choice and keeps to all capacities: solvers
+    round."""
     if sorted(choices[index].trainer for index in picked) != sorted(trainers):
         raise MilpError("the solver's answer does not give each trainer one choice")
     used = dict.fromkeys(capacities, 0)

@@ -1,7 +1,8 @@
-"""What a plan maximises: what a trainer's samples over the look-ahead are worth.
+"""The objectives that a plan can maximise: each turns a trainer's samples over the look-ahead into worth.
 
-With x the samples made in the look-ahead T (stalls taken off, so x may be negative), r1 the samples/s on one node,
-rb those at the trainer's maximum, w its weight and x+ = max(x, 0):
+Let x be the samples trained in the look-ahead of T seconds, stalls taken off (so x may be negative), r1 the
+trainer's samples/s on one node, rb those on its maximum number of nodes, w its weight and x+ = max(x, 0). The
+worth is then
 
     throughput   w x
     speedup      w x / r1
@@ -10,17 +11,19 @@ rb those at the trainer's maximum, w its weight and x+ = max(x, 0):
     deadline     w min(x+ / rho, T) + w e max(x - rho T, 0) / rb + w min(x, 0) / rb        e = 0.05
 
 **fair-share** is proportional fairness (Kelly, Maulloo and Tan, J. Oper. Res. Soc. 49(3), 1998: maximise
-sum_j w_j log of what j gets) over all that a trainer will have had, in seconds of one node. A second more is
-worth w T / (T + a + y): it falls as 1 / (had + gets). Who has had little outbids who has had much until it has
-caught up, and in the long run trainers have had seconds in proportion to their weights. Counting T as had by
-everybody makes the first sample worth as much as in `speedup` instead of infinitely more. Below y = -(T + a) / 2,
-towards the pole of the logarithm, the curve goes on straight.
+sum_j w_j log of what j gets), applied to all samples of a trainer from its start to the end of the look-ahead, in
+seconds of training on one node. One second more is worth w T / (T + a + y), so a trainer that has trained little
+outbids one that has trained much until it has caught up; in the long run trainers get seconds in proportion to
+their weights. Adding T to what every trainer has had makes the first sample worth as much as in `speedup` instead
+of infinitely more. Below y = -(T + a) / 2 the function continues as a straight line, away from the logarithm's
+pole.
 
-**deadline** counts in full what a trainer needs to be on schedule, rho = remaining / max(deadline_in_s, T) but at
-most rb, and anything beyond at 5 % of its best rate's price; T on schedule is worth w T for every trainer. Who is
-late, or cannot make it, counts at the best rate's price all the way; who has no deadline or no end counts at 5 %
-of it. Samples lost count at the best rate's price and not at 1 / rho: or the stall of a trainer far ahead of its
-deadline would weigh more than its whole training.
+**deadline** needs the rate at which a trainer is on schedule: rho = remaining samples / max(deadline_in_s, T), but
+at most rb. Samples up to rho T count in full, so that T seconds on schedule are worth w T for every trainer;
+samples beyond count 5 % of 1 / rb each. For a trainer that is late or cannot meet its deadline, rho is rb. A
+trainer without a deadline or without an end counts 5 % of 1 / rb for each sample. Lost samples cost 1 / rb each
+and not 1 / rho: otherwise the stall of a trainer far ahead of its deadline would weigh more than its whole
+training.
 """
 
 from __future__ import annotations
@@ -38,129 +41,143 @@ from oakum_solver.errors import ProblemError
 from oakum_solver.expressions import ALLOWED, QUANTITIES, Program, Values, compile_formula, evaluate, names_in
 
 SPARE_WORTH: Final = 0.05
-"""What a sample that no deadline asks for is worth, of one made at the best rate for a deadline."""
+"""e: worth of a sample that no deadline needs, relative to a sample made at the best rate for a deadline."""
 _LEAST_S: Final = 1e-6
-"""Seconds that keep a quotient finite at a look-ahead of 0."""
+"""Least divisor in seconds, which keeps quotients finite for a look-ahead of 0."""
 _BARE_WORD: Final = re.compile(r"[A-Za-z_][\w-]*")
 
 
-class Objective(StrEnum):
-    """What a plan maximises, summed over trainers and the look-ahead."""
+class NamedObjective(StrEnum):
+    """The objectives that are known by name; a plan maximises their sum over all trainers."""
 
     THROUGHPUT = "throughput"
     """weight x samples."""
     SPEEDUP = "speedup"
-    """weight x samples, in units of the trainer's own rate on one node (BFTrainer's scaling efficiency)."""
+    """weight x samples / samples/s on one node (BFTrainer's scaling efficiency)."""
     WEIGHTED = "weighted"
-    """weight x samples, in units of the trainer's own best rate: weights alone decide between models."""
+    """weight x samples / samples/s at the maximum size: weights alone decide between models of different speed."""
     FAIR_SHARE = "fair-share"
-    """Proportional fairness over all that a trainer has had and gets."""
+    """Proportional fairness over the samples that a trainer has had and gets."""
     DEADLINE = "deadline"
     """Keep as many trainers as possible on schedule for their deadlines."""
 
 
-LINEAR: Final = (Objective.THROUGHPUT, Objective.SPEEDUP, Objective.WEIGHTED)
-"""Objectives that are linear in samples, whatever a trainer has had before."""
+DESCRIPTIONS: Final = {
+    NamedObjective.THROUGHPUT: "samples, times the weight: models with many samples per second get most nodes",
+    NamedObjective.SPEEDUP: "speed relative to one node, times the weight: nodes go where they help the most",
+    NamedObjective.WEIGHTED: "speed relative to the most nodes, times the weight: weights alone decide",
+    NamedObjective.FAIR_SHARE: "proportional fairness over all that trainers have had: little comes first",
+    NamedObjective.DEADLINE: "as many trainers as possible on schedule for their deadlines",
+}
+"""What each named objective maximises, for people who choose one."""
+
+LINEAR: Final = (NamedObjective.THROUGHPUT, NamedObjective.SPEEDUP, NamedObjective.WEIGHTED)
+"""Objectives whose worth is linear in a trainer's samples."""
 
 
 @dataclass(frozen=True)
 class Expression:
-    """An administrator's own metric: a formula of `oakum_solver.expressions.QUANTITIES`.
+    """An administrator's own objective: a formula in the quantities of `oakum_solver.expressions.QUANTITIES`.
 
-    Expressions of the same text are equal. Raises `ProblemError` that names the part that is not allowed.
+    Two expressions with the same text are equal. Raises `ProblemError` that names the part that is not allowed.
     """
 
     source: str
-    """The text, its white space reduced; in parentheses where it would read as an objective's name."""
+    """The formula with single spaces; in parentheses where it would otherwise read as the name of an objective."""
     program: Program = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         source = " ".join(self.source.split())
         program = compile_formula(source)
-        object.__setattr__(self, "source", f"({source})" if source in list(Objective) else source)
+        object.__setattr__(self, "source", f"({source})" if source in list(NamedObjective) else source)
         object.__setattr__(self, "program", program)
 
     def __str__(self) -> str:
         return self.source
 
 
-Metric = Objective | Expression
-"""What a trainer is worth at n nodes over the look-ahead."""
+Objective = NamedObjective | Expression
+"""What a plan maximises: an objective known by name, or a formula."""
 
 
 @dataclass(frozen=True, eq=False)
-class Facts:
-    """What a metric may know of each trainer beside its samples: scalars, or arrays (trainers, 1)."""
+class TrainerFacts:
+    """What an objective may use of each trainer besides its samples: scalars, or arrays of shape (trainers, 1)."""
 
     weight: Values
     rate_one: Values
-    """Samples/s on one node; where that is 0, the rate per node of the curve's first point that has one."""
+    """Samples/s on one node; where that is 0, the rate per node of the curve's first point with a rate above 0."""
     best_rate: Values
-    """Samples/s at its maximum."""
+    """Samples/s on the trainer's maximum number of nodes."""
     attained_samples: Values = 0.0
     remaining_samples: Values = math.inf
     """Infinite for an endless trainer."""
     deadline_in_s: Values = math.inf
-    """Infinite without one, negative when it has passed."""
+    """Infinite without a deadline, negative after it."""
     waited_s: Values = 0.0
     priority: Values = 0.0
 
 
 def worth(
-    metric: Metric, facts: Facts, look_ahead_s: float, samples: NDArray[np.float64], nodes: NDArray[np.int64]
+    objective: Objective,
+    facts: TrainerFacts,
+    look_ahead_s: float,
+    samples: NDArray[np.float64],
+    nodes: NDArray[np.int64],
 ) -> NDArray[np.float64]:
-    """What each trainer is worth to the metric, in `unit(metric)`, where it makes `samples` on `nodes`.
+    """Worth of training `samples` on `nodes` nodes, in `unit(objective)`.
 
-    `samples` (net of stalls, so some are negative) and `nodes` broadcast with each other and with the facts, as
-    (trainers, sizes) does. An objective never falls in samples; an expression may. Raises `ProblemError` where an
-    expression has no finite value.
+    `samples` are net of stalls and may be negative. `samples`, `nodes` and the facts broadcast, usually to the
+    shape (trainers, sizes). Worth never falls in samples, except under an expression. Raises `ProblemError` where
+    an expression has no finite value.
     """
-    match metric:
-        case Objective.THROUGHPUT:
+    match objective:
+        case NamedObjective.THROUGHPUT:
             value = facts.weight * samples
-        case Objective.SPEEDUP:
+        case NamedObjective.SPEEDUP:
             value = facts.weight / _nonzero(facts.rate_one) * samples
-        case Objective.WEIGHTED:
+        case NamedObjective.WEIGHTED:
             value = facts.weight / _nonzero(facts.best_rate) * samples
-        case Objective.FAIR_SHARE:
+        case NamedObjective.FAIR_SHARE:
             value = _fair_share(facts, look_ahead_s, samples)
-        case Objective.DEADLINE:
+        case NamedObjective.DEADLINE:
             value = _deadline(facts, look_ahead_s, samples)
         case Expression():
-            value = _expression(metric, facts, look_ahead_s, samples, nodes)
+            value = _expression(objective, facts, look_ahead_s, samples, nodes)
     shape = np.broadcast_shapes(*(np.shape(given) for given in (samples, nodes, *vars(facts).values())))
     return np.asarray(value) if np.shape(value) == shape else np.broadcast_to(value, shape).copy()
 
 
-def unit(metric: Metric) -> str:
-    """What the metric counts, for a sentence: `would add 120 samples`."""
-    match metric:
-        case Objective.THROUGHPUT:
+def unit(objective: Objective) -> str:
+    """Name of the unit in which `worth` gives its values, for a sentence such as `would add 120 samples`."""
+    match objective:
+        case NamedObjective.THROUGHPUT:
             return "samples"
-        case Objective.SPEEDUP:
+        case NamedObjective.SPEEDUP:
             return "s of training on one node"
-        case Objective.WEIGHTED:
+        case NamedObjective.WEIGHTED:
             return "s of training at the best rate"
-        case Objective.FAIR_SHARE:
+        case NamedObjective.FAIR_SHARE:
             return "s of training on one node, less for who has had more"
-        case Objective.DEADLINE:
+        case NamedObjective.DEADLINE:
             return "s on schedule"
         case Expression():
             return "points"
 
 
-def parse_metric(text: str) -> Metric:
-    """The objective of that name, or else the expression, tried on trainers as every site has them.
+def parse_objective(text: str) -> Objective:
+    """The objective of the name `text`, or the expression that it spells.
 
-    `str` of a metric gives a text that parses to it. Raises `ProblemError` where it is neither, or where the
-    expression has no finite value for a trainer that stalls, waits for its first node, is endless or is late.
+    An expression is tried on made-up trainers: one that stalls, one that waits for its first node, an endless and
+    a late one. `parse_objective(str(objective))` equals `objective`. Raises `ProblemError` where the text is
+    neither a name nor a formula, or has no finite value for one of these trainers.
     """
     text = text.strip()
-    if text in list(Objective):
-        return Objective(text)
+    if text in list(NamedObjective):
+        return NamedObjective(text)
     if _BARE_WORD.fullmatch(text) and not set(text.split("-")) <= QUANTITIES.keys():
         raise ProblemError(
-            f"objective {text!r}: expected {', '.join(Objective)}, or an expression such as "
+            f"objective {text!r}: expected {', '.join(NamedObjective)}, or an expression such as "
             f"'weight * samples / rate_one'. An expression may use {ALLOWED}"
         )
     expression = Expression(text)
@@ -169,11 +186,11 @@ def parse_metric(text: str) -> Metric:
 
 
 def _nonzero(rate: Values) -> Values:
-    """The rate; 1 where it is 0, which no samples are divided by."""
+    """The rate, or 1 where it is 0, as a divisor for samples: a trainer with rate 0 has 0 samples."""
     return np.where(np.greater(rate, 0.0), rate, 1.0)
 
 
-def _fair_share(facts: Facts, look_ahead_s: float, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fair_share(facts: TrainerFacts, look_ahead_s: float, samples: NDArray[np.float64]) -> NDArray[np.float64]:
     rate_one = _nonzero(facts.rate_one)
     had_s = np.maximum(look_ahead_s + facts.attained_samples / rate_one, _LEAST_S)
     growth = samples / (rate_one * had_s)
@@ -183,7 +200,7 @@ def _fair_share(facts: Facts, look_ahead_s: float, samples: NDArray[np.float64])
     return value
 
 
-def _deadline(facts: Facts, look_ahead_s: float, samples: NDArray[np.float64]) -> NDArray[np.float64]:
+def _deadline(facts: TrainerFacts, look_ahead_s: float, samples: NDArray[np.float64]) -> NDArray[np.float64]:
     best_rate, remaining, due_in_s = _nonzero(facts.best_rate), facts.remaining_samples, facts.deadline_in_s
     due = np.less(due_in_s, math.inf) & np.isfinite(remaining) & np.greater(remaining, 0.0)
     still_s = np.where(due, np.maximum(due_in_s, max(look_ahead_s, _LEAST_S)), 1.0)
@@ -201,7 +218,7 @@ def _deadline(facts: Facts, look_ahead_s: float, samples: NDArray[np.float64]) -
 
 def _expression(
     expression: Expression,
-    facts: Facts,
+    facts: TrainerFacts,
     look_ahead_s: float,
     samples: NDArray[np.float64],
     nodes: NDArray[np.int64],
@@ -230,7 +247,7 @@ def _expression(
 
 
 def _not_finite(expression: Expression, value: NDArray[np.float64], quantities: dict[str, Values]) -> ProblemError:
-    """Which trainer and size the first such value belongs to, and what the expression saw there."""
+    """An error that tells for which trainer and size the value is not finite, and the quantities there."""
     names = names_in(expression.program)
     seen = np.broadcast_arrays(value, quantities["nodes"], *(quantities[name] for name in names))
     first = tuple(np.argwhere(~np.isfinite(seen[0]))[0])
@@ -244,9 +261,10 @@ def _not_finite(expression: Expression, value: NDArray[np.float64], quantities: 
 
 
 def _try_out(expression: Expression) -> None:
-    """Raise `ProblemError` now where the expression could not be planned with later."""
+    """Raise `ProblemError`, which names the trainer's facts, if the expression has no finite value for one of
+    the made-up trainers; else do nothing."""
     column = np.array([[0.0], [1.0], [2.0], [3.0]])
-    facts = Facts(
+    facts = TrainerFacts(
         weight=1.0,
         rate_one=100.0,
         best_rate=5000.0,

@@ -1,4 +1,4 @@
-"""What the solver answers: an immutable plan with its value, its bound and its reasons."""
+"""The solver's output: an immutable plan with its value, its upper bound and a reason for each trainer's size."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ class Why(StrEnum):
     STALL_NOT_WORTH_IT = "stall_not_worth_it"
     OTHERS_GAIN_MORE = "others_gain_more"
     BELOW_MINIMUM = "below_minimum"
-    """It has none, and fewer nodes are free than its minimum."""
+    """The trainer has no nodes, and fewer nodes are free than its minimum."""
     UNEXPLAINED = "unexplained"
-    """Nobody asked."""
+    """The caller of `solve` asked for no reasons."""
     USER_CAP = "user_cap"
     PRIORITY = "priority"
-    """Every node has gone to trainers of a higher priority."""
+    """Trainers of a higher priority have all the nodes."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason for a trainer's size, from the model's own numbers."""
+    """Why a trainer has its number of nodes, with the planner's own numbers."""
 
     why: Why
     text: str
-    """One sentence for a person."""
+    """A clause that a person reads after the size, such as `its maximum is 2 nodes`."""
     gain: float = 0.0
-    """What one node more would add for this trainer over the look-ahead, in the objective's unit."""
+    """What the trainer would gain over the look-ahead at its next allowed size, in the objective's unit."""
     cost: float = 0.0
-    """What that node gives where the plan puts it, or the stall it would cost."""
+    """What that step would cost, in the same unit: the stall, or the loss of the trainer `other`."""
     other: str | None = None
-    """The trainer that would miss the node least, where others gain more from it."""
+    """Id of the trainer that would lose least by giving a node up; None where the reason names none."""
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """One trainer's grant."""
+    """The nodes granted to one trainer, and why that many."""
 
     trainer: str
     nodes: tuple[str, ...]
@@ -49,32 +49,33 @@ class Allocation:
 
 @dataclass(frozen=True)
 class Plan:
-    """For each trainer its grant, and how good the whole is."""
+    """The grant of every trainer, and how close the plan is to the best possible one."""
 
     allocations: tuple[Allocation, ...]
     """One for each trainer of the problem, in the problem's order."""
     value: float
-    """The objective's value, recomputed outside the solver."""
+    """The plan's value under the objective; `verify` has recomputed it from the node names."""
     bound: float
-    """No plan is worth more. For an objective that is not linear in samples it is what the trainers would be worth
-    without each other; an expression is taken to rise in samples."""
+    """Upper bound on the value of every plan. For an objective that is not linear in samples, it is the sum of
+    what each trainer would be worth if it had all nodes, which presumes that an expression never falls in
+    samples."""
     solver: str
-    """Who found the plan: `greedy`, `exact` (the dynamic program), `prices`, `cbc`, `highs`, or
-    `equal-share`."""
+    """The method that found the plan: `greedy`, `exact` (the dynamic program), `prices` (Lagrangian prices),
+    `cbc`, `highs` or `equal-share`."""
     solve_s: float
     optimal: bool
-    """Whether no plan at all is worth more, to rounding."""
-    """Whether no plan at all is worth more, to rounding."""
+    """Whether the bound proves that no plan is worth more, rounding aside."""
 
     @property
     def gap(self) -> float:
-        """Relative distance of the value to the bound; 0 when optimal."""
+        """(bound - value) / |bound|; 0 when the plan is optimal."""
         if self.bound <= self.value:
             return 0.0
         return (self.bound - self.value) / max(abs(self.bound), 1e-12)
 
     def grant(self, trainer: str) -> tuple[str, ...]:
-        """Nodes granted to the trainer."""
+        """Names of the nodes granted to the trainer with this id; empty where the plan does not know the
+        trainer."""
         for allocation in self.allocations:
             if allocation.trainer == trainer:
                 return allocation.nodes

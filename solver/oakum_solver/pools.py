@@ -1,9 +1,9 @@
-"""The nodes of a problem as pools: counts instead of names.
+"""Reduces the named nodes of a problem to pools, in which only counts matter.
 
-Nodes of one pool are alike in type and forecast departure, whoever holds them now; what a trainer holds of a
-pool is a number. So a plan is an integer count for each (trainer, pool), and every such plan that keeps
-within the pools can be given names without a migration: a trainer's own nodes first, then free ones, then
-those that others give up.
+A pool holds the nodes of equal type and forecast departure, whoever holds them now. A plan is then an integer
+count for each (trainer, pool). Every plan whose counts fit the pools can be given node names without moving a
+trainer from one node to another: a trainer gets its own nodes first, then free ones, then those that others
+give up.
 """
 
 from __future__ import annotations
@@ -14,32 +14,37 @@ from dataclasses import dataclass
 from oakum_solver.problem import Problem
 
 Composition = dict[int, int]
-"""Pool -> number of its nodes, none of them 0."""
+"""Nodes of one trainer: index of a pool -> number of nodes in it. Pools with no nodes are left out."""
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Nodes that leave together, as far as the forecast knows."""
+    """Nodes of one type that the forecast expects to leave together."""
 
     node_type: str
     size: int
     horizon_s: float
-    """Forecast mean of the seconds until they leave. What follows takes the time to be exponential."""
+    """Forecast mean, in seconds, of the time until the nodes leave. That time is modelled as exponential."""
 
     def productive_s(self, look_ahead_s: float, from_s: float = 0.0) -> float:
-        """Expected seconds of the look-ahead, from `from_s` on, for which the nodes are still there."""
+        """Expected seconds between `from_s` and `look_ahead_s` for which the nodes are still idle. 0 if `from_s`
+        is not before `look_ahead_s`, or the horizon is 0.
+
+        With mean h: the integral of exp(-t / h) from `from_s` to `look_ahead_s`.
+        """
         if from_s >= look_ahead_s:
             return 0.0
         if self.horizon_s == math.inf:
             return look_ahead_s - from_s
         if self.horizon_s <= 0:
             return 0.0
-        # As a difference of two exponentials it would cancel for long horizons.
+        # expm1, because the difference of two exponentials loses all digits for long horizons.
         stays = -math.expm1((from_s - look_ahead_s) / self.horizon_s)
         return self.horizon_s * math.exp(-from_s / self.horizon_s) * stays
 
     def leaving(self, look_ahead_s: float) -> float:
-        """Probability that they leave within the look-ahead."""
+        """Probability 1 - exp(-look_ahead_s / horizon_s) that the nodes leave within the look-ahead; 1 for a
+        horizon of 0."""
         if self.horizon_s <= 0:
             return 1.0
         return -math.expm1(-look_ahead_s / self.horizon_s)
@@ -47,19 +52,19 @@ class Pool:
 
 @dataclass(frozen=True)
 class Pools:
-    """All pools of a problem, and who holds how many nodes of which."""
+    """All pools of a problem, and how many nodes of each pool every trainer holds."""
 
     pools: tuple[Pool, ...]
     held: tuple[Composition, ...]
-    """For each trainer, in the problem's order."""
+    """What each trainer holds now, in the problem's order of trainers."""
     free: tuple[int, ...]
-    """For each pool, the nodes that nobody holds."""
+    """Number of nodes in each pool that no trainer holds."""
     of_group: tuple[int, ...]
-    """For each of the problem's groups, its pool."""
+    """Index of the pool of each of the problem's groups."""
 
 
 def pools_of(problem: Problem) -> Pools:
-    """The pools of a problem: one for each type where the forecast is not asked for."""
+    """Build the pools of a problem. Without the terms `horizons` and `departures`, each node type is one pool."""
     terms = problem.terms
     number: dict[tuple[str, str | None, float], int] = {}
     sizes: list[int] = []
@@ -95,7 +100,8 @@ def pools_of(problem: Problem) -> Pools:
 def _key(
     node_type: str, cohort: str | None, horizon_s: float, horizons: bool, departures: bool
 ) -> tuple[str, str | None, float]:
-    """What makes nodes alike. A cohort is told apart where departures count; a horizon where either counts."""
+    """What a pool's nodes have in common: nodes with equal keys are in one pool. Cohorts are kept apart only where
+    departures count; horizons where horizons or departures count."""
     if not (horizons or departures):
         return node_type, None, math.inf
     if cohort is not None and departures:

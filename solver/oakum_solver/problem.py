@@ -1,4 +1,4 @@
-"""What the solver is asked: trainers, groups of idle nodes, and how far to look ahead."""
+"""The solver's input: trainers, groups of idle nodes, and the look-ahead in seconds."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from oakum_solver.errors import ProblemError
-from oakum_solver.objectives import Metric, Objective
+from oakum_solver.objectives import NamedObjective, Objective
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A scalability curve: samples/s at n nodes, linear between its points and from the origin.
+    """A scalability curve: samples/s at n nodes, piecewise linear through the origin and `points`.
 
-    Beyond the last point the rate stays what it is there: nothing is promised that was not given.
-    Raises `ProblemError` unless the points rise in nodes and never fall in rate.
+    Beyond the last point the rate is constant. Raises `ProblemError` unless the points rise in nodes and never
+    fall in rate.
     """
 
     points: tuple[tuple[int, float], ...]
+    """(nodes, samples/s), sorted by nodes."""
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -34,7 +35,7 @@ class Curve:
                 raise ProblemError(f"curve falls from ({n0}, {r0}) to ({n1}, {r1}): expected it to rise")
 
     def rate(self, nodes: int) -> float:
-        """Samples/s at `nodes` nodes."""
+        """Samples/s at `nodes` nodes; 0 for 0 nodes or fewer."""
         if nodes <= 0:
             return 0.0
         index = bisect.bisect_left(self.points, (nodes, -math.inf))
@@ -47,92 +48,105 @@ class Curve:
 
 @dataclass(frozen=True)
 class NodeGroup:
-    """Nodes that are alike for the plan: same type, same present owner, same forecast departure."""
+    """Idle nodes that the planner need not tell apart: equal type, present owner and forecast departure."""
 
     nodes: tuple[str, ...]
+    """Node names, the preferred ones first: a trainer keeps or takes nodes from the front. The order decides which
+    nodes a trainer gets, never how many."""
     owner: str | None = None
-    """The trainer that holds these nodes now."""
+    """Id of the trainer that holds these nodes now; None where they are free."""
     horizon_s: float = math.inf
-    """Forecast mean of the seconds until the holes of these nodes end."""
+    """Forecast mean, in seconds, of the time until the holes of these nodes end."""
     node_type: str = "cpu"
     cohort: str | None = None
-    """Nodes of one cohort are expected to leave together, whoever holds them. None: nothing is known of that,
-    and the nodes are a cohort of their own with the others of the same horizon."""
+    """Name shared by nodes that are expected to leave together, whoever holds them. None: not known; then nodes of
+    equal type and horizon count as one cohort."""
 
 
 @dataclass(frozen=True)
-class Trainer:
+class PlannedTrainer:
     """One elastic trainer as the allocator sees it."""
 
     id: str
     curve: Curve
-    """Samples/s on nodes of any type, or, with `curves_by_type`, of a type that is not named there: none."""
+    """Samples/s on nodes of any type. Unused where `curves_by_type` is given."""
     min_nodes: int = 1
     max_nodes: int = 64
     weight: float = 1.0
     grow_stall_s: float = 1.0
     """Seconds without progress when nodes join."""
     shrink_stall_s: float = 1.0
-    """Seconds without progress when nodes are given up or taken."""
+    """Seconds without progress when the trainer gives nodes up or loses them to foreground jobs."""
     startup_s: float = 20.0
-    """Seconds in which a node that joins does nothing yet."""
+    """Seconds for which a joining node trains nothing while it starts up."""
     curves_by_type: Mapping[str, Curve] | None = None
-    """Curves on single types of nodes; the trainer then runs on these types only. None: all types are alike."""
+    """Node type -> curve on nodes of that type alone; the trainer can use only these types. None: `curve` holds on
+    every type."""
     mixes_types: bool = False
-    """Whether it may run on nodes of several types at once."""
+    """Whether the trainer may run on nodes of several types at once."""
     priority: int = 0
-    """Trainers of a higher priority choose first, whatever the others would gain."""
+    """Trainers of a higher priority get nodes first, whatever trainers of a lower one would gain."""
     user: str | None = None
-    """Whose trainer it is, for `Problem.user_caps`."""
+    """Owner of the trainer, as in `Problem.user_caps`."""
     guaranteed: bool = False
-    """Not to be left without nodes as long as its minimum fits: the starvation guard's word."""
+    """Whether the starvation guard guarantees the trainer its minimum, as long as that many nodes are there."""
     attained_samples: float = 0.0
-    """Samples it has trained so far."""
+    """Samples trained so far."""
     remaining_samples: float = math.inf
-    """Samples to its end."""
+    """Samples left to train; infinite for an endless trainer."""
     deadline_in_s: float = math.inf
-    """Seconds until it should have ended; negative where that has passed."""
+    """Seconds until the deadline; negative after it, infinite without one."""
     waited_s: float = 0.0
-    """Seconds since it last had nodes; 0 while it has some."""
+    """Seconds since the trainer last had nodes; 0 while it has some."""
+    name: str = ""
+    """What people call the trainer; empty if that is its id."""
+
+    @property
+    def label(self) -> str:
+        """What texts for people call the trainer: its name, else its id."""
+        return self.name or self.id
 
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ProblemError(
-                f"trainer {self.id}: min_nodes {self.min_nodes} and max_nodes {self.max_nodes}: "
+                f"trainer {self.label}: min_nodes {self.min_nodes} and max_nodes {self.max_nodes}: "
                 "expected 1 <= min_nodes <= max_nodes"
             )
         for name in ("weight", "grow_stall_s", "shrink_stall_s", "startup_s", "attained_samples", "waited_s"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
-                raise ProblemError(f"trainer {self.id}: {name} is {value}: expected a finite number >= 0")
+                raise ProblemError(f"trainer {self.label}: {name} is {value}: expected a finite number >= 0")
         if not self.remaining_samples >= 0:
-            raise ProblemError(f"trainer {self.id}: remaining_samples is {self.remaining_samples}: expected >= 0")
+            raise ProblemError(
+                f"trainer {self.label}: remaining_samples is {self.remaining_samples}: expected >= 0"
+            )
         if math.isnan(self.deadline_in_s):
-            raise ProblemError(f"trainer {self.id}: deadline_in_s is not a number")
+            raise ProblemError(f"trainer {self.label}: deadline_in_s is not a number")
         if self.curves_by_type is not None and not self.curves_by_type:
-            raise ProblemError(f"trainer {self.id}: curves_by_type names no node type")
+            raise ProblemError(f"trainer {self.label}: curves_by_type names no node type")
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What a plan counts beside the published objective of BFTrainer (arXiv:2106.12091)."""
+    """Which effects a plan counts in addition to the published objective of BFTrainer (arXiv:2106.12091)."""
 
     startup: bool = True
-    """A node that joins does nothing for its start-up seconds."""
+    """A joining node trains nothing for the trainer's start-up seconds."""
     new_rate: bool = True
-    """A stall costs the rate at the new size, which is what the trainer would make meanwhile; published: at the
-    old size, so that starting from no node is free."""
+    """A stall costs samples at the rate of the new size, which the trainer would otherwise reach at once. The
+    published objective counts the old size's rate, so that a start from no nodes costs nothing."""
     horizons: bool = True
-    """A node gains nothing after the forecast end of its hole."""
+    """A node trains nothing after the forecast end of its hole."""
     departures: bool = True
-    """Each cohort that a trainer uses is expected to cost it a stall when it leaves."""
+    """For each cohort that a trainer uses, the plan expects one shrink stall, when the cohort leaves."""
     completion: bool = False
-    """A trainer gains nothing after its last sample. Off: the last nodes of who is about to end look worthless,
-    others take them, and it ends late (mean completion 32 % later on KTH SP2, three times as late on Theta)."""
+    """A trainer trains nothing after its last sample. Off by default: the nodes of a trainer that is about to end
+    would look worthless, others would take them, and the trainer would end late (mean completion 32 % later on
+    KTH SP2, three times as late on Theta)."""
 
 
 PUBLISHED = Terms(startup=False, new_rate=False, horizons=False, departures=False, completion=False)
-"""The published objective."""
+"""The published objective of BFTrainer: no additional effect counts."""
 
 MilpSolver = Literal["cbc", "highs"]
 
@@ -141,25 +155,29 @@ MilpSolver = Literal["cbc", "highs"]
 class Problem:
     """One allocation problem: everything a plan depends on.
 
-    Raises `ProblemError` where a trainer or node is listed twice, an owner is unknown, or a time makes no sense.
+    Raises `ProblemError` where a trainer or node is listed twice, an owner is unknown, a cap is negative, or a
+    time or the gap is negative or not finite.
     """
 
-    trainers: tuple[Trainer, ...]
+    trainers: tuple[PlannedTrainer, ...]
     groups: tuple[NodeGroup, ...]
     look_ahead_s: float = 120.0
-    """T_fwd: seconds over which gains are counted."""
-    objective: Metric = Objective.THROUGHPUT
+    """Seconds over which a plan counts gains: T_fwd of BFTrainer."""
+    objective: Objective = NamedObjective.THROUGHPUT
     time_limit_s: float = 5.0
     terms: Terms = Terms()
     user_caps: Mapping[str, int] = field(default_factory=dict)
-    """User -> most nodes that the user's trainers may have together."""
+    """User -> maximum number of nodes of all the user's trainers together."""
     milp_solver: MilpSolver = "cbc"
+    withheld: int = 0
+    """Number of idle nodes left out of all groups, because foreground jobs are expected to take them before a
+    trainer could start up there."""
     gap: float = 1e-6
-    """Relative gap at which a plan is good enough: the MILP is not asked to close a smaller one."""
+    """Relative gap between a plan's value and its bound at which the search stops."""
     held: dict[str, tuple[str, ...]] = field(init=False, repr=False, compare=False)
-    """Trainer id -> nodes it holds now, in the groups' order."""
+    """Trainer id -> nodes that it holds now, in the groups' order."""
     num_nodes: int = field(init=False, repr=False, compare=False)
-    """Number of nodes that may be granted."""
+    """Number of nodes in all groups, held or free."""
 
     def __post_init__(self) -> None:
         for name in ("look_ahead_s", "time_limit_s", "gap"):

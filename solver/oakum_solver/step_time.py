@@ -1,10 +1,11 @@
-"""How long a step takes on n nodes: the model that speaks for sizes nobody has measured.
+"""The time of a step on n nodes: a model that predicts sizes without measurements.
 
     t(n) = a / n + b + c log2(n),      a, b, c >= 0
 
-a: compute, which the nodes share as the global batch is fixed; b: what each of them does alone; c: rounds of
-communication. It is the model of Ernest (Venkataraman et al., NSDI 2016) without its term in n, which stands for
-a server that all nodes talk to. Rates are batch / t(n), so the batch cancels out and t is in seconds per sample.
+a is computation, which the nodes share because the global batch is fixed; b is what each node does alone; c stands
+for rounds of communication. It is the model of Ernest (Venkataraman et al., NSDI 2016) without its term in n,
+which stands for a server that all nodes talk to. A rate is batch / t(n); counted per sample the batch cancels out,
+so t is in seconds per sample.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _SUPPORTS = np.array(((1, 0, 0), (0, 1, 0), (1, 1, 0), (1, 0, 1), (0, 1, 1), (1, 1, 1)), dtype=np.float64)
-"""Which of a, b, c may be above 0; not c alone, which would make a step on one node take no time."""
+"""The sets of coefficients (a, b, c) that may be above 0. c alone is missing: a step on one node would take 0
+s."""
 _RIDGE = 1e-12
-"""Keeps apart coefficients that the points cannot tell from each other."""
+"""Regularisation for coefficients that the points do not determine."""
 _OUTLIER = 0.1
-"""Relative residual from which on a point counts linearly only (Huber's k)."""
+"""Huber's k: a relative residual above it counts linearly instead of squared."""
 _ROUNDS = 20
 
 
 @dataclass(frozen=True)
 class StepTime:
-    """A fitted t(n)."""
+    """A fitted model t(n) = a / n + b + c log2(n)."""
 
     compute: float
     """a: node-seconds per sample."""
@@ -44,15 +46,15 @@ class StepTime:
 
 
 def fit_step_time(nodes: Floats, rates: Floats, seconds: Floats) -> StepTime:
-    """The model nearest to the points (nodes, samples/s), each weighted by its seconds of evidence.
+    """Fit the model to points (nodes, samples/s), each weighted by its seconds of measurement.
 
-    Least squares of (t_model - t) / t_model, reweighted until it stands: relative to the model's own time, so
-    that a point far too fast moves it no more than one far too slow, with Huber's weights on both.
+    Iteratively reweighted least squares of (t_model - t) / t_model with Huber's weights. Errors are relative to
+    the model's time, so that a point far too fast moves the fit no more than one far too slow.
     """
     scale = float(np.median(rates))
     times = scale / rates
     columns = _columns(nodes)
-    model = np.maximum(times, 1.0)  # not the times themselves: a far point that is wrong would rule the start
+    model = np.maximum(times, 1.0)  # not the times themselves: a wrong point far away would dominate the start
     coefficients = np.zeros(3)
     for _ in range(_ROUNDS):
         residuals = np.abs(model - times) / model
@@ -70,10 +72,10 @@ def _columns(nodes: Floats) -> Floats:
 
 
 def _non_negative_fit(columns: Floats, times: Floats, weights: Floats) -> Floats:
-    """Weighted least squares with coefficients >= 0, exactly: the best of the fits on each set of coefficients.
+    """Exact weighted least squares with coefficients >= 0: the best of the fits on each set of `_SUPPORTS`.
 
-    The optimum is the unconstrained fit on those of its coefficients that are above 0, so trying every set finds
-    it; with three coefficients there are few, and all are solved at once.
+    The constrained optimum equals the unconstrained fit on those coefficients that are above 0 in it. With three
+    coefficients there are few sets, and all are solved at once.
     """
     normal = columns.T @ (weights[:, None] * columns)
     right = columns.T @ (weights * times)

@@ -1,23 +1,29 @@
-"""What a plan is worth: each trainer's expected samples over the look-ahead, valued by the objective.
+"""Values a plan: each trainer's expected samples over the look-ahead, weighed by the objective.
 
 BFTrainer (arXiv:2106.12091, the MILP's objective) counts for a trainer that holds C nodes and is given n
 
     T S(n) - r (up  if n > C,  dw  if n < C),          r = S(C), 0 if C < min_nodes
 
-with T the look-ahead, S the scalability curve, up and dw the grow and shrink stalls. That is the special case
-`PUBLISHED` of what is counted here. Let L(g) be the expected seconds of the look-ahead for which the nodes of
-pool g are still idle, A(g) those after the start-up of a node that joins, q(g) the probability that they leave
-within the look-ahead, and a bar the mean over nodes. Then
+samples, where T is the look-ahead in seconds, S the scalability curve in samples/s, and up and dw the grow and
+shrink stalls in seconds. This module counts more; the published formula is its special case `PUBLISHED`. For a
+pool g of nodes, let
+
+    L(g)  be the expected seconds of the look-ahead for which its nodes stay idle for us,
+    A(g)  be those of these seconds that come after a joining node's start-up,
+    q(g)  be the probability that its nodes leave within the look-ahead.
+
+L and A of several nodes are means over the nodes. A trainer's expected samples are then, if it keeps its size,
+grows or shrinks,
 
     stay       r L(held)                                              - D
     grow       r L(held) + (S(n) - r) A(added)    - up  S(n)          - D
     shrink     r L(held) - (r - S(n)) L(given up) - dw  S(n)          - D
     D = sum over the pools g in use of  q(g) dw S(n - nodes in g)
 
-Gains end where the holes are expected to end (L, A); a joining node does nothing for its start-up seconds
-while the trainer runs on at C (A); a stall costs what the trainer would make meanwhile (S(n) in place of r);
-and each pool in use is expected to cost the stall of its departure (D): a trainer whose nodes all leave
-together pays none, because nothing is left to stand still. Each of these is one of `Terms`.
+L and A end a node's gain at the forecast end of its hole. A also leaves out the start-up seconds, in which the
+trainer runs on at the size C. A stall costs samples at the new rate S(n) instead of r. D charges one stall for the
+departure of each pool in use; a trainer whose nodes all leave together pays none, because nothing of it is left
+to stall. Each of these effects is one field of `Terms`.
 """
 
 from __future__ import annotations
@@ -30,15 +36,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from oakum_solver.objectives import Facts, worth
+from oakum_solver.objectives import TrainerFacts, worth
 from oakum_solver.pools import Composition, Pools, pools_of
-from oakum_solver.problem import Curve, Problem, Trainer
+from oakum_solver.problem import Curve, PlannedTrainer, Problem
 
 Floats = NDArray[np.float64]
 
 
 class ValueModel:
-    """The value of every size and composition of a problem's trainers; J trainers, sizes 0 to M."""
+    """Computes the value of every size and composition for a problem's J trainers, at sizes of 0 to M nodes."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -49,23 +55,23 @@ class ValueModel:
         self.held = [sum(composition.values()) for composition in self.pools.held]
         largest = max([t.max_nodes for t in self.trainers] + self.held, default=0)
         self.largest = min(problem.num_nodes, largest)
-        """M: no trainer has more nodes, before or after."""
+        """M: the largest number of nodes that a trainer holds now or may get."""
         self.rates = _rates(tuple((_main_curve(t), t.min_nodes) for t in self.trainers), self.largest)
-        """Samples/s at n nodes, 0 below the minimum; shape (J, M + 1)."""
+        """Samples/s of trainer j at n nodes, 0 below its minimum; shape (J, M + 1)."""
         self.low = _column([t.min_nodes for t in self.trainers])
         self.high = _column([min(t.max_nodes, self.largest) for t in self.trainers])
         self.grow_s = _column([t.grow_stall_s for t in self.trainers])
         self.shrink_s = _column([t.shrink_stall_s for t in self.trainers])
         self.remaining = _column([t.remaining_samples if terms.completion else math.inf for t in self.trainers])
         self.lasts_s = [pool.productive_s(look_ahead_s) for pool in self.pools.pools]
-        """L of each pool."""
+        """L of each pool, in seconds."""
         startups_s = [t.startup_s if terms.startup else 0.0 for t in self.trainers]
         self.startup_number = {startup_s: row for row, startup_s in enumerate(dict.fromkeys(startups_s))}
         self.startup_row = np.array([self.startup_number[s] for s in startups_s], dtype=np.int64)
         self.joined_s = np.array(
             [[p.productive_s(look_ahead_s, s) for p in self.pools.pools] for s in self.startup_number]
         ).reshape(len(self.startup_number), len(self.pools.pools))
-        """A of each pool, shape (different start-ups, pools)."""
+        """A of each pool, in seconds; one row for each distinct start-up time, shape (start-ups, pools)."""
         self.leaving = [p.leaving(look_ahead_s) if terms.departures else 0.0 for p in self.pools.pools]
         """q of each pool."""
         if not terms.horizons:
@@ -73,14 +79,14 @@ class ValueModel:
             for startup_s, row in self.startup_number.items():
                 self.joined_s[row] = max(0.0, look_ahead_s - startup_s)
         self.now = _column([self._rate_now(j) for j in range(len(self.trainers))])
-        """r: samples/s now, shape (J, 1)."""
+        """r: each trainer's samples/s now, shape (J, 1)."""
         self.base = _column([self._base(j) for j in range(len(self.trainers))])
-        """r L(held), shape (J, 1)."""
+        """r L(held): expected samples of each trainer on the nodes that it holds, shape (J, 1)."""
         self.facts = self._facts()
 
-    def _facts(self) -> Facts:
+    def _facts(self) -> TrainerFacts:
         trainers = self.trainers
-        return Facts(
+        return TrainerFacts(
             weight=_column([t.weight for t in trainers]),
             rate_one=_column([_rate_one(_main_curve(t)) for t in trainers]),
             best_rate=_column([_best_rate(t) for t in trainers]),
@@ -104,7 +110,7 @@ class ValueModel:
         return sum(count * float(seconds[pool]) for pool, count in composition.items()) / total
 
     def rate(self, j: int, composition: Composition) -> float:
-        """S: samples/s of trainer j on these nodes; 0 below its minimum."""
+        """S: samples/s of trainer j on the nodes of `composition`; 0 below its minimum."""
         nodes = sum(composition.values())
         trainer = self.trainers[j]
         if not nodes or nodes < trainer.min_nodes:
@@ -114,7 +120,8 @@ class ValueModel:
         return typed_rate(trainer, self.types(composition))
 
     def most(self, j: int) -> int:
-        """The most nodes that trainer j alone could have, its user's cap counted; 0 below its minimum."""
+        """Largest number of nodes that trainer j could have if it were alone: at most its maximum, its user's cap,
+        and the problem's nodes, held or free. 0 where that is below its minimum."""
         trainer = self.trainers[j]
         most = min(trainer.max_nodes, self.largest)
         if trainer.user is not None:
@@ -122,13 +129,13 @@ class ValueModel:
         return most if most >= trainer.min_nodes else 0
 
     def best_rate(self, j: int) -> float:
-        """Samples/s of trainer j on as many nodes as it may have, of its fastest type."""
+        """Samples/s of trainer j on its maximum number of nodes of its fastest type."""
         trainer = self.trainers[j]
         curves = [trainer.curve] if trainer.curves_by_type is None else list(trainer.curves_by_type.values())
         return max(_rate_at(curve, trainer.max_nodes) for curve in curves)
 
     def types(self, composition: Composition) -> dict[str, int]:
-        """Node type -> number of nodes."""
+        """Number of nodes of each node type in `composition`."""
         counts: dict[str, int] = {}
         for pool, count in composition.items():
             node_type = self.pools.pools[pool].node_type
@@ -136,7 +143,11 @@ class ValueModel:
         return counts
 
     def samples(self, j: int, after: Composition) -> float:
-        """Net samples of trainer j over the look-ahead when it goes from what it holds to `after`."""
+        """Expected samples of trainer j over the look-ahead, stalls taken off, when it goes from its present nodes
+        to `after`.
+
+        Negative where stalls outweigh what it trains. The formula is in the module's docstring.
+        """
         trainer, terms = self.trainers[j], self.problem.terms
         before, held, nodes = self.pools.held[j], self.held[j], sum(after.values())
         now, then = float(self.now[j, 0]), self.rate(j, after)
@@ -153,7 +164,7 @@ class ValueModel:
         return min(samples, float(self.remaining[j, 0]))
 
     def _departures(self, j: int, composition: Composition, nodes: int) -> float:
-        """D, in samples."""
+        """D of the module's docstring: expected samples lost to stalls when pools leave."""
         if len(composition) < 2 or not self.problem.terms.departures:
             return 0.0
         left = 0.0
@@ -166,7 +177,8 @@ class ValueModel:
         return self.trainers[j].shrink_stall_s * left
 
     def stall_samples(self, j: int, after: Composition) -> float:
-        """Samples that the step from what trainer j holds to `after` costs in stalls, departures aside."""
+        """Samples that trainer j loses in the stall of going from its present nodes to `after`. The samples D
+        that the trainer is expected to lose when pools leave are not included."""
         trainer, nodes = self.trainers[j], sum(after.values())
         if nodes == self.held[j]:
             return 0.0
@@ -174,30 +186,30 @@ class ValueModel:
         return stall_s * (self.rate(j, after) if self.problem.terms.new_rate else float(self.now[j, 0]))
 
     def value(self, j: int, after: Composition) -> float:
-        """Worth of `after` for trainer j, in the objective's unit."""
+        """Value of trainer j with the nodes `after`, in the objective's unit."""
         samples = np.array([[self.samples(j, after)]])
         nodes = np.array([[sum(after.values())]], dtype=np.int64)
-        facts, look_ahead_s = facts_of(self.facts, j), self.problem.look_ahead_s
+        facts, look_ahead_s = facts_of_trainer(self.facts, j), self.problem.look_ahead_s
         return float(worth(self.problem.objective, facts, look_ahead_s, samples, nodes)[0, 0])
 
     def values(self, compositions: Sequence[Composition]) -> list[float]:
-        """Worth of one composition for each trainer, in the objective's unit."""
+        """Value of each trainer with its composition, in the objective's unit; one composition per trainer."""
         samples = [self.samples(j, after) for j, after in enumerate(compositions)]
         return self.worths(samples, [sum(after.values()) for after in compositions])
 
     def worths(self, samples: Sequence[float], nodes: Sequence[int]) -> list[float]:
-        """Worth of net samples at a size, one for each trainer."""
+        """Value of each trainer, given its net samples and its number of nodes."""
         sizes = np.array(nodes, dtype=np.int64).reshape(-1, 1)
         return [float(value) for value in self.worth(_column(list(samples)), sizes)[:, 0]]
 
     def worth(self, samples: Floats, nodes: NDArray[np.int64]) -> Floats:
-        """Values of net samples at these sizes, both of shape (J, sizes)."""
+        """Value, in the objective's unit, of net samples made on so many nodes; both arguments and the result have
+        the shape (J, sizes)."""
         samples = np.minimum(samples, self.remaining)
         return worth(self.problem.objective, self.facts, self.problem.look_ahead_s, samples, nodes)
 
     def kept(self, j: int, nodes: int) -> Composition:
-        """What trainer j keeps where it shrinks to `nodes`: those that are expected to stay the longest, and
-        of nodes alike in that, the pool of which it holds the most."""
+        """The nodes that trainer j keeps when it shrinks to `nodes` nodes, in the order of `keep_order`."""
         kept: Composition = {}
         for pool, count in self.keep_order(j):
             if nodes <= 0:
@@ -208,7 +220,12 @@ class ValueModel:
 
     @functools.cache  # noqa: B019 - the model lives for one solve
     def keep_order(self, j: int) -> tuple[tuple[int, int], ...]:
-        """(pool, nodes) that trainer j holds, those that it would give up last first."""
+        """(pool, number of nodes) for each pool of which trainer j holds nodes; the pool that it would give up
+        last comes first.
+
+        Pools on which the trainer can run come first; among those, the ones with the largest product of
+        expected idle seconds and speed, then those of which it holds most.
+        """
         held, preferred = self.pools.held[j], self._preferred_types(j)
         return tuple(
             sorted(
@@ -223,13 +240,14 @@ class ValueModel:
         )
 
     def _speed(self, j: int, pool: int) -> float:
-        """Samples/s of one node of the pool; 1 where all types are alike to the trainer."""
+        """Samples/s of trainer j on one node of the pool; 1 for a trainer without curves by type."""
         curves = self.trainers[j].curves_by_type
         curve = None if curves is None else curves.get(self.pools.pools[pool].node_type)
         return 1.0 if curve is None else _rate_one(curve)
 
     def _preferred_types(self, j: int) -> set[str]:
-        """Types of the nodes held on which trainer j can run together: of those that do not mix, the fastest."""
+        """Types of the held nodes that trainer j can run on together: all usable types if it mixes types, else the
+        one on which it is fastest."""
         curves, counts = self.trainers[j].curves_by_type, self.types(self.pools.held[j])
         if curves is None:
             return set(counts)
@@ -239,12 +257,17 @@ class ValueModel:
         return {max(usable, key=lambda node_type: curves[node_type].rate(counts[node_type]))}
 
     def usable(self, j: int) -> int:
-        """How many of the nodes that trainer j holds it can run on."""
+        """Number of the nodes held by trainer j that it can run on together: those of all usable types if it mixes
+        types, else those of the type on which it is fastest."""
         preferred = self._preferred_types(j)
         return sum(n for pool, n in self.pools.held[j].items() if self.pools.pools[pool].node_type in preferred)
 
     def rate_row(self, j: int, composition: Composition, pool: int, most: int) -> Floats:
-        """Samples/s of a trainer with curves by type, with 0 to `most` nodes of the pool more."""
+        """Samples/s of trainer j, which has curves by type, on `composition` and 0 to `most` more nodes of the
+        pool.
+
+        Shape (most + 1,).
+        """
         trainer, node_type = self.trainers[j], self.pools.pools[pool].node_type
         curves, counts = trainer.curves_by_type or {}, self.types(composition)
         row = np.zeros(most + 1)
@@ -263,17 +286,21 @@ class ValueModel:
         return row
 
 
-def facts_of(facts: Facts, j: int) -> Facts:
-    """The facts of trainer j alone."""
-    return Facts(**{field.name: getattr(facts, field.name)[j : j + 1] for field in dataclasses.fields(facts)})
+def facts_of_trainer(facts: TrainerFacts, j: int) -> TrainerFacts:
+    """The facts of trainer j alone. Each field of `facts` must be an array of shape (trainers, 1), and is an array
+    of shape (1, 1) in the result."""
+    return TrainerFacts(
+        **{field.name: getattr(facts, field.name)[j : j + 1] for field in dataclasses.fields(facts)}
+    )
 
 
-def typed_rate(trainer: Trainer, counts: Mapping[str, int]) -> float:
-    """Samples/s of a trainer that has a curve for each type, on these nodes of each type.
+def typed_rate(trainer: PlannedTrainer, counts: Mapping[str, int]) -> float:
+    """Samples/s of a trainer with curves by type on `counts` nodes (node type -> number of nodes).
 
-    On nodes of several types, each counts as many nodes of the type on which one node is fastest as it is worth
-    alone: a step of synchronous training shares its batch in proportion to speed. A trainer that may not mix
-    types, or has no curve for one of them, makes nothing there.
+    On several types, the curve of the fastest type is read at the effective number of nodes
+    sum over types of nodes x (rate of one node) / (rate of one node of the fastest type), because a synchronous
+    step shares its batch in proportion to speed. 0 where the trainer may not mix these types or has no curve for
+    one of them.
     """
     curves = trainer.curves_by_type or {}
     if any(node_type not in curves for node_type in counts) or (len(counts) > 1 and not trainer.mixes_types):
@@ -290,14 +317,14 @@ def typed_rate(trainer: Trainer, counts: Mapping[str, int]) -> float:
     return (1 - share) * curve.rate(low) + share * curve.rate(low + 1)
 
 
-def _main_curve(trainer: Trainer) -> Curve:
-    """The curve by which a trainer's units are counted: that of its fastest type."""
+def _main_curve(trainer: PlannedTrainer) -> Curve:
+    """The curve of the trainer's fastest type; its only curve where it has none by type."""
     if trainer.curves_by_type is None:
         return trainer.curve
     return max(trainer.curves_by_type.values(), key=_rate_one)
 
 
-def _best_rate(trainer: Trainer) -> float:
+def _best_rate(trainer: PlannedTrainer) -> float:
     return _rate_at(_main_curve(trainer), trainer.max_nodes) or 1.0
 
 
@@ -308,7 +335,7 @@ def _rate_at(curve: Curve, nodes: int) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _rate_one(curve: Curve) -> float:
-    """Samples/s on one node; where that is 0, the rate per node of the curve's first point that has one."""
+    """Samples/s on one node; where that is 0, the rate per node of the curve's first point with a rate above 0."""
     if curve.rate(1) > 0:
         return curve.rate(1)
     return next((rate / nodes for nodes, rate in curve.points if rate > 0), 1.0)

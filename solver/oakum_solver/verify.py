@@ -1,8 +1,8 @@
-"""Is the plan one that the problem allows, and worth what it says?
+"""Checks that a plan obeys the rules of its problem and has the value that it claims.
 
-Recomputed from the Plan and the Problem alone, node by node. Nothing is shared with the code that made the plan,
-its count of samples included: a bug there shows here. Only what samples are worth under an objective that is not
-linear in them is looked up where the plan's maker looks.
+Everything is recomputed from the plan and the problem, node by node, with code of its own, so that a bug in the
+code that made the plan shows here. The only shared code is `objectives.worth`, for objectives that are not linear
+in samples.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from oakum_solver.errors import InfeasiblePlanError
-from oakum_solver.objectives import Facts, Objective, worth
+from oakum_solver.objectives import NamedObjective, TrainerFacts, worth
 from oakum_solver.plan import Plan
-from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
+from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem
 
 Grants = Mapping[str, tuple[str, ...]]
 """Trainer id -> nodes."""
@@ -42,7 +42,7 @@ def verify(problem: Problem, plan: Plan) -> None:
 
 
 def _check_nodes(problem: Problem, plan: Plan) -> None:
-    """Every granted node exists, and is granted once."""
+    """Raise `InfeasiblePlanError` unless every granted node exists and is granted once."""
     known = {node for group in problem.groups for node in group.nodes}
     granted_to: dict[str, str] = {}
     for allocation in plan.allocations:
@@ -56,28 +56,29 @@ def _check_nodes(problem: Problem, plan: Plan) -> None:
             granted_to[node] = allocation.trainer
 
 
-def _check_size(problem: Problem, grants: Grants, trainer: Trainer) -> None:
+def _check_size(problem: Problem, grants: Grants, trainer: PlannedTrainer) -> None:
     size = len(grants[trainer.id])
     if size and not trainer.min_nodes <= size <= trainer.max_nodes:
         raise InfeasiblePlanError(
-            f"{trainer.id} is granted {size} nodes: expected 0 or {trainer.min_nodes} to {trainer.max_nodes}"
+            f"{trainer.label} is granted {size} nodes: expected 0 or {trainer.min_nodes} to {trainer.max_nodes}"
         )
 
 
-def _check_no_migration(problem: Problem, grants: Grants, trainer: Trainer) -> None:
-    """Who grows keeps every node it holds; who shrinks or stays gets no other."""
+def _check_no_migration(problem: Problem, grants: Grants, trainer: PlannedTrainer) -> None:
+    """Raise `InfeasiblePlanError` unless a growing trainer keeps all its nodes, and a shrinking or staying one
+    gets no new node."""
     if problem.held[trainer.id] == grants[trainer.id]:
         return
     held, granted = set(problem.held[trainer.id]), set(grants[trainer.id])
     if not (held <= granted or granted <= held):
         raise InfeasiblePlanError(
-            f"{trainer.id} gives up {sorted(held - granted)} and is granted {sorted(granted - held)}: "
+            f"{trainer.label} gives up {sorted(held - granted)} and is granted {sorted(granted - held)}: "
             "expected it to keep its nodes where it gets others"
         )
 
 
 def _check_value(problem: Problem, plan: Plan, grants: Grants) -> None:
-    book = _Book(problem)
+    book = _Recomputation(problem)
     value = math.fsum(book.value(trainer, grants[trainer.id]) for trainer in problem.trainers)
     slack = _TOLERANCE * max(1.0, abs(value))
     if not abs(plan.value - value) <= slack:
@@ -87,21 +88,21 @@ def _check_value(problem: Problem, plan: Plan, grants: Grants) -> None:
 
 
 def _check_caps(problem: Problem, grants: Grants) -> None:
-    """No user's trainers have more nodes together than the user may have."""
+    """Raise `InfeasiblePlanError` if a user's trainers together have more nodes than the user's cap."""
     for user, cap in problem.user_caps.items():
         used = sum(len(grants[trainer.id]) for trainer in problem.trainers if trainer.user == user)
         if used > cap:
             raise InfeasiblePlanError(f"{user}'s trainers are granted {used} nodes: expected at most {cap}")
 
 
-class _Book:
-    """Keeps account of nodes one by one, as the value's definition does it in `oakum_solver.value`."""
+class _Recomputation:
+    """Recomputes a plan's value node by node, by the definition in the docstring of `oakum_solver.value`."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.type_of: dict[str, str] = {}
         self.departure: dict[str, object] = {}
-        """Node -> what tells with whom it leaves."""
+        """Node -> key that it shares with the nodes with which it leaves."""
         self.horizon_s: dict[object, float] = {}
         for group in problem.groups:
             departure = self._departure(group)
@@ -116,20 +117,20 @@ class _Book:
             return group.node_type, group.cohort
         return (group.node_type, group.horizon_s) if terms.horizons or terms.departures else group.node_type
 
-    def value(self, trainer: Trainer, granted: tuple[str, ...]) -> float:
-        """Worth of the grant: samples phase by phase, less stalls, in the objective's unit."""
+    def value(self, trainer: PlannedTrainer, granted: tuple[str, ...]) -> float:
+        """Value of the trainer with the nodes `granted`, in the objective's unit."""
         problem = self.problem
         samples = self._samples(trainer, granted)
         if problem.terms.completion:
             samples = min(samples, trainer.remaining_samples)
         match problem.objective:
-            case Objective.THROUGHPUT:
+            case NamedObjective.THROUGHPUT:
                 return trainer.weight * samples
-            case Objective.SPEEDUP:
+            case NamedObjective.SPEEDUP:
                 return trainer.weight * samples / _rate_one(_fastest_curve(trainer))
-            case Objective.WEIGHTED:
+            case NamedObjective.WEIGHTED:
                 return trainer.weight * samples / _best_rate(trainer)
-        facts = Facts(
+        facts = TrainerFacts(
             weight=trainer.weight,
             rate_one=_rate_one(_fastest_curve(trainer)),
             best_rate=_best_rate(trainer),
@@ -142,7 +143,7 @@ class _Book:
         made, nodes = np.array([[samples]]), np.array([[len(granted)]])
         return float(worth(problem.objective, facts, problem.look_ahead_s, made, nodes)[0, 0])
 
-    def _samples(self, trainer: Trainer, granted: tuple[str, ...]) -> float:
+    def _samples(self, trainer: PlannedTrainer, granted: tuple[str, ...]) -> float:
         terms, held = self.problem.terms, self.problem.held[trainer.id]
         before = self._rate(trainer, held)
         after = before if granted == held else self._rate(trainer, granted)
@@ -163,8 +164,8 @@ class _Book:
                 samples -= leaves * trainer.shrink_stall_s * self._rate(trainer, rest)
         return samples
 
-    def _rate(self, trainer: Trainer, nodes: tuple[str, ...]) -> float:
-        """Samples/s on these nodes; 0 below the minimum or on a type that it cannot use."""
+    def _rate(self, trainer: PlannedTrainer, nodes: tuple[str, ...]) -> float:
+        """The trainer's samples/s on these nodes; 0 below its minimum or with a type that it cannot use."""
         if len(nodes) < trainer.min_nodes:
             return 0.0
         if trainer.curves_by_type is None:
@@ -180,13 +181,15 @@ class _Book:
         return curve.rate(whole) + (effective - whole) * (curve.rate(whole + 1) - curve.rate(whole))
 
     def _mean_s(self, nodes: Collection[str], from_s: float = 0.0) -> float:
-        """Mean over nodes of the seconds of the look-ahead after `from_s` for which they are still there."""
+        """Mean seconds after `from_s` for which the nodes stay idle within the look-ahead; all seconds of the
+        look-ahead after `from_s` where the problem leaves forecasts out."""
         if not self.problem.terms.horizons:
             return max(0.0, self.problem.look_ahead_s - from_s)
         return sum(self._lasts_s(node, from_s) for node in nodes) / len(nodes)
 
     def _lasts_s(self, node: str, from_s: float = 0.0) -> float:
-        """Expected seconds of the look-ahead after `from_s` for which the node is still there."""
+        """Expected seconds between `from_s` and the end of the look-ahead for which the node is still idle for
+        us."""
         look_ahead_s = self.problem.look_ahead_s
         if from_s >= look_ahead_s:
             return 0.0
@@ -199,17 +202,18 @@ class _Book:
 
     @staticmethod
     def _stays(horizon_s: float, seconds: float) -> float:
-        """Probability that a hole of this mean goes on for so long."""
+        """Probability exp(-seconds / horizon_s) that a hole of mean length `horizon_s` lasts longer than
+        `seconds`."""
         return math.exp(-seconds / horizon_s) if horizon_s > 0 else 0.0
 
 
-def _fastest_curve(trainer: Trainer) -> Curve:
+def _fastest_curve(trainer: PlannedTrainer) -> Curve:
     if trainer.curves_by_type is None:
         return trainer.curve
     return max(trainer.curves_by_type.values(), key=_rate_one)
 
 
-def _best_rate(trainer: Trainer) -> float:
+def _best_rate(trainer: PlannedTrainer) -> float:
     return _fastest_curve(trainer).rate(trainer.max_nodes) or 1.0
 
 

@@ -1,4 +1,4 @@
-"""A replay's page, opened as a file: it draws everything and asks nobody for anything."""
+"""The page that a replay writes, opened as a file: it draws all charts and makes no request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHARTS = {"nodes": "scatterlayer", "used": "barlayer", "losses": "barlayer", "so
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fortnight of a large machine with 40 trainers."""
+    """The report of a fortnight of a large machine with 40 trainers."""
     made = large_result()
     named = dataclasses.replace(made.trainers[0], name=CODE)
     path = tmp_path_factory.mktemp("report") / "report.html"
@@ -34,7 +34,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(driver: WebDriver, page: Path) -> WebDriver:
-    """The page; loaded once for tests that follow one another, since it holds all of Plotly."""
+    """The report in a browser tab; loaded once for all tests, since it contains all of Plotly."""
     if driver.current_url != page.as_uri():
         driver.get(page.as_uri())
         drawn(driver)
@@ -65,11 +65,11 @@ def test_every_chart_is_drawn(opened: WebDriver) -> None:
 
 
 def test_nothing_is_complained_about_and_nobody_is_asked(opened: WebDriver) -> None:
-    opened.get_log("browser")
+    opened.get_log("browser")  # type: ignore[attr-defined]  # of Chromium alone
     opened.refresh()
     drawn(opened)
     # What the page's policy forbids is a complaint, too.
-    assert opened.get_log("browser") == []
+    assert opened.get_log("browser") == []  # type: ignore[attr-defined]  # of Chromium alone
     assert opened.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)") == []
 
 

@@ -8,18 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.api_under_test import ApiUnderTest, FakeScheduler
-from oakum_service.db.engine import open_engine, upgrade
-
-
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with the schema and nothing in it."""
-    file = tmp_path_factory.mktemp("schema") / "oakum.db"
-    engine = open_engine(f"sqlite:///{file}")
-    upgrade(engine)
-    engine.dispose()
-    return file
+from api_under_test import ApiUnderTest, FakeScheduler
+from empty_databases import empty_database as empty_database
 
 
 @pytest.fixture
@@ -31,7 +21,7 @@ def data_dir(empty_database: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def scheduler() -> FakeScheduler:
-    """What the service runs on; modules have others."""
+    """The scheduler of the API under test; test modules override this fixture."""
     return FakeScheduler()
 
 
@@ -40,5 +30,5 @@ def api(data_dir: Path, scheduler: FakeScheduler) -> Iterator[ApiUnderTest]:
     """The API of a service without a controller."""
     running = ApiUnderTest(data_dir, scheduler)
     yield running
-    running.outbox.close()
+    running.news_for_readers.close()
     running.engine.dispose()

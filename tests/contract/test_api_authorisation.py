@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.api_under_test import SPEC, ApiUnderTest, problem_of, report
+from api_under_test import SPEC, ApiUnderTest, problem_of, report
 from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings
 from oakum_service.db.models import ApiToken
@@ -15,24 +15,55 @@ from oakum_service.schedulers.local import LocalCluster
 ROLES = {
     ("GET", "/healthz"): None,
     ("GET", "/metrics"): None,
+    ("GET", "/readyz"): None,
     ("GET", "/v1/trainers"): Role.VIEWER,
     ("POST", "/v1/trainers"): Role.USER,
+    ("POST", "/v1/trainers/check"): Role.USER,
+    ("POST", "/v1/trainers/read"): Role.USER,
+    ("POST", "/v1/trainers/dry-run"): Role.USER,
     ("GET", "/v1/trainers/{ref}"): Role.VIEWER,
     ("PATCH", "/v1/trainers/{ref}"): Role.USER,
+    ("PUT", "/v1/trainers/{ref}/pause"): Role.USER,
+    ("DELETE", "/v1/trainers/{ref}/pause"): Role.USER,
     ("POST", "/v1/trainers/{ref}/cancel"): Role.USER,
+    ("POST", "/v1/trainers/{ref}/retry"): Role.USER,
     ("GET", "/v1/trainers/{ref}/series"): Role.VIEWER,
+    ("GET", "/v1/trainers/{ref}/evaluations"): Role.VIEWER,
     ("GET", "/v1/trainers/{ref}/logs"): Role.VIEWER,
     ("GET", "/v1/trainers/{ref}/explain"): Role.VIEWER,
     ("GET", "/v1/nodes"): Role.VIEWER,
     ("GET", "/v1/holes"): Role.VIEWER,
     ("GET", "/v1/timeline"): Role.VIEWER,
+    ("GET", "/v1/foreground/starts"): Role.VIEWER,
+    ("GET", "/v1/timeline/rows"): Role.VIEWER,
+    ("GET", "/v1/timeline/occupancy"): Role.VIEWER,
     ("GET", "/v1/cluster"): Role.VIEWER,
     ("POST", "/v1/cluster/foreground-jobs"): Role.ADMIN,
     ("GET", "/v1/hold"): Role.VIEWER,
     ("PUT", "/v1/hold"): Role.ADMIN,
     ("DELETE", "/v1/hold"): Role.ADMIN,
+    ("GET", "/v1/notices"): Role.VIEWER,
+    ("POST", "/v1/notices/test"): Role.USER,
+    ("GET", "/v1/audit"): Role.VIEWER,
+    ("GET", "/v1/ledger"): Role.VIEWER,
+    ("GET", "/v1/settings"): Role.VIEWER,
+    ("PUT", "/v1/settings/{name}"): Role.ADMIN,
+    ("DELETE", "/v1/settings/{name}"): Role.ADMIN,
+    ("GET", "/v1/objectives"): Role.VIEWER,
+    ("GET", "/v1/quotas"): Role.VIEWER,
+    ("GET", "/v1/quotas/{user}"): Role.VIEWER,
+    ("PUT", "/v1/quotas/{user}"): Role.ADMIN,
+    ("DELETE", "/v1/quotas/{user}"): Role.ADMIN,
+    ("GET", "/v1/session"): Role.VIEWER,
+    ("POST", "/v1/session"): None,
+    ("DELETE", "/v1/session"): Role.VIEWER,
+    ("GET", "/v1/tokens"): Role.VIEWER,
+    ("POST", "/v1/tokens"): Role.ADMIN,
+    ("POST", "/v1/tokens/{token_id}/rotate"): Role.VIEWER,
+    ("DELETE", "/v1/tokens/{token_id}"): Role.VIEWER,
     ("GET", "/v1/plans"): Role.VIEWER,
     ("GET", "/v1/plans/current"): Role.VIEWER,
+    ("POST", "/v1/plans/preview"): Role.VIEWER,
     ("GET", "/v1/plans/{plan_id}"): Role.VIEWER,
     ("GET", "/v1/events"): Role.VIEWER,
     ("GET", "/v1/events/recent"): Role.VIEWER,
@@ -45,13 +76,17 @@ GUARDED = [route for route, role in ROLES.items() if role is not None]
 BY_ROLE = [route for route, role in ROLES.items() if isinstance(role, Role)]
 BODIES = {
     "/v1/hold": {"reason": "a test"},
+    "/v1/notices/test": {"webhook": "http://127.0.0.1:1/refused"},
     "/v1/trainers": SPEC,
+    "/v1/trainers/check": SPEC,
+    "/v1/trainers/read": {"text": "name: digits"},
+    "/v1/trainers/dry-run": {"spec": SPEC},
     "/v1/cluster/foreground-jobs": {"nodes": 1, "run_s": 1.0},
 }
 
 
 def address(path: str) -> str:
-    return path.format(ref="digits", plan_id=1, fragment_id="f1")
+    return path.format(ref="digits", plan_id=1, fragment_id="f1", token_id="0" * 12, user="ulla", name="objective")
 
 
 def body_of(method: str, path: str) -> dict[str, object] | None:
@@ -82,7 +117,7 @@ def test_an_unknown_token_opens_nothing(api: ApiUnderTest, method: str, path: st
 
 @pytest.mark.parametrize(("method", "path"), BY_ROLE)
 def test_a_role_may_do_what_the_list_says_and_no_more(api: ApiUnderTest, method: str, path: str) -> None:
-    api.outbox.close()  # the event stream ends at once
+    api.news_for_readers.close()  # the event stream ends at once
     needed = ROLES[method, path]
     for role, client in zip(Role, (api.hook, api.viewer, api.user, api.admin), strict=True):
         response = client.request(method, address(path), json=body_of(method, path))
@@ -98,8 +133,8 @@ def test_a_role_may_do_what_the_list_says_and_no_more(api: ApiUnderTest, method:
 def test_only_administrators_submit_above_priority_0(api: ApiUnderTest) -> None:
     detail = problem_of(api.user.post("/v1/trainers", json=SPEC | {"priority": 1}), 403)["detail"]
     assert detail == (
-        "priority 1 needs the role admin; this token has user: submit with a priority of 0 or below, "
-        "or ask an administrator to submit it"
+        "priority 1 needs the role admin; this token has user: give a priority of 0 or below, "
+        "or ask an administrator"
     )
     assert api.trainer_names() == []
     for client, priority in ((api.user, 0), (api.user, -100), (api.admin, 100)):
@@ -115,7 +150,8 @@ def test_a_trainer_is_its_submitters_whoever_scales_it(api: ApiUnderTest) -> Non
 
 
 def test_scaling_a_trainer_of_a_high_priority_needs_no_more_than_scaling_another(api: ApiUnderTest) -> None:
-    api.admin.post("/v1/trainers", json=SPEC | {"priority": 5})
+    api.submit()
+    assert api.admin.patch("/v1/trainers/digits", json={"priority": 5}).status_code == 200
     answer = api.user.patch("/v1/trainers/digits", json={"max_nodes": 3})
     assert (answer.status_code, answer.json()["spec"]["priority"]) == (200, 5)
 
@@ -152,8 +188,8 @@ def test_no_token_is_stored_as_it_is(api: ApiUnderTest) -> None:
 def test_a_fragments_agent_speaks_for_its_own_fragment_alone(api: ApiUnderTest) -> None:
     trainer = api.submit()["id"]
     own, other = api.add_fragment(trainer, "n1"), api.add_fragment(trainer, "n2")
-    strangers = (api.anonymous, api.viewer, api.user, api.admin, api.fragment_client(other))
-    for client in strangers:
+    orphans = (api.anonymous, api.viewer, api.user, api.admin, api.fragment_client(other))
+    for client in orphans:
         problem_of(client.post(f"/v1/fragments/{own}/report", json=report()), 401)
         problem_of(client.get(f"/v1/fragments/{own}/directive"), 401)
     assert api.stored_report(own) is None

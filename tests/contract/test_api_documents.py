@@ -1,4 +1,4 @@
-"""What each route answers, whole documents, over a cluster that a test can take in at a glance."""
+"""The whole document that each route answers, for a cluster small enough to check by hand."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from contract.api_under_test import ApiUnderTest, full_spec, problem_of, report
-from oakum_service.control import journal
-from oakum_service.control.accounts import Account
+from api_under_test import ApiUnderTest, full_spec, problem_of, report
 from oakum_service.control.observe import write_snapshot
 from oakum_service.control.retention import HISTORY_S
+from oakum_service.db import event_log
 from oakum_service.db.models import (
+    EvaluationRecord,
     EventRecord,
     ForegroundStart,
     Fragment,
@@ -25,14 +25,17 @@ from oakum_service.db.models import (
     ProgressSample,
     Report,
 )
-from oakum_service.schedulers.port import JobStart, Node, Snapshot
+from oakum_service.documents.node import Node
+from oakum_service.documents.time_account import TimeAccount
+from oakum_service.schedulers.port import JobStart, Snapshot
 from oakum_service.states import NodeState, TimeUse, TrainerState
 from oakum_worker.protocol import Phase
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A trainer on two of three nodes; the third has a foreground job, and so had the second 60 s ago."""
+    """A trainer on two of three nodes; a foreground job is on the third, and one was on the second until 60 s
+    ago."""
 
     api: ApiUnderTest
     now: float
@@ -84,7 +87,9 @@ def scene(api: ApiUnderTest) -> Scene:
                 solver="cbc",
                 solve_s=0.01,
                 optimal=False,
-                allocations={trainer: {"nodes": ["n1", "n2"], "why": "all_idle", "reason": "No more are idle."}},
+                allocations={
+                    trainer: {"nodes": ["n1", "n2"], "why": "all_idle", "reason": "no other node is idle"}
+                },
             )
         )
         session.add(
@@ -116,11 +121,13 @@ def scene(api: ApiUnderTest) -> Scene:
             "learning_rate": 0.01,
             "checkpoint_step": 10,
             "metrics": {"accuracy": 0.9},
+            "best": None,
         },
+        pace={"steps": 2, "seconds": 40.0, "reading_s": 10.0, "waiting_s": 4.0},
         checkpoint_step=20,
         checkpoint_at=now - 15.0,
         durations={"grow": [0.25, 0.1, 0.5], "loss": [2.0], "start_up": [4.0]},
-        account=Account(
+        account=TimeAccount(
             began_at=now - 120.0,
             since=now - 50.0,
             use=TimeUse.TRAINING,
@@ -133,8 +140,10 @@ def scene(api: ApiUnderTest) -> Scene:
             },
             redone_steps=3,
             redone_s=1.5,
-        ).document(),
-        steps_at_size={"1": 10, "2": 20},
+        ),
+        steps_at_size={1: 10, 2: 20},
+        past_node_s=30.0,
+        past_warm_up_node_s=10.0,
         nodes_lost=1,
         nodes_gained=2,
         rescales=2,
@@ -145,7 +154,7 @@ def scene(api: ApiUnderTest) -> Scene:
 
 
 def about(seconds: float) -> object:
-    """Equal but for the time that the test itself takes."""
+    """The value, compared with a tolerance for the time that the test itself takes."""
     return pytest.approx(seconds, abs=30.0)
 
 
@@ -156,11 +165,16 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "name": "digits",
         "state": "waiting",
         "message": "",
+        "attempt": None,
+        "traceback": "",
         "spec": full_spec(workdir="/home/ulla"),
         "user": "ulla",
+        "is_private": False,
         "submitted_at": about(time.time()),
         "started_at": None,
         "ended_at": None,
+        "waiting_since": about(time.time()),
+        "status_since": about(time.time()),
         "generation": 0,
         "nodes": [],
         "granted": [],
@@ -173,10 +187,15 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "global_batch": 96,
         "learning_rate": None,
         "loss": None,
+        "stepped_at": None,
         "samples_per_s": None,
+        "samples_per_s_below": None,
+        "pace": None,
         "checkpoint_step": None,
         "checkpoint_at": None,
+        "checkpoint_folder": "",
         "metrics": {},
+        "best": None,
         "steps_at_size": {},
         "measured_rates": [],
         "nodes_lost": 0,
@@ -187,7 +206,11 @@ def test_a_submitted_trainer_is_shown_as_it_waits(api: ApiUnderTest) -> None:
         "stalls": {},
         "start_up": None,
         "time_spent": None,
-        "reason": "",
+        "status": "waiting",
+        "reason": "Waits: no plan has considered it yet.",
+        "condition": "",
+        "joining": [],
+        "leaving": [],
     }
     assert submitted == expected
     assert api.viewer.get("/v1/trainers/digits").json() == submitted
@@ -203,9 +226,9 @@ def test_what_a_spec_says_of_sharing_is_shown_with_its_deadline_in_utc(api: ApiU
 
 
 def test_submitting_wakes_the_controller_and_is_written_down(api: ApiUnderTest) -> None:
-    before = api.inbox.version
+    before = api.news_for_controller.version
     api.submit()
-    assert api.inbox.version > before
+    assert api.news_for_controller.version > before
     (event,) = api.viewer.get("/v1/events/recent").json()["events"]
     assert (event["kind"], event["subject"]) == ("trainer.submitted", "digits")
 
@@ -216,11 +239,16 @@ def test_a_running_trainer(scene: Scene) -> None:
         "name": "digits",
         "state": "running",
         "message": "",
+        "attempt": None,
+        "traceback": "",
         "spec": full_spec(max_nodes=4),
         "user": "ulla",
+        "is_private": False,
         "submitted_at": about(scene.now),
         "started_at": scene.now - 120.0,
         "ended_at": None,
+        "waiting_since": None,
+        "status_since": scene.now - 50.0,
         "generation": 3,
         "nodes": ["n2", "n1"],
         "granted": ["n1", "n2"],
@@ -233,10 +261,15 @@ def test_a_running_trainer(scene: Scene) -> None:
         "global_batch": 192,
         "learning_rate": 0.01,
         "loss": 0.25,
+        "stepped_at": None,
         "samples_per_s": 9.5,
+        "samples_per_s_below": None,
+        "pace": {"step_s": 20.0, "reading_share": 0.25, "waiting_share": 0.1},
         "checkpoint_step": 20,
         "checkpoint_at": scene.now - 15.0,
+        "checkpoint_folder": str(scene.api.settings.checkpoints_dir / scene.trainer),
         "metrics": {"accuracy": 0.9},
+        "best": None,
         "steps_at_size": {"1": 10, "2": 20},
         "measured_rates": [{"nodes": 2, "samples_per_s": 9.5, "seconds": 60.0}],
         "nodes_lost": 1,
@@ -261,10 +294,39 @@ def test_a_running_trainer(scene: Scene) -> None:
             "redone_steps": 3,
             "warm_up_node_s": pytest.approx(30.0),
         },
-        "reason": "No more are idle.",
+        "status": "running",
+        "reason": "Trains on 2 nodes: no other node is idle.",
+        "condition": "",
+        "joining": [],
+        "leaving": [],
     }
     assert scene.get("/v1/trainers/digits") == expected
-    assert scene.get("/v1/trainers") == {"trainers": [expected]}
+    assert scene.get("/v1/trainers") == {
+        "trainers": [expected],
+        "next": None,
+        "hold": None,
+        "fault": None,
+    }
+
+
+def test_while_held_every_document_says_so_and_no_plan_speaks(scene: Scene) -> None:
+    hold = scene.api.admin.put("/v1/hold", json={"reason": "maintenance at 8"}).json()
+    day = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(hold["since"]))
+    said = f"Held since {day} by anna: maintenance at 8"
+    assert hold["sentence"] == f"{said}. `oakum resume` ends the hold."
+    shown = scene.get("/v1/trainers/digits")
+    assert {name: shown[name] for name in ("status", "granted", "joining", "leaving", "reason")} == {
+        "status": "held",
+        "granted": [],
+        "joining": [],
+        "leaving": ["n2", "n1"],
+        "reason": f"{said}; it gives its 2 nodes back. `oakum resume` ends the hold.",
+    }
+    listed = scene.get("/v1/trainers")
+    assert (listed["hold"], listed["trainers"][0]["reason"]) == (hold, shown["reason"])
+    assert scene.get("/v1/cluster")["hold"] == hold
+    explained = scene.get("/v1/trainers/digits/explain")
+    assert (explained["why"], explained["reason"], explained["plan"]) == ("held", shown["reason"], None)
 
 
 def test_fragments_that_have_not_joined_yet_are_shown_until_they_have_or_are_not_wanted(scene: Scene) -> None:
@@ -300,6 +362,18 @@ def test_a_name_means_the_newest_trainer_of_that_name(api: ApiUnderTest) -> None
     assert api.viewer.get(f"/v1/trainers/{old}").json()["id"] == old
 
 
+def test_the_evaluations_of_a_trainer(api: ApiUnderTest) -> None:
+    ids = [api.submit(name=name)["id"] for name in ("digits", "other")]
+    with api.sessions.begin() as session:
+        for trainer, step in ((ids[0], 20), (ids[0], 10), (ids[0], 30), (ids[1], 40)):
+            session.add(EvaluationRecord(trainer_id=trainer, step=step, at=5.0, metrics={"accuracy": step / 100}))
+    rows = [{"step": step, "at": 5.0, "metrics": {"accuracy": step / 100}} for step in (10, 20, 30)]
+    path = "/v1/trainers/digits/evaluations"
+    assert api.viewer.get(path).json() == {"evaluations": rows}
+    assert api.viewer.get(path, params={"after_step": 10, "limit": 1}).json() == {"evaluations": rows[1:2]}
+    assert api.viewer.get(path, params={"newest": True, "limit": 2}).json() == {"evaluations": rows[1:]}
+
+
 def test_the_series_of_a_trainer(scene: Scene) -> None:
     points = [
         {"at": scene.now + step, "step": step, "nodes": 2, "loss": loss, "samples_per_s": 9.5}
@@ -331,7 +405,9 @@ def test_the_explanation_of_a_size(scene: Scene) -> None:
         "nodes": 2,
         "granted": 2,
         "why": "all_idle",
-        "reason": "No more are idle.",
+        "status": "running",
+        "reason": "Trains on 2 nodes: no other node is idle.",
+        "condition": "",
         "plan": 1,
     }
 
@@ -344,12 +420,14 @@ def test_the_explanation_where_no_plan_has_one(api: ApiUnderTest) -> None:
         "nodes": 0,
         "granted": 0,
         "why": "no_plan",
-        "reason": "no plan has considered the trainer yet",
+        "status": "waiting",
+        "reason": "Waits: no plan has considered it yet.",
+        "condition": "",
         "plan": None,
     }
     api.change_row(trainer, state=TrainerState.FAILED, message="out of memory")
     reason = api.viewer.get("/v1/trainers/digits/explain").json()["reason"]
-    assert reason == "the trainer is failed: out of memory"
+    assert reason == "Failed: out of memory."
 
 
 def test_the_nodes(scene: Scene) -> None:
@@ -358,15 +436,20 @@ def test_the_nodes(scene: Scene) -> None:
             "name": name,
             "state": "hole",
             "since": since,
+            "node_type": "cpu",
             "foreground_job": None,
             "trainer": None,
             "fragment_phase": None,
             "hole_ends_at": None,
         } | fields
 
-    assert scene.get("/v1/nodes") == {
+    document = scene.get("/v1/nodes")
+    assert document.pop("version")
+    assert document == {
         "snapshot": 2,
         "taken_at": scene.now - 40.0,
+        "is_difference": False,
+        "gone": [],
         "nodes": [
             node("n1", scene.now - 100.0, trainer="digits", fragment_phase="training"),
             node("n2", scene.now - 40.0, trainer="digits", fragment_phase="starting"),
@@ -380,7 +463,7 @@ def test_the_holes(scene: Scene) -> None:
         {"node": "n1", "start_at": scene.now - 100.0, "end_at": None},
         {"node": "n2", "start_at": scene.now - 40.0, "end_at": None},
     ]
-    assert scene.get("/v1/holes") == {"holes": holes}
+    assert scene.get("/v1/holes") == {"holes": holes, "next": None}
 
 
 def test_the_timeline(scene: Scene) -> None:
@@ -405,6 +488,7 @@ def test_the_timeline(scene: Scene) -> None:
     assert document.pop("to_at") == about(now)
     document["foreground"].sort(key=lambda interval: interval["node"])
     assert document == {
+        "is_shortened": False,
         "nodes": ["n1", "n2", "n3"],
         "foreground": [job("n2", now - 40.0), job("n3", None)],
         "holes": scene.get("/v1/holes")["holes"],
@@ -431,6 +515,7 @@ def test_the_cluster_at_a_glance(scene: Scene) -> None:
         "num_training": 2,
         "idle_node_s": about(140.0),
         "used_node_s": about(120.0),
+        "harvested_node_s": about(100.0),
         "foreground_jobs_started": 1,
         "foreground_delay_p50_s": 0.25,
         "foreground_delay_p99_s": 0.25,
@@ -438,13 +523,16 @@ def test_the_cluster_at_a_glance(scene: Scene) -> None:
         "foreground_delay_last_s": 0.25,
         "num_fragments": 2,
         "held": False,
+        "hold": None,
+        "fault": None,
         "dry_run": False,
         "snapshot_age_s": about(0.0),
     }
 
 
 def test_sums_go_no_further_back_than_what_is_known(scene: Scene) -> None:
-    """What lies before is deleted for nodes and not for fragments: a share of both has to leave it out."""
+    """Intervals of nodes from before that time are deleted, those of fragments are not: a share of both has to
+    leave it out."""
     begin = scene.now - HISTORY_S
     spans = [(begin - 100.0, begin + 30.0), (begin - 100.0, begin - 50.0)]
     with scene.api.sessions.begin() as session:
@@ -482,7 +570,7 @@ def test_the_plans(scene: Scene) -> None:
         "look_ahead_s": 30.0,
         "objective": "throughput",
         "allocations": [
-            {"trainer": "digits", "nodes": ["n1", "n2"], "why": "all_idle", "reason": "No more are idle."}
+            {"trainer": "digits", "nodes": ["n1", "n2"], "why": "all_idle", "reason": "no other node is idle"}
         ],
     }
     assert scene.get("/v1/plans/current") == plan
@@ -491,8 +579,9 @@ def test_the_plans(scene: Scene) -> None:
 
 
 def test_before_the_first_snapshot_and_plan_there_is_nothing_to_show(api: ApiUnderTest) -> None:
-    assert api.viewer.get("/v1/nodes").json() == {"snapshot": 0, "taken_at": 0.0, "nodes": []}
-    assert api.viewer.get("/v1/holes").json() == {"holes": []}
+    nodes = api.viewer.get("/v1/nodes").json()
+    assert (nodes["snapshot"], nodes["taken_at"], nodes["nodes"]) == (0, 0.0, [])
+    assert api.viewer.get("/v1/holes").json() == {"holes": [], "next": None}
     assert api.viewer.get("/v1/plans").json() == {"plans": []}
     assert api.viewer.get("/v1/cluster").json()["foreground_delay_max_s"] is None
     detail = problem_of(api.viewer.get("/v1/plans/current"), 404)["detail"]
@@ -502,7 +591,7 @@ def test_before_the_first_snapshot_and_plan_there_is_nothing_to_show(api: ApiUnd
 def test_the_newest_events_in_order_of_time(api: ApiUnderTest) -> None:
     with api.sessions.begin() as session:
         for number in range(3):
-            journal.record(session, "node.hole", f"n{number}", f"n{number} is idle", number=number)
+            event_log.record(session, "node.hole", f"n{number}", f"n{number} is idle", number=number)
     events = api.viewer.get("/v1/events/recent?limit=2").json()["events"]
     assert events == [
         {
@@ -526,14 +615,16 @@ def test_a_change_of_sizes_and_weight(api: ApiUnderTest) -> None:
 
 
 def test_cancelling_is_a_wish_until_the_controller_has_seen_it(api: ApiUnderTest) -> None:
-    before, version = api.submit(), api.inbox.version
+    before, version = api.submit(), api.news_for_controller.version
     response = api.user.post("/v1/trainers/digits/cancel")
-    assert (response.status_code, response.json()) == (200, before)
-    assert api.inbox.version > version
+    wish = {"status": "cancelling", "status_since": None, "reason": "Its user has cancelled it."}
+    assert (response.status_code, response.json()) == (200, before | wish)
+    assert api.news_for_controller.version > version
 
 
 BOUNDS = {
     "/v1/trainers/digits/series": ("limit", 1, 5000),
+    "/v1/trainers/digits/evaluations": ("limit", 1, 5000),
     "/v1/trainers/digits/logs": ("tail", 1, 10_000),
     "/v1/events/recent": ("limit", 1, 1000),
     "/v1/plans": ("limit", 1, 500),
@@ -567,7 +658,7 @@ def test_anybody_may_ask_whether_the_service_answers(api: ApiUnderTest) -> None:
 
 
 class TestDashboard:
-    """The page is for everybody; what it shows, it asks the API for with the token that it was given."""
+    """The page needs no token; what it shows it asks the API for, with the token that the user has given it."""
 
     @pytest.fixture
     def client(self, api: ApiUnderTest) -> TestClient:

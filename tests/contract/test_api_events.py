@@ -15,9 +15,10 @@ import httpx
 import pytest
 import uvicorn
 
-from contract.api_under_test import ApiUnderTest, problem_of
+from api_under_test import ApiUnderTest, problem_of
 from oakum_service.api import events as stream
-from oakum_service.control import journal
+from oakum_service.api.auth import Role
+from oakum_service.db import event_log
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def url(api: ApiUnderTest) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    api.outbox.close()
+    api.news_for_readers.close()
     server.should_exit = True
     thread.join(20.0)
     assert not thread.is_alive()
@@ -37,11 +38,11 @@ def url(api: ApiUnderTest) -> Iterator[str]:
 
 
 def record(api: ApiUnderTest, *subjects: str) -> None:
-    """Events as the controller makes them: written down, then announced."""
+    """Record events as the controller does: write them, then wake the readers."""
     with api.sessions.begin() as session:
         for subject in subjects:
-            journal.record(session, "node.hole", subject, f"{subject} is idle", node=subject)
-    api.outbox.notify()
+            event_log.record(session, "node.hole", subject, f"{subject} is idle", node=subject)
+    api.news_for_readers.notify()
 
 
 @contextmanager
@@ -85,13 +86,13 @@ def test_an_event_carries_its_id_its_kind_and_its_document(api: ApiUnderTest, ur
 
 
 def test_an_event_comes_as_it_happens(api: ApiUnderTest, url: str) -> None:
-    """Well before the stream would look again by itself."""
+    """The event arrives long before the stream would read the database again by itself."""
     record(api, "n1")
     with listening(api, url, after=0) as events:
         assert ids(events, 1) == [1]
         for number in (2, 3, 4):
-            assert api.outbox.waited.wait(10.0)
-            api.outbox.waited.clear()
+            assert api.news_for_readers.waited.wait(10.0)
+            api.news_for_readers.waited.clear()
             record(api, "n2")
             assert ids(events, 1) == [number]
 
@@ -136,7 +137,7 @@ def test_more_events_than_one_read_takes_come_in_order_and_once(api: ApiUnderTes
 def test_without_a_place_to_begin_only_what_is_new_is_told(api: ApiUnderTest, url: str) -> None:
     record(api, "n1", "n2")
     with listening(api, url) as events:
-        assert api.outbox.waited.wait(10.0)
+        assert api.news_for_readers.waited.wait(10.0)
         record(api, "n3")
         assert ids(events, 1) == [3]
 
@@ -156,9 +157,9 @@ def test_a_listener_that_leaves_is_no_error_and_makes_room(
             assert ids(events, 1) == [1]
     deadline_s = time.monotonic() + 10.0
     while api.context.listeners and time.monotonic() < deadline_s:
-        api.outbox.notify()
+        api.news_for_readers.notify()
         time.sleep(0.05)
-    assert api.context.listeners == set()
+    assert api.context.listeners == {}
     assert [entry for entry in caplog.records if entry.levelno >= logging.WARNING] == []
 
 
@@ -166,8 +167,8 @@ def test_the_stream_ends_when_the_service_stops(api: ApiUnderTest, url: str) -> 
     record(api, "n1")
     with listening(api, url, after=0) as events:
         assert ids(events, 1) == [1]
-        assert api.outbox.waited.wait(10.0)
-        api.outbox.close()
+        assert api.news_for_readers.waited.wait(10.0)
+        api.news_for_readers.close()
         assert list(events) == []
 
 
@@ -177,3 +178,19 @@ def test_a_place_that_cannot_be_one_is_refused(api: ApiUnderTest, value: str) ->
     assert line.startswith("header.Last-Event-ID: ")
     (line,) = problem_of(api.viewer.get("/v1/events", params={"after": value}), 422)["errors"]
     assert line.startswith("query.after: ")
+
+
+def test_a_stream_ends_once_its_token_was_revoked(
+    api: ApiUnderTest, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_CHECK_S", 0.0)
+    token = api.new_token("leaver", Role.VIEWER)
+    headers = {"Authorization": f"Bearer {token}"}
+    with httpx.stream("GET", f"{url}/v1/events?after=0", headers=headers, timeout=240.0) as answer:
+        lines = answer.iter_lines()
+        record(api, "n1")
+        assert any("n1 is idle" in line for line in lines)
+        [mine] = [row for row in api.admin.get("/v1/tokens").json()["tokens"] if row["name"] == "leaver"]
+        assert api.admin.delete(f"/v1/tokens/{mine['id']}").status_code == 204
+        record(api, "n2")
+        assert not any("n2 is idle" in line for line in lines)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from contract.api_under_test import ApiUnderTest, problem_of, report
-from oakum_service.api import fragments
+from api_under_test import ApiUnderTest, problem_of, report
+from oakum_service.api import report_inbox
+from oakum_service.api.revisions import Revisions
 from oakum_service.db.models import Fragment, FragmentState, Report
 from oakum_service.states import TrainerState
-from oakum_worker.protocol import Directive, FragmentReport, Phase, Progress
+from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentReport, Phase, TrainingProgress
 
 ENDPOINTS = [{"host": "10.0.0.1", "port": 4000}, {"host": "10.0.0.1", "port": 4001}]
 
@@ -80,9 +82,9 @@ class TestReports:
         self, api: ApiUnderTest, agent: TestClient, fragment: str
     ) -> None:
         def wakes(document: dict[str, object]) -> bool:
-            before = api.inbox.version
+            before = api.news_for_controller.version
             assert send(agent, fragment, document).status_code == 204
-            return api.inbox.version > before
+            return api.news_for_controller.version > before
 
         progress = {"generation": 1, "nodes": 1, "step": 5, "total_steps": 9, "epoch": 0, "samples": 480}
         failure = {"stage": "train", "message": "out of memory"}
@@ -95,6 +97,44 @@ class TestReports:
         assert wakes(report(7, Phase.TRAINING, ranks=ENDPOINTS, generation=1, broken=1))
         assert wakes(report(8, Phase.TRAINING, ranks=ENDPOINTS, generation=1, broken=1, signalled=True))
         assert wakes(report(9, Phase.FAILED, ranks=ENDPOINTS, generation=1, broken=1, failure=failure))
+
+    def test_reports_that_arrive_together_are_each_kept(self, api: ApiUnderTest, trainer: str) -> None:
+        fragments = [api.add_fragment(trainer, f"n{i}") for i in range(40)]
+        together = threading.Barrier(8)
+
+        def send_some(part: int) -> list[int]:
+            together.wait(30.0)
+            own = fragments[part::8]
+            return [
+                send(api.fragment_client(each), each, report(sequence)).status_code
+                for sequence in (2, 3, 1)
+                for each in own
+            ]
+
+        with ThreadPoolExecutor(8) as threads:
+            answers = [status for some in threads.map(send_some, range(8)) for status in some]
+        assert answers == [204] * 120
+        kept = [api.stored_report(each) for each in fragments]
+        assert [each.sequence for each in kept if each is not None] == [3] * 40
+
+    def test_the_answer_says_how_often_to_report(
+        self, agent: TestClient, fragment: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert send(agent, fragment, report(1)).headers[REPORT_INTERVAL] == "1"
+        monkeypatch.setattr(report_inbox, "report_interval_s", lambda agents: 2.5 * agents)
+        assert send(agent, fragment, report(2)).headers[REPORT_INTERVAL] == "2.5"
+
+    def test_fragments_that_are_silent_for_long_do_not_make_others_report_less_often(
+        self, api: ApiUnderTest, agent: TestClient, trainer: str, fragment: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(report_inbox, "report_interval_s", lambda agents: 2.5 * agents)
+        gone = api.add_fragment(trainer, "n2")
+        send(api.fragment_client(gone), gone, report(1))
+        assert send(agent, fragment, report(1)).headers[REPORT_INTERVAL] == "5"
+        monkeypatch.setattr(report_inbox, "_FORGOTTEN_S", 0.0)
+        assert send(agent, fragment, report(2)).headers[REPORT_INTERVAL] in ("0", "2.5")
+        monkeypatch.setattr(report_inbox, "_FORGOTTEN_S", 60.0)
+        assert send(agent, fragment, report(3)).headers[REPORT_INTERVAL] == "2.5"
 
     def test_a_newer_agent_may_say_more_than_this_service_knows(
         self, api: ApiUnderTest, agent: TestClient, fragment: str
@@ -110,8 +150,8 @@ class TestReports:
         for document in (report(1, Phase.READY), report(2, Phase.TRAINING, generation=1, switches=[switch])):
             assert send(agent, fragment, document).status_code == 204
             with api.sessions.begin() as session:
-                keeper.hear(session)
-                keeper.turn(session, [])
+                keeper.read_reports(session, time.time())
+                keeper.turn(session, [], time.time())
         newest = api.viewer.get("/v1/events/recent?limit=1").json()["events"][0]
         assert newest["kind"] == "generation.formed"
         assert newest["message"].startswith("generation 1 (1 joined): goes on from peer cache at step 5")
@@ -142,8 +182,8 @@ class TestReports:
     def test_a_task_whose_numbers_have_left_the_reals_still_reports(
         self, api: ApiUnderTest, agent: TestClient, fragment: str
     ) -> None:
-        """Training that diverges is the user's affair and no reason to lose the fragment."""
-        progress = Progress(
+        """Training that diverges concerns the user, and is no reason to lose the fragment."""
+        progress = TrainingProgress(
             generation=1,
             nodes=1,
             step=5,
@@ -194,9 +234,9 @@ class TestDirectives:
         """A long poll for what follows revision 0, which has begun to wait."""
         with ThreadPoolExecutor(1) as thread:
             polled = thread.submit(poll, agent, fragment, 0, 25.0)
-            assert api.outbox.waited.wait(20.0)
+            assert api.news_for_readers.waited.wait(20.0)
             yield polled
-            api.outbox.close()
+            api.news_for_readers.close()
 
     def test_the_first_word_comes_at_once(self, agent: TestClient, fragment: str) -> None:
         response = poll(agent, fragment, wait_s=20.0)
@@ -219,10 +259,10 @@ class TestDirectives:
     def test_a_change_ends_the_wait(
         self, api: ApiUnderTest, trainer: str, waiting: Future[httpx.Response]
     ) -> None:
-        api.change_row(trainer, revision=1, over=3)
+        api.change_row(trainer, revision=1, ended_through=3)
         response = waiting.result(15.0)
         assert response.status_code == 200
-        assert Directive.model_validate(response.json()) == Directive(revision=1, over=3)
+        assert Directive.model_validate(response.json()) == Directive(revision=1, ended_through=3)
 
     def test_a_change_between_the_look_and_the_wait_is_not_missed(
         self,
@@ -232,15 +272,15 @@ class TestDirectives:
         fragment: str,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        look, looks = fragments._read, itertools.count(1)
+        look, looks = Revisions._query, itertools.count(1)
 
-        def look_and_see_it_change(*arguments: Any) -> Directive:
-            found = look(*arguments)
+        def look_and_see_it_change(revisions: Revisions) -> dict[str, int]:
+            found = look(revisions)
             if next(looks) == 1:
                 api.change_row(trainer, revision=1)
             return found
 
-        monkeypatch.setattr(fragments, "_read", look_and_see_it_change)
+        monkeypatch.setattr(Revisions, "_query", look_and_see_it_change)
         began_s = time.monotonic()
         assert poll(agent, fragment, after=0, wait_s=25.0).json()["revision"] == 1
         assert time.monotonic() - began_s < 15.0
@@ -248,9 +288,9 @@ class TestDirectives:
     def test_news_that_are_not_its_own_do_not_end_the_wait(
         self, api: ApiUnderTest, trainer: str, waiting: Future[httpx.Response]
     ) -> None:
-        api.outbox.waited.clear()
-        api.outbox.notify()
-        assert api.outbox.waited.wait(15.0)
+        api.news_for_readers.waited.clear()
+        api.news_for_readers.notify()
+        assert api.news_for_readers.waited.wait(15.0)
         assert not waiting.done()
 
     def test_a_fragment_that_ends_while_its_agent_waits_is_told_so(
@@ -258,13 +298,13 @@ class TestDirectives:
     ) -> None:
         with api.sessions.begin() as session:
             session.get_one(Fragment, fragment).state = FragmentState.ENDED
-        api.outbox.notify()
+        api.news_for_readers.notify()
         problem_of(waiting.result(15.0), 410)
 
     def test_a_service_that_stops_lets_nobody_wait(
         self, api: ApiUnderTest, waiting: Future[httpx.Response]
     ) -> None:
-        api.outbox.close()
+        api.news_for_readers.close()
         assert waiting.result(15.0).status_code == 204
 
     @pytest.mark.parametrize("wait_s", [-1, 31, "nan", "inf"])
@@ -279,7 +319,7 @@ class TestDirectives:
         other = api.add_fragment(trainer, "n2")
         send(api.fragment_client(fragment), fragment, report(1, Phase.READY, ranks=ENDPOINTS[:1]))
         send(api.fragment_client(other), other, report(1, Phase.READY, ranks=ENDPOINTS))
-        api.change_row(trainer, revision=4, generation=3, over=2, members=[other, fragment])
+        api.change_row(trainer, revision=4, generation=3, ended_through=2, members=[other, fragment])
         told = [poll(api.fragment_client(each), each).json() for each in (fragment, other)]
         assert told[0] == told[1]
         assert told[0] == {
@@ -291,6 +331,7 @@ class TestDirectives:
                     {"fragment": fragment, "node": "n1", "ranks": ENDPOINTS[:1]},
                 ],
                 "closer": None,
+                "has_state": False,
             },
             "over": 2,
             "leave": False,
@@ -307,7 +348,20 @@ class TestDirectives:
     def test_every_fragment_of_a_trainer_that_has_ended_is_to_leave(
         self, api: ApiUnderTest, agent: TestClient, trainer: str, fragment: str, state: TrainerState
     ) -> None:
-        api.change_row(trainer, state=state, revision=1, generation=2, members=[], closer=fragment)
+        api.change_row(trainer, state=state, revision=1, generation=2, members=[], saver=fragment)
         directive = poll(agent, fragment).json()
         assert directive["leave"] is state.ended
-        assert directive["generation"] == {"number": 2, "members": [], "closer": fragment}
+        assert directive["generation"] == {"number": 2, "members": [], "closer": fragment, "has_state": False}
+
+
+def test_half_a_surrogate_pair_in_a_report_stops_no_turn_of_the_controller(api: ApiUnderTest) -> None:
+    """Python's JSON has such halves, in names of files for instance; a strict reader refuses a text with one."""
+    fragment = api.add_fragment(api.submit()["id"])
+    body = json.dumps(report(1) | {"warnings": ["a\udce9b", "\ud83d\ude00"]})
+    headers = {"Content-Type": "application/json"}
+    agent = api.fragment_client(fragment)
+    assert agent.post(f"/v1/fragments/{fragment}/report", content=body, headers=headers).status_code == 204
+    with api.sessions.begin() as session:
+        keeper = api.keeper()
+        keeper.read_reports(session, time.time())
+        assert session.get_one(Report, fragment).body.warnings == ("a\ufffdb", "\U0001f600")

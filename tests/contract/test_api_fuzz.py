@@ -1,4 +1,5 @@
-"""Whatever is sent, the API answers with a document or what to change; what it takes, the controller bears."""
+"""Whatever is sent to the API, it answers with a document or says what to change; and the controller can work
+with whatever the API has accepted."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contract.api_under_test import SPEC, ApiUnderTest, problem_of, report
-from oakum_service.control.observe import Observed
+from api_under_test import SPEC, ApiUnderTest, problem_of, report
+from oakum_service.control.observe import Observation
 from oakum_service.control.plan import pose, write_plan
 from oakum_service.db.models import Trainer
 from oakum_service.states import TrainerState
@@ -36,7 +37,7 @@ ANYTHING = st.recursive(
 )
 CURVES = st.lists(st.tuples(NUMBERS, NUMBERS).map(list), max_size=3)
 RISING = st.lists(
-    st.tuples(st.integers(1, 40), st.floats(5e-324, 1e12)), min_size=1, max_size=4, unique_by=(lambda p: p[0])
+    st.tuples(st.integers(1, 40), st.floats(1e-12, 1e12)), min_size=1, max_size=4, unique_by=(lambda p: p[0])
 ).map(lambda points: [list(point) for point in zip(*map(sorted, zip(*points, strict=True)), strict=True)])
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "name": TEXT,
@@ -91,7 +92,7 @@ EXAMPLES = settings(
 
 @pytest.fixture(scope="module")
 def shared(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiUnderTest]:
-    """One API for all examples; each leaves no live trainer behind."""
+    """One API for all examples; each example leaves no live trainer behind."""
     folder = tmp_path_factory.mktemp("fuzz")
     shutil.copy(empty_database, folder / "oakum.db")
     api = ApiUnderTest(folder)
@@ -107,15 +108,15 @@ def end_all(api: ApiUnderTest) -> None:
 
 def can_be_planned(api: ApiUnderTest) -> bool:
     """Whether the controller makes a plan of the trainers that are there, and shows it."""
-    observed = Observed(1, api.scheduler.snapshot())
+    observed = Observation(1, api.scheduler.snapshot())
     with api.sessions.begin() as session:
-        problem = pose(session, observed, api.settings)
-        write_plan(session, solve(problem), problem, observed)
+        problem = pose(session, observed, api.settings, time.time())
+        write_plan(session, solve(problem), problem, observed, time.time())
     return api.viewer.get("/v1/plans/current").status_code == 200
 
 
 def asks_to_go_first(body: bytes) -> bool:
-    """Whether the spec has a priority above 0, which takes an admin."""
+    """Whether the spec has a priority above 0, which only admins may give."""
     return int(json.loads(body)["priority"]) > 0
 
 
@@ -128,7 +129,12 @@ def check_submission(api: ApiUnderTest, body: bytes) -> None:
         return
     assert response.status_code in (400, 422) or (response.status_code == 403 and asks_to_go_first(body))
     problem_of(response, response.status_code)
-    assert api.viewer.get("/v1/trainers", params={"state": "waiting"}).json() == {"trainers": []}
+    assert api.viewer.get("/v1/trainers", params={"state": "waiting"}).json() == {
+        "trainers": [],
+        "next": None,
+        "hold": None,
+        "fault": None,
+    }
 
 
 @given(fields=SPECS)
@@ -227,7 +233,8 @@ REPORTS = some_of(
 def test_no_agent_can_stop_the_controller_with_what_it_reports(
     shared: ApiUnderTest, reports: list[dict[str, Any]]
 ) -> None:
-    """The user's code shares a machine with the agent: one trainer's nonsense must not end the others."""
+    """A user's code can reach the agent on its node, so one trainer's invalid reports must not harm other
+    trainers."""
     end_all(shared)
     trainer = shared.submit()["id"]
     fragment = shared.add_fragment(trainer)
@@ -238,8 +245,8 @@ def test_no_agent_can_stop_the_controller_with_what_it_reports(
         answer = agent.post(f"/v1/fragments/{fragment}/report", content=body, headers=headers)
         assert answer.status_code in (204, 422), answer.text
         with shared.sessions.begin() as session:
-            keeper.hear(session)
-            keeper.turn(session, [])
+            keeper.read_reports(session, time.time())
+            keeper.turn(session, [], time.time())
         assert agent.get(f"/v1/fragments/{fragment}/directive").status_code == 200
         assert shared.viewer.get(f"/v1/trainers/{trainer}").status_code == 200
         assert shared.viewer.get(f"/v1/trainers/{trainer}/series").status_code == 200

@@ -1,7 +1,9 @@
-"""POST /v1/hooks/slurm: a job wakes once, what is told twice counts once, what is old changes nothing."""
+"""POST /v1/hooks/slurm: a job wakes the controller once, repeated reports count once, and old reports change
+nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +15,13 @@ import pytest
 from ClusterShell.NodeSet import NodeSet
 from sqlalchemy import text
 
-from contract.api_under_test import ApiUnderTest, FakeScheduler, problem_of
+from api_under_test import ApiUnderTest, FakeScheduler, problem_of
+from oakum_service.api import hooks
 from oakum_service.api.auth import Role
-from oakum_service.control.hook_rows import STALE_S
 from oakum_service.control.retention import forget
 from oakum_service.db.models import ApiToken, HookEventRecord
-from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
+from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.slurm.hooks.rows import STALE_S
 from waiting import wait_until
 
 PATH = "/v1/hooks/slurm"
@@ -26,7 +29,7 @@ PATH = "/v1/hooks/slurm"
 
 @dataclass
 class ListeningScheduler(FakeScheduler):
-    """A scheduler that wants to be told."""
+    """A scheduler that records the hook events that it is told of."""
 
     told: list[HookEvent] = field(default_factory=list)
     fails: bool = False
@@ -65,10 +68,10 @@ def kinds_told(scheduler: ListeningScheduler) -> list[tuple[HookKind, str, str]]
 
 
 def test_an_allocation_is_written_down_and_told_at_once(api: ApiUnderTest, scheduler: ListeningScheduler) -> None:
-    seen, now = api.inbox.version, float(int(time.time()))
+    seen, now = api.news_for_controller.version, float(int(time.time()))
     send(api, told_by("prolog_slurmctld", at=str(int(now)), start_at=str(int(now)), end_at=str(int(now) + 60)))
     assert scheduler.told == [HookEvent(HookKind.ALLOCATED, "7", "n[1-4]", "batch", 1000, now, now)]
-    assert api.inbox.version == seen + 1
+    assert api.news_for_controller.version == seen + 1
     (row,) = rows(api)
     assert (row.cluster, row.job_id, row.restart, row.kind) == ("test", 7, 0, "allocated")
     assert (row.nodes, row.heard, row.count) == ("n[1-4]", {"prolog_slurmctld": ""}, 1)
@@ -119,8 +122,8 @@ def counted(api: ApiUnderTest) -> dict[tuple[str, str], float]:
 
 
 def test_5000_prologs_of_one_job_at_once_are_one_event(api: ApiUnderTest, scheduler: ListeningScheduler) -> None:
-    """From many threads, in no order, after the head node's hook, and some of them sent twice."""
-    seen = api.inbox.version
+    """The prologs are sent from many threads in any order, after the head node's hook, and some of them twice."""
+    seen = api.news_for_controller.version
     nodes = [f"n{number:04}" for number in range(1, 5001)]
     send(api, told_by("prolog_slurmctld", nodes="n[0001-5000]"))
     posts = [told_by("prolog", node=node, nodes="n[0001-5000]") for node in [*nodes, *nodes[:100]]]
@@ -130,7 +133,7 @@ def test_5000_prologs_of_one_job_at_once_are_one_event(api: ApiUnderTest, schedu
             threads.map(lambda batch: send(api, *batch), [posts[at : at + 25] for at in range(0, len(posts), 25)])
         )
     assert kinds_told(scheduler) == [(HookKind.ALLOCATED, "7", "n[0001-5000]")]
-    assert api.inbox.version == seen + 1
+    assert api.news_for_controller.version == seen + 1
     (row,) = rows(api)
     assert row.count == 5001
     assert (row.nodes, row.heard["prolog"]) == ("n[0001-5000]", "n[0001-5000]")
@@ -139,7 +142,7 @@ def test_5000_prologs_of_one_job_at_once_are_one_event(api: ApiUnderTest, schedu
 def test_hooks_that_know_only_their_own_node_are_few_events_with_each_node_once(
     api: ApiUnderTest, scheduler: ListeningScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oakum_service.control.hook_events._GROWTH_S", 2.0)
+    monkeypatch.setattr("oakum_service.schedulers.slurm.hooks.event_writer._GROWTH_S", 2.0)
     nodes = [f"n{number:03}" for number in range(1, 301)]
     with ThreadPoolExecutor(16) as threads:
         list(threads.map(lambda node: send(api, told_by("prolog", node=node, nodes="")), nodes))
@@ -181,9 +184,9 @@ def test_jobs_of_two_clusters_are_two(api: ApiUnderTest, scheduler: ListeningSch
 def test_a_replayed_old_event_is_counted_and_tells_nobody(
     api: ApiUnderTest, scheduler: ListeningScheduler
 ) -> None:
-    seen = api.inbox.version
+    seen = api.news_for_controller.version
     send(api, told_by("prolog_slurmctld", at=str(int(time.time() - STALE_S - 5))))
-    assert ([row.count for row in rows(api)], scheduler.told, api.inbox.version) == ([1], [], seen)
+    assert ([row.count for row in rows(api)], scheduler.told, api.news_for_controller.version) == ([1], [], seen)
 
 
 def test_an_allocation_that_comes_after_the_jobs_end_tells_nobody(
@@ -210,9 +213,9 @@ def test_an_error_of_the_adapter_has_no_hook_send_again(api: ApiUnderTest, sched
 
 def test_another_schedulers_service_counts_and_looks(data_dir: Path) -> None:
     api = ApiUnderTest(data_dir)
-    seen = api.inbox.version
+    seen = api.news_for_controller.version
     send(api, told_by("prolog_slurmctld"))
-    assert ([row.count for row in rows(api)], api.inbox.version) == ([1], seen + 1)
+    assert ([row.count for row in rows(api)], api.news_for_controller.version) == ([1], seen + 1)
     api.engine.dispose()
 
 
@@ -309,5 +312,44 @@ def test_rows_are_forgotten_after_a_day(api: ApiUnderTest) -> None:
     send(api, told_by("prolog_slurmctld"), told_by("prolog_slurmctld", job_id="8"))
     with api.sessions.begin() as session:
         session.execute(text("UPDATE hook_events SET received_at = received_at - 90000 WHERE job_id = 7"))
-        forget(session)
+        forget(session, time.time())
     assert [row.job_id for row in rows(api)] == [8]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("nodes", ["[" * 200_000, "n[" * 100_000, "n[1" + ",1" * 90_000, "n[1-2]" * 33_000 + "["])
+def test_no_text_keeps_the_service_busy(api: ApiUnderTest, nodes: str) -> None:
+    """A regular expression that backtracks at every bracket would take hours for such texts."""
+    response = api.hook.post(PATH, json={"events": [told_by("prolog_slurmctld", nodes=nodes)]})
+    (error,) = problem_of(response, 422)["errors"]
+    assert error.startswith("events.0.nodes: ")
+
+
+@pytest.mark.timeout(120)
+def test_a_request_names_no_more_nodes_than_a_cluster_has_several_times(api: ApiUnderTest) -> None:
+    lists = [f"{letter}[1-200000]" for letter in "abcdef"]
+    events = [told_by("prolog_slurmctld", nodes=nodes) | {"job_id": str(n)} for n, nodes in enumerate(lists, 1)]
+    (error,) = problem_of(api.hook.post(PATH, json={"events": events}), 422)["errors"]
+    assert error == "events: lists of 1,200,000 nodes in one request: send at most 1,000,000 at once"
+    assert rows(api) == []
+
+
+def test_a_list_that_many_events_share_counts_once(api: ApiUnderTest) -> None:
+    events = [told_by("prolog", node=f"n{number}", nodes="n[1-5000]") for number in range(1, 301)]
+    assert api.hook.post(PATH, json={"events": events}).status_code == 204
+
+
+def test_lists_are_expanded_beside_the_event_loop(api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    expanded_in: list[bool] = []
+
+    def check(nodes: str) -> None:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            expanded_in.append(False)
+        else:
+            expanded_in.append(True)
+
+    monkeypatch.setattr(hooks, "check_nodes", check)
+    assert api.hook.post(PATH, json={"events": [told_by("prolog_slurmctld")]}).status_code == 204
+    assert expanded_in == [False]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from contract.api_under_test import SPEC, ApiUnderTest, problem_of
+from api_under_test import SPEC, ApiUnderTest, problem_of
 from oakum_service.api.auth import Role
 from oakum_service.db.models import IdempotencyRecord, Trainer
 from oakum_service.states import TrainerState

@@ -11,9 +11,12 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from contract.api_under_test import SPEC, ApiUnderTest, problem_of
+from api_under_test import SPEC, ApiUnderTest, problem_of
 from oakum_service.api import events, problems
+from oakum_service.api.auth import Role
 from oakum_service.api.body_limit import LARGEST_BODY_BYTES
+from oakum_service.api.rate_limit import RateLimit
+from oakum_service.tokens import digest
 
 DETAIL = "the body is larger than 1,000,000 bytes: pass the name of a file instead of its content"
 
@@ -53,17 +56,55 @@ def test_a_length_that_is_only_claimed_is_enough_to_refuse(api: ApiUnderTest, to
 
 
 def test_one_stream_more_than_there_may_be_is_refused(api: ApiUnderTest) -> None:
-    api.context.listeners.update(range(events._MOST_LISTENERS))
+    api.context.listeners.update(dict.fromkeys(range(events._MOST_LISTENERS), ""))
     detail = problem_of(api.viewer.get("/v1/events"), 503)["detail"]
-    assert detail == "64 event streams are open, as many as there may be: close one"
+    assert detail == "256 event streams are open, the most that are allowed: close one"
     assert api.anonymous.get("/v1/events").status_code == 401
 
 
 def test_a_stream_that_has_ended_makes_room(api: ApiUnderTest) -> None:
-    api.outbox.close()
+    api.news_for_readers.close()
     for _ in range(3):
         assert api.viewer.get("/v1/events").status_code == 200
-    assert api.context.listeners == set()
+    assert api.context.listeners == {}
+
+
+def test_one_token_has_not_all_the_streams(api: ApiUnderTest) -> None:
+    token = api.new_token("uma", Role.USER)
+    most = api.settings.quota.streams
+    api.context.listeners.update(dict.fromkeys(range(most), digest(token)))
+    detail = problem_of(api.client(token).get("/v1/events"), 429)["detail"]
+    assert detail == "16 event streams are open with this token, the most that are allowed: close one"
+    api.news_for_readers.close()
+    assert api.viewer.get("/v1/events").status_code == 200
+
+
+def test_a_token_that_sends_too_much_waits_and_others_do_not(api: ApiUnderTest) -> None:
+    now = [100.0]
+    api.app.state.rate_limit = RateLimit(5.0, clock=lambda: now[0])
+    answers = [api.viewer.get("/v1/hold") for _ in range(21)]
+    assert [answer.status_code for answer in answers] == [200] * 20 + [429]
+    assert problem_of(answers[-1], 429)["detail"] == "this token sends more than 5 requests per second: wait 1 s"
+    assert answers[-1].headers["Retry-After"] == "1"
+    assert {client.get("/v1/hold").status_code for client in (api.user, api.admin)} == {200}
+    now[0] += 0.2
+    assert [api.viewer.get("/v1/hold").status_code for _ in range(2)] == [200, 429]
+
+
+def test_administrators_are_never_told_to_wait(api: ApiUnderTest) -> None:
+    api.app.state.rate_limit = RateLimit(0.001)
+    assert {api.admin.get("/v1/hold").status_code for _ in range(5)} == {200}
+    assert [api.user.get("/v1/hold").status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_rate_limit_keeps_no_token_that_may_send_at_will() -> None:
+    now = [0.0]
+    limit = RateLimit(1.0, clock=lambda: now[0])
+    for number in range(10_000):
+        limit.count(str(number))
+    now[0] = 60.0
+    limit.count("another")
+    assert [*limit._buckets] == ["another"]
 
 
 @pytest.mark.parametrize("error", [anyio.BrokenResourceError(), anyio.ClosedResourceError()])
@@ -89,7 +130,7 @@ def test_an_error_of_our_own_is_logged_all_the_same(caplog: pytest.LogCaptureFix
     problems.install(app)
     app.mount("/stream", stream)
     problem_of(TestClient(app, raise_server_exceptions=False).get("/stream"), 500)
-    assert [record.message for record in caplog.records] == ["GET /stream/ failed"]
+    assert [record.message for record in caplog.records] == ["GET /stream/ (request ) failed"]
 
 
 def test_no_page_that_needs_the_internet_is_served(api: ApiUnderTest) -> None:

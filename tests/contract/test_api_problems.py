@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import event
 
-from contract.api_under_test import SPEC, ApiUnderTest, full_spec, problem_of
+from api_under_test import SPEC, ApiUnderTest, full_spec, problem_of
 from oakum_service.states import TrainerState
 
 
@@ -17,11 +20,11 @@ def submit_text(api: ApiUnderTest, text: str | bytes, content_type: str = "appli
 
 
 def faults(api: ApiUnderTest, spec: dict[str, Any]) -> list[str]:
-    """The lines that a spec is refused with."""
+    """The lines of the answer that refuses a spec."""
     problem = problem_of(submit_text(api, json.dumps(spec)), 422)
     lines: list[str] = problem["errors"]
     assert problem["detail"] == f"the spec cannot be accepted: {lines[0]}"
-    assert api.viewer.get("/v1/trainers").json() == {"trainers": []}
+    assert api.viewer.get("/v1/trainers").json() == {"trainers": [], "next": None, "hold": None, "fault": None}
     return lines
 
 
@@ -33,7 +36,7 @@ def test_a_path_that_does_not_exist(api: ApiUnderTest, path: str) -> None:
 def test_a_thing_that_does_not_exist(api: ApiUnderTest) -> None:
     detail = problem_of(api.viewer.get("/v1/trainers/nobody"), 404)["detail"]
     assert detail == "no trainer has the name or id 'nobody': `oakum ps --all` lists them"
-    for path in ("series", "logs", "explain"):
+    for path in ("series", "evaluations", "logs", "explain"):
         problem_of(api.viewer.get(f"/v1/trainers/nobody/{path}"), 404)
     problem_of(api.user.patch("/v1/trainers/nobody", json={"weight": 2.0}), 404)
     problem_of(api.user.post("/v1/trainers/nobody/cancel"), 404)
@@ -96,13 +99,11 @@ def test_a_body_nested_beyond_reason_is_refused(api: ApiUnderTest) -> None:
 
 
 SINGLE_FAULTS = {
-    "unknown field": (
-        {"nodes": 3},
-        f"nodes: unknown field; remove it or use one of: {', '.join(full_spec())}",
-    ),
+    "unknown field": ({"nodes": 3}, "unknown field 'nodes': did you mean `max_nodes`?"),
+    "field of the wrong part": ({"every_s": 3}, "unknown field 'every_s': did you mean `checkpoint.every_s`?"),
     "unknown field of a part": (
         {"checkpoint": {"evry_s": 3.0}},
-        "checkpoint.evry_s: unknown field; remove it or use one of: every_s, keep, hot_every_steps",
+        "unknown field 'checkpoint.evry_s': did you mean `checkpoint.every_s`?",
     ),
     "min above max": (
         {"min_nodes": 5, "max_nodes": 3},
@@ -120,7 +121,7 @@ SINGLE_FAULTS = {
     "point of no nodes": ({"curve": [[0, 5.0]]}, "curve.0.0: Input should be greater than or equal to 1"),
     "useless point": (
         {"curve": [[1, 0.0]]},
-        "curve: the point [1, 0.0] is not usable: give samples per second above 0 and up to 1e+12",
+        "curve: the point [1, 0.0] is not usable: give samples per second from 1e-12 to 1e+12",
     ),
     "batch too small": (
         {"global_batch": 8, "max_nodes": 4, "ranks_per_node": 4},
@@ -154,10 +155,16 @@ def test_a_fault_of_the_spec_is_one_line_that_says_what_to_change(api: ApiUnderT
     assert faults(api, SPEC | fields) == [line]
 
 
-@pytest.mark.parametrize("field", ["name", "entrypoint", "global_batch", "epochs"])
+@pytest.mark.parametrize("field", ["name", "global_batch", "epochs"])
 def test_a_field_that_has_to_be_there(api: ApiUnderTest, field: str) -> None:
     spec = {name: value for name, value in SPEC.items() if name != field}
     assert faults(api, spec) == [f"{field}: required and not given"]
+
+
+def test_a_spec_names_a_function_or_a_file(api: ApiUnderTest) -> None:
+    spec = {name: value for name, value in SPEC.items() if name != "entrypoint"}
+    (line,) = faults(api, spec)
+    assert line.startswith("spec: neither entrypoint nor script is given: name a function (entrypoint: ")
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -198,9 +205,21 @@ def test_a_field_name_that_is_no_unicode_is_refused(api: ApiUnderTest) -> None:
 
 
 def test_several_faults_are_told_at_once(api: ApiUnderTest) -> None:
-    spec = {"name": "A", "global_batch": 0, "epochs": 1, "curve": [[1, 2.0], [2, 1.0]], "nodes": 3}
+    spec = {
+        "name": "A",
+        "entrypoint": "a:b",
+        "global_batch": 0,
+        "epochs": 1,
+        "curve": [[1, 2.0], [2, 1.0]],
+        "nodes": 3,
+    }
     lines = faults(api, spec)
-    assert [line.split(":")[0] for line in lines] == ["name", "entrypoint", "global_batch", "curve", "nodes"]
+    assert [line.split(":")[0] for line in lines] == [
+        "name",
+        "global_batch",
+        "curve",
+        "unknown field 'nodes'",
+    ]
 
 
 def test_a_batch_smaller_than_the_default_size_lowers_the_size_and_not_the_user(api: ApiUnderTest) -> None:
@@ -268,3 +287,35 @@ class TestChanges:
         detail = f"trainer 'digits' is {state} and cannot be changed any more"
         assert self.refused(api, {"weight": 2.0}, 409)["detail"] == detail
         assert problem_of(api.user.post("/v1/trainers/digits/cancel"), 409)["detail"] == detail
+
+
+def test_a_full_disk_is_told_in_answers_and_beside_what_is_old(api: ApiUnderTest) -> None:
+    engine = api.context.sessions.kw["bind"]
+    api.context.writability.watch(engine, api.context.sessions)
+    event.listen(engine, "checkout", lambda connection, *_: connection.execute("PRAGMA max_page_count = 1"))
+    large = {**SPEC, "arguments": {"text": "x" * 100_000}}
+    answers = (submit_text(api, json.dumps(large | {"name": f"digits-{number}"})) for number in range(100))
+    refused = next(answer for answer in answers if not answer.is_success)
+    detail = problem_of(refused, 503)["detail"]
+    assert "the disk is full" in detail
+    assert api.viewer.get("/v1/trainers").json()["fault"] == detail
+    assert api.viewer.get("/v1/cluster").json()["fault"] == detail
+    assert api.viewer.get("/healthz").json() == {"status": "cannot write", "detail": detail}
+
+
+@pytest.mark.timeout(120)
+def test_a_locked_database_is_a_matter_of_trying_again(api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = api.sessions.kw["bind"]
+
+    def give_up_at_once(connection: Any, _: Any) -> None:
+        connection.execute("PRAGMA busy_timeout = 50")
+
+    engine.dispose()
+    event.listen(engine, "connect", give_up_at_once)
+    with closing(sqlite3.connect(engine.url.database, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        response = api.user.post("/v1/trainers", json=SPEC)
+        other.execute("ROLLBACK")
+    assert problem_of(response, 503)["detail"] == "the database is busy: try again in a moment"
+    assert int(response.headers["Retry-After"]) > 0
+    assert api.user.post("/v1/trainers", json=SPEC).status_code == 201

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
-from contract.api_under_test import ApiUnderTest, FakeScheduler, TestClient, problem_of
+from api_under_test import ApiUnderTest, FakeScheduler, problem_of
 from oakum_service.api import body_limit
 from oakum_service.api.auth import Role
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.slurm.pushed_source import AGE_HEADER, encode_state
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
+from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, encode_state
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 
 PATH = "/v1/cluster/snapshots"
 NODES = tuple(SlurmNode(f"n{number}", "", ("IDLE",), ("main",)) for number in range(3))
@@ -22,7 +23,7 @@ STATE = SlurmState(1000.0, "22.05.8", NODES, ())
 
 @dataclass
 class ToldScheduler(FakeScheduler):
-    """A scheduler that is told the state."""
+    """A scheduler that records the states that the API passes to it, or refuses them."""
 
     told: list[SlurmState] = field(default_factory=list)
     refuses: bool = False
@@ -112,5 +113,5 @@ def test_a_service_on_another_scheduler_says_what_to_set(data_dir: Path) -> None
     other = ApiUnderTest(data_dir, FakeScheduler())
     answer = other.hook.post(PATH, content=encode_state(STATE))
     assert "OAKUM_SLURM_STATE=push" in problem_of(answer, 409)["detail"]
-    other.outbox.close()
+    other.news_for_readers.close()
     other.engine.dispose()

@@ -1,28 +1,26 @@
-"""The controller over a scheduler and agents that do what a test has them do."""
+"""The controller with a scheduler and agents whose behaviour the test sets."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
-from contract.api_under_test import ApiUnderTest, FakeScheduler, report
-from oakum_service.control.controller import Controller
-from oakum_service.control.lease import LeaseHolder
-from oakum_service.db.models import Fragment, FragmentState
+from api_under_test import ApiUnderTest, FakeScheduler, report
+from controlled import controlled
+from oakum_service.db.lease import LeaseHolder
+from oakum_service.db.models import Fragment, FragmentState, ProgressSample
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase
-from waiting import DEADLINE_S, wait_until
+from waiting import wait_until
 
 
 @dataclass
 class EndingScheduler(FakeScheduler):
-    """Has every job end right after it was asked for the last time that shows them."""
+    """A scheduler each of whose jobs ends right after the last snapshot that shows it."""
 
     before_the_end: Callable[[], None] | None = None
 
@@ -40,7 +38,7 @@ def scheduler() -> EndingScheduler:
 
 @pytest.fixture
 def fragment(api: ApiUnderTest, scheduler: EndingScheduler) -> str:
-    """The only one of a trainer that trains."""
+    """The only fragment of a trainer that trains."""
     trainer = str(api.submit()["id"])
     fragment = api.add_fragment(trainer)
     api.change_row(trainer, state=TrainerState.RUNNING, generation=1, members=[fragment])
@@ -54,24 +52,6 @@ def say(api: ApiUnderTest, fragment: str, sequence: int, phase: Phase, **progres
     document = report(sequence, phase, generation=1, progress=told)
     response = api.fragment_client(fragment).post(f"/v1/fragments/{fragment}/report", json=document)
     assert response.status_code == 204, response.text
-
-
-@contextmanager
-def controlled(api: ApiUnderTest) -> Iterator[None]:
-    """A controller runs."""
-    lease = LeaseHolder(api.sessions, alone=True)
-    context = api.context
-    api.settings.heartbeat_timeout_s = 3600.0
-    controller = Controller(
-        api.settings, api.sessions, context.readers, api.scheduler, context.configs, lease, api.inbox, api.outbox
-    )
-    thread = threading.Thread(target=lambda: asyncio.run(controller.run()))
-    thread.start()
-    try:
-        yield
-    finally:
-        asyncio.run(controller.stop())
-        thread.join(DEADLINE_S)
 
 
 def has_begun(api: ApiUnderTest) -> bool:
@@ -98,7 +78,7 @@ def test_last_words_of_a_job_that_is_over_by_the_next_turn_are_heard(
         scheduler.before_the_end = lambda: say(
             api, fragment, 2, Phase.FINISHED, step=9, checkpoint_step=9, final=True
         )
-        api.inbox.notify()
+        api.news_for_controller.notify()
         wait_until("its end is seen", lambda: has_ended(api, fragment))
     assert shown(api) == (TrainerState.FINISHED, 9, 9)
 
@@ -111,3 +91,55 @@ def test_last_words_of_a_job_that_was_over_before_there_was_a_controller_are_hea
     with controlled(api):
         wait_until("its end is seen", lambda: has_ended(api, fragment))
     assert shown(api) == (TrainerState.FINISHED, 9, 9)
+
+
+def test_what_happened_before_anyone_listened_is_a_gap_in_the_charts(api: ApiUnderTest, fragment: str) -> None:
+    trainer = api.viewer.get("/v1/trainers").json()["trainers"][0]["id"]
+    api.change_row(trainer, started_at=1000.0)
+    with api.sessions.begin() as session:
+        session.add(ProgressSample(trainer_id=trainer, at=1010.0, step=4, nodes=1, loss=0.5, samples_per_s=90.0))
+    with controlled(api):
+        wait_until("it has begun", lambda: has_begun(api))
+    before, gap, *_ = api.viewer.get(f"/v1/trainers/{trainer}/series").json()["points"]
+    assert (before["nodes"], before["samples_per_s"]) == (1, 90.0)
+    assert (gap["nodes"], gap["loss"], gap["samples_per_s"]) == (None, None, None)
+    assert gap["at"] == pytest.approx(1010.0, abs=0.01)
+
+
+def test_a_controller_that_loses_its_lease_while_the_scheduler_is_silent_waits_for_it(
+    api: ApiUnderTest, scheduler: EndingScheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slurm's first answer may take longer than the lease's term."""
+    other = LeaseHolder(api.sessions, alone=True)
+    scheduler.before_the_end = lambda: other.acquire() or None
+    with controlled(api):
+        wait_until("it says so", lambda: any("another controller has taken over" in m for m in caplog.messages))
+        wait_until("it has begun", lambda: has_begun(api))
+
+
+def test_a_database_that_does_not_answer_for_a_while_ends_no_controller(
+    api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that waits for the lease asks every second."""
+    failures = iter([OperationalError("SELECT", None, Exception("gone")), OSError(28, "no space left")])
+    acquire = LeaseHolder.acquire
+
+    def failing(holder: LeaseHolder) -> bool:
+        if (failure := next(failures, None)) is not None:
+            raise failure
+        return acquire(holder)
+
+    monkeypatch.setattr(LeaseHolder, "acquire", failing)
+    with controlled(api):
+        wait_until("it has begun", lambda: has_begun(api))
+    assert sum("cannot become the controller" in line for line in caplog.messages) == 2
+
+
+def test_the_log_tells_of_a_hold_and_of_its_end(api: ApiUnderTest, caplog: pytest.LogCaptureFixture) -> None:
+    said = api.admin.put("/v1/hold", json={"reason": "maintenance at 8"}).json()["sentence"]
+    with controlled(api):
+        wait_until("the hold is told", lambda: said in caplog.messages)
+        api.admin.delete("/v1/hold")
+        wait_until("its end is told", lambda: any("hold has ended" in line for line in caplog.messages))
+    assert caplog.messages.count(said) == 1
+    assert "maintenance at 8" in said

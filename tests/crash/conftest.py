@@ -12,10 +12,8 @@ from running_service import EXAMPLES, TASKS, RunningService
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
-    """A service with four virtual nodes, no foreground load of its own, and nothing left behind.
-
-    Ranks that nobody frees stay blocked for longer than any test waits.
-    """
+    """A service with four virtual nodes and no foreground load; nothing of it is left behind. Ranks that are
+    not freed stay blocked for longer than any test waits."""
     running = RunningService(tmp_path, PYTHONPATH=f"{EXAMPLES}:{TASKS}", OAKUM_REGROUP_TIMEOUT_S="600")
     yield running
     running.end()

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
-from oakum_service.client import OakumClient
+from oakum_service.client import ClientError, OakumClient
 from running_service import RunningService, formed_messages, small_spec, wait_for_steps
 from waiting import wait_until
-
-pytestmark = pytest.mark.xdist_group("disks")
+from warm_processes import run_warm
 
 
 @pytest.fixture
 def small_disk(service: RunningService) -> Iterator[Path]:
-    """A file system of its own for checkpoints, too small for one."""
+    """A file system for checkpoints that is too small for one checkpoint."""
     folder = service.data_dir / "checkpoints"
     folder.mkdir(parents=True)
     if shutil.which("mount") is None or mount(folder, "-t", "tmpfs", "-o", "size=16k", "tmpfs").returncode:
@@ -27,6 +31,18 @@ def small_disk(service: RunningService) -> Iterator[Path]:
     yield folder
     service.end()
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def data_disk(service: RunningService) -> Iterator[Path]:
+    """A file system for all of the service's data."""
+    service.data_dir.mkdir(parents=True)
+    options = ("-t", "tmpfs", "-o", "size=64m", "tmpfs")
+    if shutil.which("mount") is None or mount(service.data_dir, *options).returncode:
+        pytest.skip("needs to mount a file system")
+    yield service.data_dir
+    service.end()
+    subprocess.run(["umount", "--lazy", str(service.data_dir)], check=True)
 
 
 def mount(folder: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
@@ -80,5 +96,49 @@ def written(service: RunningService) -> list[Path]:
 
 
 def step_of(checkpoint: Path) -> int:
-    """The step it was written at."""
+    """The step at which the checkpoint was written."""
     return int(checkpoint.name.removeprefix("step-"))
+
+
+def test_a_full_data_folder_is_said_by_everything_one_asks_while_training_goes_on(
+    service: RunningService, data_disk: Path
+) -> None:
+    client = service.start()
+    health = f"{json.loads((data_disk / 'client.json').read_text(encoding='utf-8'))['url']}/healthz"
+    client.submit(small_spec("elastic", epochs=100_000, checkpoint={"every_s": 3600.0}, max_nodes=1))
+    wait_for_steps(client, "elastic")
+    (rank,) = service.ranks().values()
+    fill(data_disk / "filler")
+    names = (f"waiting-{number}" for number in itertools.count())
+
+    def is_said() -> bool:
+        """After so much that is to be written that what the database had reserved is used up."""
+        too_large = {"min_nodes": 64, "max_nodes": 64, "rehearsal": False, "arguments": {"text": "x" * 100_000}}
+        with contextlib.suppress(ClientError):
+            client.submit(small_spec(next(names), **too_large))
+        return client.trainers().fault is not None
+
+    wait_until("it is said", is_said)
+    environment = os.environ | {"OAKUM_DATA_DIR": str(data_disk), "COLUMNS": "1000"}
+    shown = run_warm("oakum_service", "ps", environment=environment).stdout
+    assert "cannot write to its database" in shown
+    assert "the disk is full" in shown
+    assert "elastic" in shown
+    assert httpx.get(health).json()["status"] == "cannot write"
+    with pytest.raises(ClientError, match="cannot write to its database"):
+        client.submit(small_spec("another"))
+    assert service.log_file.read_text(encoding="utf-8").count("cannot write to its database") == 1
+    before = rank.cpu_times().user
+    wait_until("its rank computes on", lambda: rank.cpu_times().user > before)
+    (data_disk / "filler").unlink()
+    wait_until("it is well again", lambda: client.trainers().fault is None)
+    wait_for_steps(client, "elastic")
+    assert len(formed_messages(client)) == 1
+    assert httpx.get(health).json() == {"status": "ok"}
+
+
+def fill(file: Path) -> None:
+    """Write a file until the file system is full."""
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as stream:
+        while stream.write(b"0" * 4096):
+            pass

@@ -22,11 +22,9 @@ from running_service import (
 )
 from waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("crash")
-
 
 def endless(name: str = "elastic", **fields: object):  # type: ignore[no-untyped-def]
-    """A trainer that outlasts any test; durable checkpoints are too rare to help it."""
+    """The spec of a trainer that outlasts any test and hardly ever writes a durable checkpoint."""
     return small_spec(name, epochs=100_000, checkpoint={"every_s": 3600.0}, **fields)
 
 
@@ -49,7 +47,8 @@ def test_a_killed_service_leaves_training_running_and_its_successor_takes_it_ove
 
 
 def test_what_a_crash_left_behind_without_a_record_is_ended(service: RunningService) -> None:
-    """No database knows them any more; half of the agents hang and cannot be told to go."""
+    """The database does not know these fragments any more, and half of their agents hang, so they cannot be
+    told to leave."""
     service.configure(OAKUM_LOCAL_GRACE_S="5")
     client = service.start()
     client.submit(endless(max_nodes=2))
@@ -111,7 +110,7 @@ def test_several_killed_agents_at_once_cost_no_finished_step(service: RunningSer
 
 
 def test_with_the_service_hung_a_foreground_job_still_gets_its_node(service: RunningService) -> None:
-    """The agent leaves within its deadline, long before its grace ends, though nobody answers it."""
+    """The agent leaves within its deadline, long before its grace ends, although the service does not answer."""
     service.configure(OAKUM_LEAVE_DEADLINE_S="1", OAKUM_LOCAL_GRACE_S="600")
     client = service.start()
     client.submit(endless(max_nodes=2))
@@ -129,7 +128,7 @@ def test_with_the_service_hung_a_foreground_job_still_gets_its_node(service: Run
 
 
 def test_a_service_that_hung_for_long_does_not_take_its_agents_for_dead(service: RunningService) -> None:
-    """While it was stopped nobody could report to it."""
+    """While the service was stopped, no agent could report to it."""
     service.configure(OAKUM_HEARTBEAT_TIMEOUT_S="6")
     client = service.start()
     client.submit(endless(max_nodes=2))

@@ -7,9 +7,8 @@ service or the ranks say of it.
 from __future__ import annotations
 
 import json
+import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ from oakum_worker.spec import TrainerSpec
 from running_service import TASKS, RunningService, nodes_of_fragments, small_spec, state_of
 from tasks.recording_task import NUM_SAMPLES, FinishedStep
 from waiting import DEADLINE_S, wait_until
+from warm_processes import start_warm
 
-pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("crash")]
+pytestmark = pytest.mark.timeout(1200)
 
 EPOCHS, BATCH = 2, 24
 BATCHES_PER_EPOCH = -(-NUM_SAMPLES // BATCH)
@@ -34,7 +34,7 @@ STEPS = EPOCHS * BATCHES_PER_EPOCH
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
-    """With nodes for two trainers of three."""
+    """A service with nodes for two of three trainers."""
     running = RunningService(tmp_path, nodes=6, PYTHONPATH=str(TASKS))
     yield running
     running.end()
@@ -59,6 +59,7 @@ class RecordedTraining:
             global_batch=BATCH,
             epochs=EPOCHS,
             checkpoint={"every_s": 3600.0},
+            rehearsal=False,  # it would be recorded, and wait for the gate
             **fields,
         )
 
@@ -195,7 +196,8 @@ def test_training_resized_and_killed_equals_training_alone_in_one_process(
     elastic = RecordedTraining("elastic", tmp_path, gated=True, step_s=0.02)
     spec_file = tmp_path / "alone.json"
     spec_file.write_text(alone.spec().model_dump_json(), encoding="utf-8")
-    reference = subprocess.Popen([sys.executable, "-m", "oakum_worker", "run", "--spec", str(spec_file)])
+    with (tmp_path / "alone.log").open("wb") as log:
+        reference = start_warm("oakum_worker", "run", "--spec", str(spec_file), environment=os.environ, output=log)
     client = service.start()
     client.submit(elastic.spec(max_nodes=4))
     disturber = Disturber(service, client, elastic, seed=2)
@@ -214,13 +216,14 @@ def test_training_resized_and_killed_equals_training_alone_in_one_process(
 
 
 def test_a_lost_rank_replaced_at_the_same_size_changes_no_bit(service: RunningService, tmp_path: Path) -> None:
-    """Of a trainer that only runs on three nodes: it starts again from the checkpoint that the others write."""
+    """A trainer that runs on exactly three nodes restarts from the checkpoint that the survivors write. Its
+    samples are read ahead by other processes, the other trainer's by its ranks."""
     undisturbed = RecordedTraining("undisturbed", tmp_path, dropout=0.1)
     killed = RecordedTraining("killed", tmp_path, gated=True, step_s=0.03, dropout=0.1)
     killed.allow(20)
     client = service.start()
-    for training in (killed, undisturbed):
-        client.submit(training.spec(min_nodes=3, max_nodes=3))
+    for training, workers in ((killed, 2), (undisturbed, 0)):
+        client.submit(training.spec(min_nodes=3, max_nodes=3, workers=workers))
     wait_until("it is in the middle of its first epoch", lambda: killed.num_finished() >= 20)
     nodes = nodes_of_fragments(client)
     victim = client.trainer("killed").nodes[1]

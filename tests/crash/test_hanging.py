@@ -9,19 +9,24 @@ from pathlib import Path
 import psutil
 import pytest
 
-from running_service import RunningService, formed_messages, small_spec, wait_for_generation, wait_for_size
+from running_service import (
+    RunningService,
+    formed_messages,
+    nodes_of_fragments,
+    small_spec,
+    wait_for_generation,
+    wait_for_size,
+)
 from waiting import DEADLINE_S, wait_until
-
-pytestmark = pytest.mark.xdist_group("hanging")
 
 
 def endless(**fields: object):  # type: ignore[no-untyped-def]
-    """A trainer that outlasts any test; durable checkpoints come too rarely to help it."""
+    """The spec of a trainer that outlasts any test and hardly ever writes a durable checkpoint."""
     return small_spec("elastic", epochs=100_000, checkpoint={"every_s": 3600.0}, **fields)
 
 
 def test_a_rank_that_hangs_is_found_and_started_anew_on_its_node(service: RunningService) -> None:
-    """Stopped, it closes no connection and answers nobody: only its silence tells."""
+    """A stopped process closes no connection and answers nothing, so only its silence shows that it hangs."""
     service.configure(OAKUM_RANK_TIMEOUT_S="6")
     client = service.start()
     client.submit(endless(max_nodes=3))
@@ -36,7 +41,8 @@ def test_a_rank_that_hangs_is_found_and_started_anew_on_its_node(service: Runnin
 
 
 def test_a_node_that_comes_back_after_it_was_given_up_is_sent_away(service: RunningService) -> None:
-    """Its agent and its rank are stopped, as on a node that swaps; nobody else waits for it, nor kills it."""
+    """The node's agent and rank are stopped, as on a node that swaps; nothing waits for the node, and nothing
+    kills its processes."""
     service.configure(OAKUM_HEARTBEAT_TIMEOUT_S="8", OAKUM_LEAVE_DEADLINE_S="2", OAKUM_LOCAL_GRACE_S="600")
     client = service.start()
     client.submit(endless(max_nodes=2))
@@ -58,7 +64,13 @@ def test_a_step_that_never_ends_is_broken_off_and_repeated(service: RunningServi
     client = service.start()
     arguments = {"folder": str(tmp_path)}
     client.submit(
-        endless(entrypoint="small_task:once_hanging_task", arguments=arguments, max_nodes=2, step_timeout_s=5.0)
+        endless(
+            entrypoint="small_task:once_hanging_task",
+            rehearsal=False,
+            arguments=arguments,
+            max_nodes=2,
+            step_timeout_s=5.0,
+        )
     )
     wait_until("a step hangs", (tmp_path / "hung").exists)
     wait_until("training goes on", lambda: client.trainer("elastic").step > 60)
@@ -74,6 +86,7 @@ def test_a_killed_rank_on_a_single_node_goes_on_from_the_nodes_memory(
     client.submit(
         small_spec(
             "elastic",
+            rehearsal=False,
             entrypoint="small_task:stalling_task",
             arguments={"folder": str(tmp_path), "after": 20, "stall_s": 600.0},
             epochs=100_000,
@@ -96,10 +109,13 @@ def test_a_killed_rank_on_a_single_node_goes_on_from_the_nodes_memory(
 def test_the_last_replica_leaves_within_a_long_step_and_loses_nothing(
     service: RunningService, tmp_path: Path, number: signal.Signals
 ) -> None:
-    """A step that outlasts all limits together is not waited for, nor the end of the grace."""
+    """The fragment waits neither for its step, which takes longer than all limits, nor for the end of the
+    grace."""
     client = service.start()
     arguments = {"folder": str(tmp_path), "after": 20, "stall_s": 600.0}
-    client.submit(endless(entrypoint="small_task:stalling_task", arguments=arguments, max_nodes=1))
+    client.submit(
+        endless(rehearsal=False, entrypoint="small_task:stalling_task", arguments=arguments, max_nodes=1)
+    )
     wait_until("a long step has begun", lambda: list(tmp_path.glob("stalls-*")))
     agent = next(iter(service.agents().values()))
     began_s = time.monotonic()
@@ -113,11 +129,15 @@ def test_the_last_replica_leaves_within_a_long_step_and_loses_nothing(
 
 
 def test_all_nodes_leaving_at_once_in_a_long_step_lose_nothing(service: RunningService, tmp_path: Path) -> None:
-    """The one that saves what they have does not wait for the step, the other for no longer than it may."""
+    """The saver does not wait for the step, and the other fragment waits for the saver no longer than it may."""
     service.configure(OAKUM_LEAVE_DEADLINE_S="10")
     client = service.start()
     arguments = {"folder": str(tmp_path), "after": 40, "stall_s": 600.0}
-    client.submit(endless(entrypoint="small_task:stalling_task", arguments=arguments, max_nodes=2, min_nodes=2))
+    client.submit(
+        endless(
+            rehearsal=False, entrypoint="small_task:stalling_task", arguments=arguments, max_nodes=2, min_nodes=2
+        )
+    )
     wait_until("a long step has begun", lambda: len(list(tmp_path.glob("stalls-*"))) == 2)
     agents = list(service.agents().values())
     for agent in agents:
@@ -126,3 +146,38 @@ def test_all_nodes_leaving_at_once_in_a_long_step_lose_nothing(service: RunningS
     assert alive == []
     wait_until("it resumes", lambda: len(formed_messages(client)) == 2)
     assert "resumes from its checkpoint at step 40" in formed_messages(client)[-1]
+
+
+def test_a_node_taken_while_a_rank_that_was_killed_joins_again_loses_no_step(
+    service: RunningService, tmp_path: Path
+) -> None:
+    """Only the node that is taken has the state: the restarted rank has formed no generation yet."""
+    client = service.start()
+    gate = tmp_path / "gate"
+    client.submit(
+        small_spec(
+            "elastic",
+            rehearsal=False,
+            entrypoint="small_task:paced_task",
+            arguments={"gate": str(gate), "step_s": 10.0},
+            epochs=100_000,
+            checkpoint={"every_s": 3600.0},
+            max_nodes=2,
+        )
+    )
+    view = wait_for_size(client, "elastic", 2)
+    victim, survivor = (
+        next(fragment for fragment, node in nodes_of_fragments(client).items() if node == view.nodes[at])
+        for at in (0, 1)
+    )
+    service.ranks()[victim].kill()
+    wait_until(
+        "it is to join again",
+        lambda: (now := client.trainer("elastic")).generation > view.generation and len(now.nodes) == 2,
+    )
+    service.agents()[survivor].send_signal(signal.SIGTERM)
+    gate.touch()
+    before = len(formed_messages(client))
+    wait_until("it trains on", lambda: len(formed_messages(client)) > max(before, 2))
+    assert not [message for message in formed_messages(client)[1:] if "begins" in message]
+    assert client.trainer("elastic").step >= view.step

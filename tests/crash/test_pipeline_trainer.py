@@ -11,14 +11,12 @@ import torch
 
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import load_task
-from oakum_worker.trainer import TrainingLoop
 from running_service import RunningService, small_spec, wait_for_generation, wait_for_size
 from waiting import wait_until
 
 torch.set_num_threads(1)
-
-pytestmark = pytest.mark.xdist_group("pipeline")
 
 
 def layered_spec(**changes: Any) -> TrainerSpec:
@@ -57,7 +55,7 @@ def test_a_pipeline_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_does(
 
 
 def test_of_a_pipeline_only_the_stage_that_hangs_is_started_anew(service: RunningService, tmp_path: Path) -> None:
-    """All others wait for it in the middle of a step, and have the copies of its layers."""
+    """The other ranks wait for the hung one in the middle of a step, and have copies of its layers."""
     client = service.start()
     client.submit(layered_spec(arguments={"folder": str(tmp_path)}, epochs=100_000, step_timeout_s=10.0))
     full = wait_for_size(client, "layered", 3)

@@ -8,14 +8,12 @@ import pytest
 import torch
 
 from oakum_service.states import TrainerState
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import load_task
-from oakum_worker.trainer import TrainingLoop
 from running_service import RunningService, formed_messages, small_spec, wait_for_generation, wait_for_size
 from waiting import wait_until
 
 torch.set_num_threads(1)
-
-pytestmark = pytest.mark.xdist_group("sharded")
 
 
 def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_does(
@@ -55,7 +53,8 @@ def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_doe
 
 
 def test_of_a_sharded_trainer_only_the_rank_that_hangs_is_started_anew(service: RunningService) -> None:
-    """All others wait for it in a step, for longer than one may take, and have the copies of its part."""
+    """The other ranks wait for the hung one in a step, for longer than a step may take, and have copies of its
+    part."""
     service.configure(OAKUM_RANK_TIMEOUT_S="9")
     client = service.start()
     client.submit(

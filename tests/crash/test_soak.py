@@ -16,7 +16,7 @@ from waiting import DEADLINE_S
 
 SOAK = Path(__file__).resolve().parents[2] / "bench" / "soak.py"
 
-pytestmark = [pytest.mark.timeout(1500), pytest.mark.xdist_group("crash")]
+pytestmark = pytest.mark.timeout(1500)
 
 
 def test_training_takes_random_changes_of_membership_and_leaves_nothing_behind(tmp_path: Path) -> None:

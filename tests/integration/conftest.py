@@ -7,12 +7,70 @@ from pathlib import Path
 
 import pytest
 
+from empty_databases import empty_database as empty_database
+from empty_databases import sessions as sessions
+from postgres_server import PostgresServer, running_postgres
 from running_service import EXAMPLES, TASKS, RunningService
+from waiting import wait_until
 
 
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[RunningService]:
-    """A service with four virtual nodes, no foreground load of its own, and nothing left behind."""
+    """A service with four virtual nodes and no foreground load; nothing of it is left behind."""
     running = RunningService(tmp_path, PYTHONPATH=f"{EXAMPLES}:{TASKS}")
     yield running
     running.end()
+
+
+@pytest.fixture(scope="session")
+def _shared_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    running = RunningService(tmp_path_factory.mktemp("shared"), PYTHONPATH=f"{EXAMPLES}:{TASKS}")
+    running.start()
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def shared_service(_shared_service: RunningService) -> Iterator[RunningService]:
+    """A service of four nodes for tests that look at nothing but trainers of their own, each under its own name.
+
+    It runs when a test begins, and no trainer of another test does.
+    """
+    yield _shared_service
+    client = _shared_service.client()
+    for trainer in client.trainers().trainers:
+        if not trainer.state.ended:
+            client.cancel(trainer.name)
+    wait_until("all nodes are free", lambda: not _shared_service.ranks() and not _shared_service.agents())
+
+
+@pytest.fixture
+def states_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets each thread be a rank of a script with Hugging Face, which keeps what it knows of its process in one
+    place."""
+    from accelerate import state
+
+    for kind in (state.PartialState, state.AcceleratorState, state.GradientState):
+        monkeypatch.setattr(kind, "_shared_state", state.ThreadLocalSharedDict())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give all tests of the shared service to one worker of pytest-xdist, since each further worker would start
+    a service of its own."""
+    for item in items:
+        if "shared_service" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("shared service"))
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL server."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def empty_url(postgres: PostgresServer) -> str:
+    """The URL of a database without tables."""
+    return postgres.new_database()

@@ -1,4 +1,4 @@
-"""Benches of parallel training do not break unseen: short runs, and tables of all their cases."""
+"""The benchmarks of parallel training still run: short runs, and tables with all of their cases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def bench(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_no_layout_is_measured_faster_than_its_prediction(bench: Any, tmp_path: Path) -> None:
-    """As layers sleep for at least as long as they should, whatever else takes time."""
+    """Holds on any machine: layers sleep for at least as long as their predicted time, whatever else takes
+    time."""
     pipeline, file = bench("pipeline"), tmp_path / "figures.json"
     pipeline.main(workers=[2], only=[pipeline.Part.LAYOUTS], forward_ms=1, steps=1, json_file=file)
     figures = json.loads(file.read_text())["layouts"]
@@ -44,3 +45,66 @@ def test_all_reduces_are_counted_and_right(bench: Any, tmp_path: Path) -> None:
     allreduce, file = bench("allreduce"), tmp_path / "figures.json"
     allreduce.main(ranks=[4], latency_ms=[0.1], megabytes_per_s=500, rounds=1, json_file=file)
     assert [one["steps"] for one in json.loads(file.read_text())] == [6, 4, 0, 0] * 2
+
+
+def test_fused_loops_are_timed_beside_torchs_and_keep_less(bench: Any, tmp_path: Path) -> None:
+    rnn, file = bench("rnn"), tmp_path / "figures.json"
+    rnn.main(threads=[1], hidden=[512], rounds=1, most_steps=6, compiled=False, json_file=file)
+    figures = json.loads(file.read_text())
+    assert [(one["case"]["part"], one["case"]["cell"]) for one in figures] == [
+        *(("forward", "lstm"), ("forward", "gru")),
+        *(("training", "lstm"), ("training", "gru")),
+    ]
+    assert all(seconds > 0 for one in figures for seconds in [*one["least_s"].values(), one["limit_s"]])
+    for one in (figures[0], figures[2]):
+        assert one["bytes_of"]["paper"] < one["bytes_of"]["fused"] < one["bytes_of"]["without oneDNN"]
+
+
+def test_bytes_of_grids_are_counted_and_right(bench: Any, tmp_path: Path) -> None:
+    tensor, file = bench("tensor"), tmp_path / "figures.json"
+    for keep in (False, True):
+        tensor.main([72], [72], [100.0], latency_ms=0.1, keep=keep, rounds=1, json_file=file)
+        figures = json.loads(file.read_text())
+        assert [one["ranks"] for one in figures] == [8, 4, 9, 8, 64, 64, 64]
+        assert all(one["right"] for one in figures)
+        assert all(one["step_ms"] is None or one["step_ms"] > 0 for one in figures)
+
+
+def test_rounds_of_map_reduce_are_counted_and_outlive_kills(bench: Any, tmp_path: Path) -> None:
+    mapreduce, file = bench("mapreduce"), tmp_path / "figures.json"
+    parts = [mapreduce.Part.BYTES, mapreduce.Part.KILLS]
+    mapreduce.main(only=parts, mappers=[1, 2], map_ms=1.0, rounds=1, json_file=file)
+    figures = json.loads(file.read_text())
+    least = [one["(mappers - 1) x weights, MB"] for one in figures["bytes"]]
+    assert all(a <= one["MB sent"] < 1.1 * a + 1e-9 for a, one in zip(least, figures["bytes"], strict=True))
+    assert [one["killed"] for one in figures["kills"]] == [0, 1, 2]
+    # What a mapper delivered before it was killed counts: up to 8 of the 32 blocks.
+    assert all(one["blocks mapped by survivors"] >= 32 - 8 * one["killed"] for one in figures["kills"])
+
+
+def test_images_are_read_by_both_readers(bench: Any, tmp_path: Path) -> None:
+    reading = bench("reading")
+    reading.write_images(tmp_path, 70)
+    assert min(reading.ours(tmp_path, 0), reading.plain(tmp_path, 0)) > 0
+
+
+def test_rounds_prepared_blocks_and_digits_are_measured(
+    bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(BENCH))  # for Spark's processes
+    mapreduce, file = bench("mapreduce"), tmp_path / "figures.json"
+    parts = [mapreduce.Part.ROUNDS, mapreduce.Part.PREPARED, mapreduce.Part.DIGITS]
+    mapreduce.main(only=parts, mappers=[1, 2], map_ms=1.0, rounds=1, seeds=1, epochs=4, json_file=file)
+    figures = json.loads(file.read_text())
+    # Maps sleep for at least their time, whatever else takes time; without Java there is no Spark to measure.
+    assert [one["mappers"] for one in figures["rounds"]] == [1, 2]
+    assert all(0 < one["share of ideal"] <= 1 for one in figures["rounds"])
+    assert all(one["Spark rounds/s"] is None or one["Spark rounds/s"] > 0 for one in figures["rounds"])
+    assert [one["layer"] for one in figures["prepared"]] == [
+        *("64-256", "256-128", "128-30"),
+        *("784-1000", "1000-500", "500-250", "250-30"),
+    ]
+    assert [one["MB kept"] > 0 for one in figures["prepared"]] == [False, True, True, False, True, True, True]
+    assert [one["begins from"] for one in figures["digits"]] == ["stack", "random weights"]
+    assert figures["digits"][0]["plain loop has its bits"] is True
+    assert all(0 < one["accuracy"] <= 1 and one["reconstruction_mse"] > 0 for one in figures["digits"])

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fragment_configs import fragment_config
-from oakum_worker.launch import CONFIG_NAME, FragmentArray, write_config
+from oakum_worker.fragment import CONFIG_NAME
+from oakum_worker.fragment.config_files import FragmentArray, write_config
 from waiting import DEADLINE_S
 
 # Stands in for an agent module that takes long to import, during which the scheduler wants the node back.
@@ -28,35 +29,47 @@ signal.signal(number, signal.SIG_IGN)
 before = set(sys.modules)
 from oakum_worker.payload import run_fragment
 print(*sorted(set(sys.modules) - before - {"__future__"}), flush=True)
-sys.modules["oakum_worker.agent"] = Importing("oakum_worker.agent")
-run_fragment("unused")
+sys.modules["oakum_worker.fragment.rank_starter"] = ranks = types.ModuleType("oakum_worker.fragment.rank_starter")
+ranks.start_ranks = lambda *given: []
+sys.modules["oakum_worker.fragment.agent"] = Importing("oakum_worker.fragment.agent")
+run_fragment(sys.argv[2])
 """
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGUSR2"])
-def test_a_fragment_that_is_told_to_go_while_it_imports_goes_at_once(name: str) -> None:
-    """And nearly nothing is imported before it can be told."""
+def test_a_fragment_that_is_told_to_go_while_it_imports_goes_at_once(name: str, tmp_path: Path) -> None:
+    """Next to nothing is imported before the fragment can handle the signal."""
+    write_config(tmp_path, fragment_config(tmp_path))
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, name], capture_output=True, timeout=DEADLINE_S, check=False, text=True
+        [sys.executable, "-c", _SCRIPT, name, str(tmp_path)],
+        capture_output=True,
+        timeout=DEADLINE_S,
+        check=False,
+        text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["oakum_worker", "oakum_worker.payload"]
 
 
-# Stands in for the agent: shows what it was given, and what its ranks would read.
+# Stands in for the agent and its ranks: shows what both were given, and what was imported when the ranks began.
 _AGENT = """
 import sys, types
 
+def start_ranks(file, server):
+    print("pydantic" in sys.modules)
+    return [file]
+
 class Agent:
-    def __init__(self, config, file):
+    def __init__(self, config, ranks):
         print(config.node, config.node_address)
-        print(type(config).model_validate_json(file.read_text()) == config)
+        print(type(config).model_validate_json(ranks[0].read_text()) == config)
     def run(self):
         sys.stdout.flush()
 
-module = types.ModuleType("oakum_worker.agent")
-module.Agent = Agent
-sys.modules["oakum_worker.agent"] = module
+for name, member in (("rank_starter", start_ranks), ("agent", Agent)):
+    module = types.ModuleType("oakum_worker.fragment." + name)
+    setattr(module, member.__name__, member)
+    sys.modules[module.__name__] = module
 from oakum_worker.payload import run_fragment
 run_fragment(*sys.argv[1:])
 """
@@ -90,5 +103,8 @@ def test_the_agent_of_an_arrays_task_is_told_the_node_that_the_scheduler_chose(
         env=os.environ | {"SLURMD_NODENAME": node},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == [told, "True"]
+    ranks_waited, *given = done.stdout.splitlines()
+    assert given == [told, "True"]
+    # Ranks take long to import what they need, and begin before the agent does. An array's config is made first.
+    assert ranks_waited == str(array)
     assert (tmp_path / "f1" / CONFIG_NAME).stat().st_mode & 0o777 == 0o600

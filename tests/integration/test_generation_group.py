@@ -6,16 +6,16 @@ import socket
 import threading
 import time
 from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from oakum_worker.errors import GroupError
-from oakum_worker.group import GenerationGroup
+from oakum_worker.parallel.group import GenerationGroup
 from oakum_worker.protocol import Endpoint, Generation, Member
+from rank_processes import fork_context
 from waiting import DEADLINE_S
 
 
@@ -27,7 +27,7 @@ def _generation(number: int, *endpoints: Endpoint) -> Generation:
 
 
 def _rank(line: Connection) -> None:
-    """Obeys (method, arguments) pairs; answers with what came of each."""
+    """Carry out (method, arguments) pairs from the pipe, and send back the result of each."""
     torch.set_num_threads(1)
     group = GenerationGroup("127.0.0.1")
     line.send(group.endpoint)
@@ -66,9 +66,9 @@ class Rank:
     endpoint: Endpoint
 
     def __init__(self) -> None:
-        context = mp.get_context("spawn")
+        context = fork_context()
         self._line, theirs = context.Pipe()
-        self.process: SpawnProcess = context.Process(target=_rank, args=(theirs,), daemon=True)
+        self.process: ForkServerProcess = context.Process(target=_rank, args=(theirs,), daemon=True)
         self.process.start()
 
     def tell(self, *command: object) -> None:

@@ -1,4 +1,5 @@
-"""The hooks as Slurm runs them, against all that a service and a disk can do: always 0, in time, never lost."""
+"""The hook scripts as Slurm runs them, against every failure of a service and a disk: exit status 0, in time,
+and no event lost."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service.control.hook_report import Hook
-from oakum_service.hooks.installation import Installation
+from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
+from oakum_service.schedulers.slurm.hooks.report import Hook
 from patient_hooks import make_patient
 from running_service import RunningService
 from waiting import wait_until
@@ -35,13 +36,13 @@ TOKEN = "oakum-none"
 
 @dataclass
 class Hooks:
-    """An installation, and what runs it as Slurm does."""
+    """An installation of the hooks, whose scripts can be run as Slurm runs them."""
 
-    made: Installation
+    made: HookInstallation
     data_dir: Path | None = None
 
     def run(self, hook: Hook, job: int = 7, **variables: str) -> float:
-        """Run one with Slurm's variables and nothing else; returns its seconds."""
+        """Run one script with Slurm's variables and nothing else in the environment; returns its seconds."""
         environment = {
             "SLURM_JOB_ID": str(job),
             "SLURM_JOB_NODELIST": "n[1-4]",
@@ -90,7 +91,7 @@ def run_alone(script: Path, environment: dict[str, str], limit_s: float = LIMIT_
 
 @pytest.fixture
 def hooks(tmp_path: Path) -> Hooks:
-    made = Installation(tmp_path / "hooks", tmp_path / "spool", tmp_path / "shm")
+    made = HookInstallation(tmp_path / "hooks", tmp_path / "spool", tmp_path / "shm")
     hooks = Hooks(made)
     hooks.point_at(f"http://127.0.0.1:{free_port()}")
     return hooks
@@ -142,7 +143,7 @@ def nobody() -> Iterator[str]:
 
 
 def answering(answer: bytes | None) -> Callable[[], object]:
-    """A service that gives this answer to everyone, or none for as long as the test lasts."""
+    """A server that gives this answer to every request, or none at all, as long as the test lasts."""
 
     @contextmanager
     def serve() -> Iterator[str]:
@@ -338,7 +339,7 @@ def test_a_token_that_cannot_be_read_and_a_spool_that_cannot_be_written_are_noth
     folder = Path(tempfile.mkdtemp(prefix="oakum-test-"))
     try:
         folder.chmod(0o755)
-        hooks = Hooks(Installation(folder / "hooks", folder / "spool", folder / "shm" / "hooks"))
+        hooks = Hooks(HookInstallation(folder / "hooks", folder / "spool", folder / "shm" / "hooks"))
         hooks.point_at(url, token)
         (folder / "shm").mkdir()
         (folder / "shm").chmod(0o1777)

@@ -7,11 +7,11 @@ import pytest
 from pipeline_processes import (
     NUM_WORKERS,
     TORCHS,
-    Processes,
     compare_with_torch,
     cut,
     lose_a_worker,
 )
+from rank_processes import Processes
 
 
 def test_gradients_are_those_of_torchs_own_schedules() -> None:

@@ -13,10 +13,11 @@ import pytest
 from torch.distributed.checkpoint import FileSystemReader
 
 from oakum_worker.spec_options import PipelineSchedule
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
-from oakum_worker.trainer import TrainingLoop
-from pipeline_tasks import build_deep_task, build_evaluated_task, build_transformer_task
+from pipeline_tasks import build_deep_task, build_evaluated_task, build_masked_task, build_transformer_task
 from sharded_ranks import Act, Outcome, Script, play
+from total_tasks import build_token_chain
 from training_ranks import build_spec
 
 STEPS_OF_EPOCH = 7
@@ -40,13 +41,17 @@ def undisturbed(task: Callable[[], Task], num_steps: int) -> tuple[dict[int, flo
 
 
 def assert_undisturbed(
-    outcomes: list[Outcome | None], task: Callable[[], Task], num_steps: int, after: int = 0
+    outcomes: list[Outcome | None],
+    task: Callable[[], Task],
+    num_steps: int,
+    after: int = 0,
+    rel: float = 1e-9,
 ) -> None:
     """The losses of all steps `after` those of a checkpoint, and the weights in the end."""
     alive = [outcome for outcome in outcomes if outcome is not None]
     losses, weights = undisturbed(task, num_steps)
     made = {step: loss for outcome in alive for step, loss in outcome.losses}
-    assert made == {step: pytest.approx(loss, rel=1e-9) for step, loss in losses.items() if step > after}
+    assert made == {step: pytest.approx(loss, rel=rel) for step, loss in losses.items() if step > after}
     held = [(name, value) for outcome in alive for name, value in outcome.weights.items()]
     assert {name for name, _ in held} == set(weights)
     for name, value in held:
@@ -78,6 +83,23 @@ def test_a_transformer_goes_from_8_ranks_to_6_to_4_and_back_and_no_loss_nor_weig
     outcomes = play(script)
     assert_undisturbed(outcomes, build_transformer_task, 8)
     assert all(not any(outcome.redone) for outcome in outcomes if outcome is not None)
+
+
+@pytest.mark.parametrize(("schedule", "stages"), SCHEDULES)
+def test_what_reading_and_collating_draw_is_the_same_at_both_ends_of_a_pipeline(
+    tmp_path: Path, schedule: str, stages: int
+) -> None:
+    acts = (Act((0, 1, 2, 3), 3), Act((2, 3), 5), Act((2, 3, 0, 1, 4), 8))
+    options = spec(schedule, min(stages, 4)) | {"clip_grad_norm": 0.5}
+    options["parallel"]["pipeline"]["micro_batch"] = 2
+    outcomes = play(Script(acts, str(tmp_path), build_masked_task, options, measured=False))
+    assert_undisturbed(outcomes, build_masked_task, 8, rel=1e-12)
+
+
+def test_a_mean_over_tokens_is_that_of_one_process_at_any_number_of_ranks(tmp_path: Path) -> None:
+    acts = (Act((0, 1, 2, 3), 2), Act((0, 1, 2), 7), Act((1,), 8), Act((1, 3, 0, 4, 5), 10))
+    outcomes = play(Script(acts, str(tmp_path), build_token_chain, spec("1f1b", 2), measured=False))
+    assert_undisturbed(outcomes, build_token_chain, 10, rel=1e-12)
 
 
 def test_any_number_of_ranks_goes_on_and_no_loss_nor_weight_changes(tmp_path: Path) -> None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
-import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,11 +14,12 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select, text
+from sqlalchemy.exc import DBAPIError
 
-from contract.api_under_test import ApiUnderTest, problem_of, report
-from oakum_service.api.schemas import TrainerState
-from oakum_service.control import journal, lease
-from oakum_service.control.lease import TERM_S, LeaseHolder
+from api_under_test import SPEC, ApiUnderTest, problem_of, report
+from oakum_service import audit
+from oakum_service.db import event_log, lease
+from oakum_service.db.backup import back_up, examine, refuse_downgrade, revisions_after
 from oakum_service.db.engine import (
     Sessions,
     check_schema,
@@ -31,39 +30,22 @@ from oakum_service.db.engine import (
     open_sessions,
     upgrade,
 )
+from oakum_service.db.installation import claim
+from oakum_service.db.lease import TERM_S, LeaseHolder
 from oakum_service.db.models import Base, EventRecord, Fragment, PlanRecord, Report, Trainer
 from oakum_service.errors import ConfigurationError, LeaseLost
+from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase
 from postgres_server import PostgresServer
-from processes import kill_all
 from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of
 from waiting import wait_until
+from warm_processes import run_warm
 
 pytestmark = [
     pytest.mark.needs("postgres"),
     pytest.mark.timeout(240),
     pytest.mark.xdist_group("postgres"),
 ]
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    # Not under pytest's own folder, which only its user may enter; and a socket's path has to be short.
-    folder = Path(tempfile.mkdtemp(prefix="oakum-pg-"))
-    server = PostgresServer(folder)
-    try:
-        server.start()
-        yield server
-        server.stop()
-        assert server.processes() == []
-    finally:
-        kill_all(server.processes())
-        shutil.rmtree(folder)
-
-
-@pytest.fixture
-def empty_url(postgres: PostgresServer) -> str:
-    return postgres.new_database()
 
 
 @pytest.fixture
@@ -88,15 +70,14 @@ def sessions(engine: Engine) -> Sessions:
 def api(engine: Engine, empty_url: str, tmp_path: Path) -> Iterator[ApiUnderTest]:
     running = ApiUnderTest(tmp_path, url=empty_url)
     yield running
-    running.outbox.close()
+    running.news_for_readers.close()
     running.engine.dispose()
 
 
 def oakum(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A command of the CLI against a database."""
+    """Run a command of the CLI against a database."""
     environment = os.environ | {"OAKUM_DATABASE_URL": url, "OAKUM_DATA_DIR": str(folder), "COLUMNS": "300"}
-    command = [sys.executable, "-m", "oakum_service", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60.0)
+    return run_warm("oakum_service", *arguments, environment=environment)
 
 
 def differences(engine: Engine) -> list[object]:
@@ -145,14 +126,19 @@ class TestSchema:
         assert differences(engine) == []
 
     def test_what_was_measured_before_is_kept(self, engine: Engine, sessions: Sessions) -> None:
-        facts = {"spec": {}, "state": "waiting", "submitted_at": 5.0, "durations": {"start_up": [3.5]}}
+        told = {"generation": 1, "nodes": 1, "step": 80, "total_steps": 90, "epoch": 0, "samples": 640}
+        facts = {"spec": SPEC, "state": "waiting", "submitted_at": 5.0, "durations": {"start_up": (3.5,)}}
         with sessions.begin() as session:
-            session.add(Trainer(id="t1", name="digits", progress={"checkpoint_step": 70}, **facts))
+            session.add(Trainer(id="t1", name="digits", progress=told | {"checkpoint_step": 70}, **facts))
         downgrade(engine, "0003")
         upgrade(engine)
         with sessions.begin() as session:
             trainer = session.get_one(Trainer, "t1")
-            assert (trainer.durations, trainer.checkpoint_step, trainer.account) == ({"start_up": [3.5]}, 70, {})
+            assert (trainer.durations, trainer.checkpoint_step, trainer.account) == (
+                {"start_up": (3.5,)},
+                70,
+                None,
+            )
         assert differences(engine) == []
 
     def test_upgrades_at_the_same_moment_do_not_meet(self, empty_url: str) -> None:
@@ -201,11 +187,11 @@ class TestTurns:
 
         def second() -> None:
             with sessions.begin() as session:
-                journal.record(session, "node.hole", "second", "")
+                event_log.record(session, "node.hole", "second", "")
 
         with ThreadPoolExecutor(1) as thread:
             with sessions.begin() as session:
-                journal.record(session, "node.hole", "first", "")
+                event_log.record(session, "node.hole", "first", "")
                 session.flush()
                 writing = thread.submit(second)
                 wait_until("the second waits or has written", lambda: writing.done() or is_blocked(engine))
@@ -217,14 +203,14 @@ class TestTurns:
 
     def test_a_reader_waits_for_nobody(self, engine: Engine, sessions: Sessions) -> None:
         with sessions.begin() as session:
-            journal.record(session, "node.hole", "first", "")
+            event_log.record(session, "node.hole", "first", "")
             session.flush()
             with open_readers(engine).begin() as reader:
                 assert reader.execute(select(EventRecord)).all() == []
 
 
 class TestReports:
-    """Agents report once a second, each of thousands: they must not queue with everyone who writes."""
+    """Agents report once a second, and there may be thousands: reports must not queue behind other writers."""
 
     def test_a_report_gets_through_while_another_writes(
         self, api: ApiUnderTest, engine: Engine, sessions: Sessions
@@ -237,7 +223,7 @@ class TestReports:
             with sessions.begin() as session:
                 session.get_one(Fragment, fragment).ready_at = 5.0
                 session.get_one(Trainer, trainer).revision += 1
-                journal.record(session, "node.hole", "first", "")
+                event_log.record(session, "node.hole", "first", "")
                 session.flush()
                 submitting = threads.submit(api.submit, name="second")
                 wait_until("the other writer waits or is done", lambda: submitting.done() or is_blocked(engine))
@@ -288,14 +274,8 @@ class TestLease:
     @pytest.fixture
     def later(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
         """Lets a term pass."""
-        real, shift_s = lease.time.time, [0.0]
-
-        class Clock:
-            @staticmethod
-            def time() -> float:
-                return real() + shift_s[0]
-
-        monkeypatch.setattr(lease, "time", Clock)
+        real, shift_s = lease.database_time, [0.0]
+        monkeypatch.setattr(lease, "database_time", lambda session: real(session) + shift_s[0])
         return lambda: shift_s.__setitem__(0, shift_s[0] + TERM_S + 1.0)
 
     def test_one_of_two_that_come_at_the_same_moment_gets_it(self, sessions: Sessions) -> None:
@@ -318,9 +298,10 @@ class TestLease:
         later()
         assert second.acquire()
         with pytest.raises(LeaseLost), first.writing() as session:
-            journal.record(session, "node.hole", "first", "")
+            event_log.record(session, "node.hole", "first", "")
+        assert (first.is_held, second.is_held) == (False, True)
         with second.writing() as session:
-            journal.record(session, "node.hole", "second", "")
+            event_log.record(session, "node.hole", "second", "")
         with sessions.begin() as session:
             assert session.execute(select(EventRecord.subject)).scalars().all() == ["second"]
 
@@ -335,7 +316,7 @@ class TestLease:
                 taking = thread.submit(second.acquire)
                 wait_until("the second waits or has it", lambda: taking.done() or is_blocked(engine))
                 assert not taking.done()
-                journal.record(session, "node.hole", "first", "")
+                event_log.record(session, "node.hole", "first", "")
             assert taking.result(30.0)
         with pytest.raises(LeaseLost), first.writing():
             pass
@@ -369,7 +350,8 @@ class TestApi:
             assert kept.sequence == first + 7
 
     def test_text_that_postgres_cannot_hold_is_no_error(self, api: ApiUnderTest) -> None:
-        """A reference, and the message of an error in the user's code."""
+        """PostgreSQL cannot store null characters; here they come in a URL, in a spec, and in the message of an
+        error of the user's code."""
         problem_of(api.viewer.get("/v1/trainers/%00"), 404)
         trainer = api.submit(arguments={"separator": "\0"})
         assert trainer["spec"]["arguments"] == {"separator": "\0"}
@@ -380,10 +362,25 @@ class TestApi:
         assert answer.status_code == 204
         with api.sessions.begin() as session:
             keeper = api.keeper()
-            keeper.hear(session)
-            keeper.turn(session, [])
+            keeper.read_reports(session, time.time())
+            keeper.turn(session, [], time.time())
         shown = api.viewer.get("/v1/trainers/digits").json()
         assert (shown["state"], shown["message"]) == ("failed", "bad byte � in the data")
+
+
+def test_a_service_with_another_data_directory_is_refused(
+    sessions: Sessions, empty_url: str, tmp_path: Path
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    with sessions.begin() as session:
+        claim(session, b"the first one's secret", first)
+    done = oakum(empty_url, second, "serve", "--port", "0")
+    assert done.returncode == 1, done.stderr
+    told = " ".join(done.stderr.split())
+    assert f"the database belongs to the service with the data directory {first}, first started on " in told
+    assert f"this one has {second}. Start this service with that directory" in told
+    with sessions.begin() as session:
+        claim(session, b"the first one's secret", second)  # the directory may move
 
 
 def test_a_trainer_is_trained_to_its_end(empty_url: str, tmp_path: Path) -> None:
@@ -419,3 +416,44 @@ def test_a_trainer_is_trained_to_its_end(empty_url: str, tmp_path: Path) -> None
     engine.dispose()
     assert {"trainer.submitted", "plan.made", "generation.formed", "trainer.finished"} <= kinds
     assert not (service.data_dir / "oakum.db").exists()
+
+
+def test_a_database_of_another_encoding_is_refused_with_what_to_do(postgres: PostgresServer) -> None:
+    with postgres.connect("postgres") as connection:
+        connection.execute("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
+    with pytest.raises(ConfigurationError, match="its encoding is SQL_ASCII, expected UTF8: make another one"):
+        upgrade(open_engine(f"postgresql://oakum@/plain?host={postgres.folder}"))
+
+
+@pytest.mark.parametrize("statement", ["UPDATE audit SET actor = 'nobody'", "DELETE FROM audit", "TRUNCATE audit"])
+def test_nobody_changes_the_audit_log(engine: Engine, statement: str) -> None:
+    sessions = open_sessions(engine)
+    with sessions.begin() as session:
+        audit.record(session, audit.Actor("anna", "admin"), "service.held", "service")
+    with pytest.raises(DBAPIError, match="the audit log is append-only"), sessions.begin() as session:
+        session.execute(text(statement))
+    with sessions.begin() as session:
+        assert [row.actor for row in audit.listed(session, 10)] == ["anna"]
+
+
+def test_a_database_is_copied_checked_and_taken_back(
+    engine: Engine, postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{postgres.programs}:{os.environ['PATH']}")
+    with open_sessions(engine).begin() as session:
+        event_log.record(session, "trainer.submitted", "digits", "to be found again")
+    back_up(engine, tmp_path / "oakum.dump")
+    assert (tmp_path / "oakum.dump").read_bytes().startswith(b"PGDMP")
+    assert (tmp_path / "oakum.dump").stat().st_mode & 0o777 == 0o600
+    assert examine(engine).faults == []
+    assert revisions_after(engine, "0019")[-1] == "0020  Quotas of single users"
+    refuse_downgrade(engine)
+    downgrade(engine, "0018")
+    assert "is at revision 0018" in examine(engine).faults[0]
+    upgrade(engine)
+    assert examine(engine).faults == []
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM events"))
+    assert LeaseHolder(open_sessions(engine), alone=False).acquire()
+    with pytest.raises(ConfigurationError, match="a service uses the database"):
+        refuse_downgrade(engine)

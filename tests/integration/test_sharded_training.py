@@ -11,52 +11,21 @@ import pytest
 import torch
 from torch import nn
 
+from gathering_tasks import build_gathering_task, contrastive_loss_alone
 from oakum_worker.checkpoint.durable import DurableCheckpoints
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
-from oakum_worker.trainer import TrainingLoop
 from sharded_ranks import Act, Outcome, Script, play
+from tied_task import build_tied_task
+from total_tasks import build_token_task, token_mean
 from training_ranks import Points, build_spec, build_task, mean_squared_error
 
 STEPS = 14
 """Of two epochs of 53 samples in batches of 8."""
 
 
-class Tied(nn.Module):
-    """Weights tied within the model and across blocks, frozen ones and ones that are never used, of odd sizes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([nn.Linear(5, 7), nn.Linear(7, 7), nn.Linear(7, 7)])
-        self.blocks[2].weight = self.blocks[1].weight
-        self.middle = nn.Sequential(nn.Linear(7, 11), nn.GELU(), nn.Linear(11, 7))
-        self.readout, self.again = nn.Linear(7, 2, bias=False), nn.Linear(7, 2)
-        self.again.weight = self.readout.weight
-        self.middle[0].bias.requires_grad_(False)
-        self.unused, self.blocks_for_later = nn.Linear(3, 3), nn.ModuleList([nn.Linear(4, 3)])
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        self.seen += 1
-        hidden = self.blocks[1](torch.tanh(self.blocks[0](inputs)))
-        hidden = self.blocks[2](hidden + self.middle(hidden))
-        return self.readout(hidden) + self.again(torch.tanh(hidden))
-
-
-def build_tied_task() -> Task:
-    """With AdamW in two groups, one of them without decay, a schedule, clipped gradients."""
-    torch.manual_seed(1)
-    model = Tied().double()
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim == 1 and p.requires_grad]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0, "lr": 0.02}]
-    optimizer = torch.optim.AdamW(groups, lr=0.01, amsgrad=True)
-    optimizer.register_step_pre_hook(_clip)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=[0.05, 0.1], total_steps=100)
-    return Task(model=model, dataset=Points(), loss=mean_squared_error, optimizer=optimizer, scheduler=schedule)
-
-
 class RowScaled(torch.optim.Optimizer):
-    """Scales each row's step by the row's mean squared gradient, of which every rank keeps all rows."""
+    """Scales each row's step by the row's mean squared gradient, a state that is not shaped like its parameter."""
 
     def __init__(self, parameters: Iterator[nn.Parameter]) -> None:
         super().__init__(parameters, {"lr": 0.02})
@@ -75,14 +44,10 @@ class RowScaled(torch.optim.Optimizer):
 
 
 def build_row_scaled_task() -> Task:
-    """With moments that are not shaped like their parameters."""
+    """A task with this optimizer."""
     task = build_task()
     task.optimizer, task.scheduler = RowScaled(task.model.parameters()), None
     return task
-
-
-def _clip(optimizer: torch.optim.Optimizer, *_: object) -> None:
-    nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 0.5)
 
 
 def undisturbed(task: Callable[[], Task] = build_task) -> dict[int, float]:
@@ -100,7 +65,7 @@ def losses_of(outcomes: list[Outcome | None]) -> dict[int, float]:
 
 
 def survivor(outcomes: list[Outcome | None]) -> Outcome:
-    """The first process that was not killed."""
+    """The first process of the script that was not killed."""
     return next(outcome for outcome in outcomes if outcome is not None)
 
 
@@ -115,6 +80,24 @@ def test_growing_and_shrinking_changes_no_loss(tmp_path: Path) -> None:
     outcomes = play(Script(acts, str(tmp_path)))
     assert losses_of(outcomes) == undisturbed()
     assert survivor(outcomes[1:]).origins == ["scratch", "survivor", "survivor"]
+
+
+def test_a_mean_over_tokens_is_that_of_one_process_at_any_number_of_ranks(tmp_path: Path) -> None:
+    acts = (Act((0, 1), until=3), Act((2, 0, 1), until=9), Act((1,), until=11), Act((1, 3), until=STEPS))
+    outcomes = play(Script(acts, str(tmp_path), task=build_token_task, spec={"micro_batch": 1}))
+    alone = TrainingLoop(build_token_task(loss=token_mean), build_spec())
+    expected = {step: pytest.approx(alone.step().loss, rel=1e-12) for step in range(1, STEPS + 1)}
+    assert losses_of(outcomes) == expected
+
+
+def test_a_contrastive_loss_is_that_of_one_process_with_ranks_that_come_go_and_die(tmp_path: Path) -> None:
+    """One is killed before it gathers: the others stand in the collective then."""
+    acts = (Act((0, 1, 2), until=3), Act((2, 0, 1, 3, 4, 5, 6), until=8, dies=(1,)), Act((3, 0), until=STEPS))
+    hot = {"checkpoint": {"hot_every_steps": 2}}
+    outcomes = play(Script(acts, str(tmp_path), task=build_gathering_task, spec=hot))
+    alone = TrainingLoop(build_gathering_task(contrastive_loss_alone, gathers=False), build_spec())
+    expected = {step: pytest.approx(alone.step().loss, rel=1e-12) for step in range(1, STEPS + 1)}
+    assert losses_of(outcomes) == expected
 
 
 def test_tied_weights_groups_clipping_and_micro_batches_change_no_loss(tmp_path: Path) -> None:
@@ -161,7 +144,7 @@ def test_the_loss_of_a_rank_goes_back_to_the_copy_in_memory_and_changes_no_loss(
     first = survivor(outcomes)
     assert first.origins == ["scratch", "memory"]
     assert first.redone == [0, 2]
-    assert first.warnings[0].startswith("steps 7 to 8 are taken again")
+    assert first.warnings[0].startswith("steps 7 to 8 are computed again")
 
 
 def test_neighbours_lost_together_go_back_to_the_durable_checkpoint(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing as mp
 import time
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from rank_processes import fork_context
 from torus_ranks import KILLED_AT, LAST_STEP, main
 from training_ranks import build_loop
 from waiting import DEADLINE_S
@@ -19,9 +19,7 @@ from waiting import DEADLINE_S
 def test_the_ranks_of_a_torus_go_on_when_one_is_killed_within_a_step() -> None:
     alone = build_loop(nn.BatchNorm1d(8))
     expected = {step: pytest.approx(alone.step().loss, rel=1e-9) for step in range(1, LAST_STEP + 1)}
-    context = mp.get_context("forkserver")
-    # It does not have this process's `sys.path`, and passes over what it cannot import.
-    context.set_forkserver_preload(["oakum_worker.trainer"])
+    context = fork_context()
     lines, processes = zip(*(start(context, number) for number in range(6)), strict=True)
     deadline_s = time.monotonic() + DEADLINE_S
     try:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from oakum_worker.checkpoint.durable import DurableCheckpoints
-from oakum_worker.trainer import TrainingLoop
+from oakum_worker.step.training_loop import TrainingLoop
 from training_ranks import NUM_SAMPLES, Points, build_loop, digest, mean_squared_error, step_together
 
 EPOCHS = 2
@@ -41,9 +41,12 @@ def test_growing_and_shrinking_in_mid_epoch_changes_neither_losses_nor_samples()
     learnt_from: list[int] = []
 
     def loss(model: nn.Module, batch: Any) -> torch.Tensor:
-        # Samples may be read twice: threads share the generators whose use the reader watches.
-        learnt_from.extend(numbers[sample[0].item()] for sample in batch[0])
-        return mean_squared_error(model, batch)
+        # A loss may be computed twice: threads share the generators whose use the forward pass watches. The loop
+        # learns from the loss that it passes backward.
+        value = mean_squared_error(model, batch)
+        learnt = [numbers[sample[0].item()] for sample in batch[0]]
+        value.register_hook(lambda gradient: learnt_from.extend(learnt) if gradient else None)
+        return value
 
     founder, second, third = (build_loop(loss=loss, seed=seed, epochs=EPOCHS, micro_batch=3) for seed in (0, 1, 2))
     losses = [founder.step().loss for _ in range(3)]

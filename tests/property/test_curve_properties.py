@@ -46,7 +46,8 @@ def test_any_measurements_give_a_rising_curve_with_its_doubts(
 @settings(max_examples=100, deadline=None)
 @given(sample_lists(), SIZES)
 def test_measured_rates_bound_the_curve(samples: list[Sample], max_nodes: int) -> None:
-    """Where it was measured, on sizes between: the model fills in, and does not invent."""
+    """Within the range of measured sizes, the model fills in values between the measured ones and invents none
+    beyond them."""
     if not samples:
         return
     rates = dict(fit_curve(samples, None, max_nodes).curve.points)

@@ -1,4 +1,5 @@
-"""Whatever is given as a metric: a metric comes back or a `ProblemError`, at once, and nothing is run."""
+"""Whatever text is given as an objective, the result is an objective or a `ProblemError`, at once, and no code
+is run."""
 
 import math
 import time
@@ -10,9 +11,9 @@ from hypothesis import strategies as st
 
 from oakum_solver.errors import ProblemError
 from oakum_solver.expressions import MAX_CHARACTERS, QUANTITIES
-from oakum_solver.objectives import Expression, Facts, Metric, Objective, parse_metric, worth
+from oakum_solver.objectives import Expression, NamedObjective, Objective, TrainerFacts, parse_objective, worth
 
-FACTS = Facts(
+FACTS = TrainerFacts(
     weight=np.array([[0.0], [1.0], [1e6]]),
     rate_one=np.array([[1e-3], [50.0], [1e6]]),
     best_rate=np.array([[1e-3], [400.0], [1e8]]),
@@ -96,17 +97,17 @@ MEANT = st.recursive(
 )
 
 
-def read(text: str) -> Metric | str:
-    """The metric, or why there is none."""
+def read(text: str) -> Objective | str:
+    """The objective, or why there is none."""
     try:
-        return parse_metric(text)
+        return parse_objective(text)
     except ProblemError as refusal:
         return str(refusal)
 
 
-def finite_or_refused(metric: Metric) -> bool:
+def finite_or_refused(objective: Objective) -> bool:
     try:
-        values = worth(metric, FACTS, 120.0, SAMPLES, NODES)
+        values = worth(objective, FACTS, 120.0, SAMPLES, NODES)
     except ProblemError as refusal:
         return "expected a finite number" in str(refusal)
     return values.shape == (3, 4) and bool(np.isfinite(values).all())
@@ -114,12 +115,12 @@ def finite_or_refused(metric: Metric) -> bool:
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(PYTHON), max_size=120).map("".join))
 @settings(max_examples=400)
-def test_any_text_is_a_metric_or_refused(text: str) -> None:
-    metric = read(text)
-    assert metric
-    if not isinstance(metric, str) or isinstance(metric, Objective):
-        assert read(str(metric)) == metric
-        assert finite_or_refused(metric)
+def test_any_text_is_an_objective_or_refused(text: str) -> None:
+    objective = read(text)
+    assert objective
+    if not isinstance(objective, str) or isinstance(objective, NamedObjective):
+        assert read(str(objective)) == objective
+        assert finite_or_refused(objective)
 
 
 @given(MEANT)

@@ -30,7 +30,7 @@ def tables(draw: st.DrawFn, zero_allowed: bool = True) -> Floats:
 
 @st.composite
 def choices(draw: st.DrawFn, values: Floats, num_nodes: int) -> Sizes:
-    """Any allowed sizes that fit; the smallest where what is drawn does not."""
+    """Any allowed sizes that fit; the smallest sizes where the drawn ones do not fit."""
     allowed = [np.flatnonzero(np.isfinite(row)).tolist() for row in values]
     drawn = [draw(st.sampled_from(sizes)) for sizes in allowed]
     return np.array(drawn if sum(drawn) <= num_nodes else [sizes[0] for sizes in allowed], dtype=np.int64)
@@ -48,7 +48,7 @@ def lowest_bound(values: Floats, weights: Floats, capacity: float) -> float:
 
 
 def close(values: Floats) -> float:
-    """Rounding of sums of these worths."""
+    """Whether two sums of worths are equal except for rounding."""
     return 1e-8 * float(np.abs(values[np.isfinite(values)]).max(initial=0.0)) * len(values)
 
 

@@ -1,4 +1,4 @@
-"""The layout that is chosen is the one that trying them all finds."""
+"""The chosen layout is the best of all layouts, found by trying each of them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, Tied
+from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.layouts import (
     Choices,
-    Way,
+    LayoutCandidate,
     best_layouts,
     choose,
     curve,
@@ -34,7 +34,7 @@ STAGES_PER_WORKER = {"interleaved": 2, "zero-bubble-v": 2}
 
 @st.composite
 def layers(draw: st.DrawFn) -> LayerCost:
-    """A layer that is quicker for each sample with larger micro-batches, as they are."""
+    """Costs of a layer whose time per sample falls with the micro-batch, as that of real layers does."""
     forward, backward = draw(st.integers(1, 9)), draw(st.integers(1, 18))
     gain = draw(st.sampled_from([1.0, 0.8, 0.5]))
     return LayerCost(
@@ -50,7 +50,7 @@ def layers(draw: st.DrawFn) -> LayerCost:
 
 @st.composite
 def profiles(draw: st.DrawFn) -> ModelProfile:
-    """A chain whose layers may share weights, which those that do all count."""
+    """Profiles of chains in which some layers share weights; the cost of each of these layers includes them."""
     chain = draw(st.lists(layers(), min_size=1, max_size=6))
     tied = ()
     if len(chain) > 1:
@@ -68,14 +68,14 @@ def profiles(draw: st.DrawFn) -> ModelProfile:
 
 
 links = st.builds(
-    Links, latency_s=st.sampled_from([0.0, 0.5]), bandwidth_bytes_per_s=st.sampled_from([math.inf, 50.0, 5.0])
+    LinkCosts, latency_s=st.sampled_from([0.0, 0.5]), bandwidth_bytes_per_s=st.sampled_from([math.inf, 50.0, 5.0])
 )
 
 
 class BruteForce:
     """Every layout there is, each predicted from the definitions, without anything of the chooser."""
 
-    def __init__(self, profile: ModelProfile, links: Links, choices: Choices) -> None:
+    def __init__(self, profile: ModelProfile, links: LinkCosts, choices: Choices) -> None:
         self.profile, self.links = profile, links
         self.batch, self.memory, self.schedules = choices.global_batch, choices.memory_bytes, choices.schedules
         self.most_replicas = max(1, self.batch // profile.smallest)
@@ -83,7 +83,7 @@ class BruteForce:
         self.sizes = SIZES if choices.micro_batch is None else (choices.micro_batch,)
 
     def best_step_s(self, num_ranks: int) -> float | None:
-        """Of what fits, on as many ranks or fewer; None if nothing does."""
+        """Seconds of the fastest step of a layout that fits, on as many ranks or fewer; None if no layout fits."""
         if self.num_workers is not None:
             for num_workers in range(min(num_ranks, self.num_workers), 0, -1):
                 num_replicas = min(num_ranks // num_workers, self.most_replicas)
@@ -191,7 +191,8 @@ class BruteForce:
         return simulation.step + tied_s, max(peaks)
 
     def split_s(self, cut: range, size: int, recompute: bool) -> tuple[float, float]:
-        """The first stage has no inputs' gradients to make, and goes back until nobody wants more."""
+        """Seconds of the parts of a split backward pass. The first stage computes no gradients of its inputs,
+        and its second part ends at its first layer with weights."""
         layers = [self.profile.layers[number] for number in cut]
         again = sum(self.seconds(layer.forward_s, size) for layer in layers) if recompute else 0.0
         inputs, weights = again, 0.0
@@ -248,7 +249,7 @@ class BruteForce:
     ),
 )
 def test_the_chooser_finds_what_trying_every_layout_finds(
-    profile: ModelProfile, links: Links, num_ranks: int, choices: Choices
+    profile: ModelProfile, links: LinkCosts, num_ranks: int, choices: Choices
 ) -> None:
     if not profile.can_split:
         # Where nothing else is asked for, what refuses to be split is taken all the same.
@@ -278,7 +279,7 @@ def test_the_chooser_finds_what_trying_every_layout_finds(
 )
 def test_no_layout_is_faster_than_the_bound_that_rules_others_out(
     profile: ModelProfile,
-    links: Links,
+    links: LinkCosts,
     name: str,
     num_workers: int,
     num_replicas: int,
@@ -292,14 +293,16 @@ def test_no_layout_is_faster_than_the_bound_that_rules_others_out(
     assume(num_stages <= len(profile.layers) and (scheme is None or num_workers % max(2, num_pipes) == 0))
     schedule = "chimera" if scheme else name
     sizes = num_replicas, num_workers, num_stages
-    way = Way(*sizes, schedule, scheme, number, 2, recompute, num_pipes)  # type: ignore[arg-type]
+    way = LayoutCandidate(*sizes, schedule, scheme, number, 2, recompute, num_pipes)  # type: ignore[arg-type]
     layout = predict(way, profile, links, Choices(2 * number * num_replicas))
     assert lower_bound_s(way, profile, links) <= layout.predicted_step_s
 
 
 @settings(max_examples=25, deadline=None)
 @given(profiles(), links, st.integers(4, 40))
-def test_more_ranks_are_never_slower_and_the_curve_rises(profile: ModelProfile, links: Links, batch: int) -> None:
+def test_more_ranks_are_never_slower_and_the_curve_rises(
+    profile: ModelProfile, links: LinkCosts, batch: int
+) -> None:
     layouts = best_layouts(5, profile, links, Choices(batch))
     steps = [layout.predicted_step_s for layout in layouts]
     assert all(later <= earlier * (1 + 1e-8) for earlier, later in pairwise(steps))

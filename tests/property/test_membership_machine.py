@@ -1,9 +1,9 @@
 """Any history of launches, losses, releases and breaks, played against ranks that obey what is published.
 
-The ranks here do what `oakum_worker.rank` and `oakum_worker.agent` do, without time, torch or processes: they form
-a generation when all of its members meet, switch together at a boundary, stay blocked when a peer is gone until
-they notice or are told, and wait for a generation that they may use. Reports and directives are level-triggered
-and may be late; the newest replaces those before it.
+The ranks here do what `rank.process` and `fragment.agent` of the worker do, without time, torch or processes:
+they form a generation when all of its members meet, switch together at a boundary, stay blocked when a peer is
+gone until they notice or are told, and wait for a generation that they may use. Reports and directives are
+level-triggered and may be late; the newest replaces those before it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from oakum_service.control.decide import Decision
-from oakum_service.control.membership import MembershipKeeper, _give_up, _publish
+from oakum_service.control.membership import MembershipUpdater, _give_up, _publish
 from oakum_service.db import models
-from oakum_worker.protocol import FragmentReport, Phase
+from oakum_worker.protocol import FragmentReport, Held, Phase
 from oakum_worker.spec import TrainerSpec
 
 MOST_FRAGMENTS = 12
@@ -48,7 +48,8 @@ Event = tuple[Callable[["Fragment"], bool], Callable[["Fragment"], object]]
 
 
 class NoDatabase:
-    """Takes what would be written: the rows that count are held by the test itself."""
+    """Takes the place of a database session and ignores what is written: the test itself holds the rows that
+    matter."""
 
     def add(self, row: object) -> None:
         assert isinstance(row, models.GenerationRecord)
@@ -60,8 +61,8 @@ class Word:
 
     generation: int = 0
     members: tuple[str, ...] = ()
-    over: int = 0
-    closer: str | None = None
+    ended_through: int = 0
+    saver: str | None = None
 
 
 @dataclass
@@ -84,6 +85,8 @@ class Fragment:
     """warming, waiting (for a generation), forming, training, cut (told that its group is over), left."""
     formed: int = 0
     """Newest generation the rank has begun to form: its group while it is forming, training or cut."""
+    joined: bool = False
+    """It has trained since it last waited to be taken in."""
     agreed: int = 0
     broken: int = 0
     rank_phase: Phase = Phase.WARMING
@@ -117,14 +120,14 @@ class Fragment:
 
     def breaks(self) -> None:
         """The rank has seen its group break."""
-        self.broken, self.place, self.rank_phase = self.formed, "waiting", Phase.BROKEN
+        self.broken, self.place = self.formed, "waiting"
+        self.rank_phase = Phase.BROKEN if self.joined else Phase.READY
 
     def usable(self) -> bool:
         """Whether the newest word is a generation to act on: `membership.next_generation`."""
-        member = self.formed > 0
-        if self.seen.generation <= max(self.formed, self.seen.over, self.agreed - 1):
+        if self.seen.generation <= max(self.formed, self.seen.ended_through, self.agreed - 1):
             return False
-        return member or self.id in self.seen.members
+        return self.joined or self.id in self.seen.members
 
 
 class MembershipMachine(RuleBasedStateMachine):
@@ -143,22 +146,22 @@ class MembershipMachine(RuleBasedStateMachine):
         spec = TrainerSpec(name="t", entrypoint="a:b", global_batch=64, epochs=1, min_nodes=min_nodes)
         self.trainer = models.Trainer(
             id="t",
-            spec=spec.model_dump(mode="json"),
+            spec=spec,
             generation=0,
-            members=[],
-            over=0,
+            members=(),
+            ended_through=0,
             revision=0,
             published_at=0.0,
             nodes_lost=0,
             nodes_gained=0,
             rescales=0,
         )
-        self.keeper = MembershipKeeper(regroup_timeout_s=REGROUP_TIMEOUT_S, warm_up_timeout_s=math.inf)
+        self.keeper = MembershipUpdater(regroup_timeout_s=REGROUP_TIMEOUT_S, warm_up_timeout_s=math.inf)
 
     @property
     def word(self) -> Word:
         trainer = self.trainer
-        return Word(trainer.generation, tuple(trainer.members), trainer.over, trainer.closer)
+        return Word(trainer.generation, tuple(trainer.members), trainer.ended_through, trainer.saver)
 
     # The world.
 
@@ -320,7 +323,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_over_has_been_published(self) -> None:
-        assert 0 <= self.word.over <= self.word.generation
+        assert 0 <= self.word.ended_through <= self.word.generation
 
     # How it all works.
 
@@ -350,6 +353,7 @@ class MembershipMachine(RuleBasedStateMachine):
             generation=fragment.told,
             broken=fragment.broken,
             signalled=fragment.signalled,
+            holds=Held.RANKS if fragment.told else Held.NOWHERE,
         )
 
     def _deliver(self, fragment: Fragment) -> None:
@@ -359,7 +363,7 @@ class MembershipMachine(RuleBasedStateMachine):
             fragment.current = word.members
         elif fragment.row.released and not fragment.current:
             fragment.leave()
-        over = word.over >= fragment.formed
+        over = word.ended_through >= fragment.formed
         outrun = fragment.place == "forming" and word.generation > fragment.formed
         if fragment.place in ("forming", "training") and (over or outrun):
             fragment.broken, fragment.place = fragment.formed, "cut"
@@ -375,7 +379,9 @@ class MembershipMachine(RuleBasedStateMachine):
         elif fragment.place == "training" and fragment.closing:
             fragment.place = "waiting"
         elif fragment.place == "waiting":
-            if fragment.closing or (fragment.row.released and fragment.formed == 0 and fragment.seen.generation):
+            unwanted = fragment.row.released or bool(fragment.row.cause)
+            named = fragment.id in fragment.seen.members
+            if fragment.closing or (unwanted and not fragment.joined and not named and fragment.seen.generation):
                 fragment.leave()
             elif fragment.usable():
                 self._enter(fragment)
@@ -383,8 +389,11 @@ class MembershipMachine(RuleBasedStateMachine):
     def _enter(self, fragment: Fragment) -> None:
         if fragment.id in fragment.seen.members:
             fragment.place, fragment.formed = "forming", fragment.seen.generation
-        else:
+        elif fragment.row.released or fragment.row.cause or fragment.signalled:
             fragment.leave()
+        else:
+            fragment.formed, fragment.joined, fragment.rank_phase = fragment.seen.generation, False, Phase.READY
+            fragment.current = ()
 
     def _group(self, generation: int) -> list[Fragment]:
         return [self.fragments[name] for name in self.history[generation]]
@@ -411,6 +420,7 @@ class MembershipMachine(RuleBasedStateMachine):
             if all(f.works and f.place == "forming" and f.formed == generation for f in group):
                 for fragment in group:
                     fragment.place, fragment.rank_phase, fragment.told = "training", Phase.TRAINING, generation
+                    fragment.joined = True
 
     def _switch(self) -> None:
         """Rank 0 has seen a newer generation: all leave the one they are in at the same step boundary."""
@@ -422,27 +432,27 @@ class MembershipMachine(RuleBasedStateMachine):
                     fragment.place, fragment.agreed = "waiting", group[0].seen.generation
 
     def _turn(self) -> None:
-        """What `MembershipKeeper.turn` does with a live trainer."""
+        """What `MembershipUpdater.turn` does with a live trainer."""
         now = self.trainer.revision
         here = [f for f in self.fragments.values() if f.known or f.ended_at_revision == now]
         rows = [fragment.row for fragment in here]
         reports = {fragment.id: fragment.report for fragment in here if fragment.report is not None}
         decision = self.keeper._decide(
-            self.trainer, rows, reports, [fragment.id for fragment in here if fragment.silent]
+            self.trainer, rows, reports, [fragment.id for fragment in here if fragment.silent], time.time()
         )
         if decision is None:
             return
         before = self.word
         self._check(decision, {name for name, report in reports.items() if report.phase is not Phase.LEFT})
         session: Any = NoDatabase()
-        _publish(session, self.trainer, rows, decision)
+        _publish(session, self.trainer, rows, decision, time.time())
         _give_up([row for row in rows if row.id in decision.lost], reports)
-        assert self.word.over >= before.over
+        assert self.word.ended_through >= before.ended_through
         assert self.word.generation == before.generation + (decision.members is not None)
         self.history[self.word.generation] = self.word.members
-        # One that was listed and never trained may stay ready, and be listed again.
-        left = set(before.members) - set(self.word.members)
-        self.dropped |= {name for name in left if name in decision.lost or self.fragments[name].report.generation}
+        # One that is wanted may be ready again, and be listed again.
+        left = [self.fragments[name] for name in set(before.members) - set(self.word.members)]
+        self.dropped |= {f.id for f in left if f.id in decision.lost or f.row.released or f.signalled}
         for name in decision.lost:
             fragment = self.fragments[name]
             if fragment.alive and not fragment.signalled:
@@ -451,7 +461,7 @@ class MembershipMachine(RuleBasedStateMachine):
     def _check(self, decision: Decision, alive: set[str]) -> None:
         before = self.word.members
         if decision.members is None:
-            assert decision.over > self.word.over
+            assert decision.ended_through > self.word.ended_through
             return
         survivors = [name for name in before if name in decision.members]
         newcomers = list(decision.members[len(survivors) :])
@@ -463,7 +473,7 @@ class MembershipMachine(RuleBasedStateMachine):
         assert set(decision.members) <= alive
         assert len(decision.members) >= self.min_nodes or not decision.members
         if before and not decision.members and alive & set(before) - set(decision.lost):
-            assert decision.closer in alive & set(before)
+            assert decision.saver in alive & set(before)
 
     def _round(self, all_notice: bool) -> None:
         """Everyone does what there is to do, and tells it."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oakum_worker.errors import TaskError
-from oakum_worker.micro_batch import divisors, largest_batch, largest_that_fits, search
+from oakum_worker.profiling.micro_batch import divisors, largest_batch, largest_that_fits, search
 
 BATCHES = st.one_of(st.integers(1, 300), st.sampled_from([720, 1024, 5040, 65536]))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from oakum_solver.logs.easy import easy_schedule
 from oakum_solver.logs.holes import HoleLog, changes, count_changes
 from oakum_solver.logs.jobs import StartedJob, SubmittedJob
-from oakum_solver.logs.machine import Machine, Placement, place_jobs
+from oakum_solver.logs.machine import MachineOccupancy, Placement, place_jobs
 from oakum_solver.logs.placement import holes_of_jobs
 
 NUM_NODES = 5
@@ -36,7 +36,9 @@ def holes(log: HoleLog) -> set[tuple[int, float, float]]:
 def schedule(jobs: list[StartedJob]) -> list[tuple[int, int, int]]:
     """(first unit, last unit + 1, nodes) of each job, those that had to wait shifted."""
     jobs = sorted(jobs, key=lambda job: job.start_s)
-    start_s, end_s, _ = place_jobs(jobs, Machine(NUM_NODES, "first", 0.0, sum(job.nodes for job in jobs)), None)
+    start_s, end_s, _ = place_jobs(
+        jobs, MachineOccupancy(NUM_NODES, "first", 0.0, sum(job.nodes for job in jobs)), None
+    )
     return [
         (int(start) // UNIT_S, int(end) // UNIT_S, job.nodes)
         for start, end, job in zip(start_s, end_s, jobs, strict=True)

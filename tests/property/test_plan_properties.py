@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brute_force import best_choice, best_value
-from oakum_solver import columns
+from oakum_solver import milp_candidates
 from oakum_solver.objectives import Expression
 from oakum_solver.plan import Plan, Why
 from oakum_solver.problem import PUBLISHED, Problem, Terms
-from oakum_solver.sizes import size_values
+from oakum_solver.size_values import size_values
 from oakum_solver.solve import POLICIES, Policy, solve
 from oakum_solver.value import ValueModel
 from oakum_solver.verify import verify
@@ -219,7 +219,7 @@ def test_every_size_has_a_reason_that_its_numbers_bear_out(problem: Problem, pol
                 assert priority[reason.other] > trainer.priority
                 assert reason.gain > 0
             case Why.NO_IDLE_NODE:
-                assert "every idle node is granted" not in reason.text or free == 0
+                assert "node is idle" not in reason.text or free == 0
 
 
 @settings(max_examples=150, deadline=None)
@@ -229,7 +229,7 @@ def test_also_where_not_every_composition_is_looked_at_a_plan_is_within_its_boun
 ) -> None:
     problem = data.draw(problems(most_trainers=3, most_nodes=6, typed=typed, terms=(EVERY_TERM, Terms())))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(columns, "_MOST_OF_ALL", 0)
+        patch.setattr(milp_candidates, "_MOST_OF_ALL", 0)
         plan, greedy = solve(problem), solve(problem, "greedy")
     best = best_value(ValueModel(problem))
     assert greedy.value - rounding(best) <= plan.value <= best + rounding(best) <= plan.bound + 2 * rounding(best)
@@ -253,7 +253,7 @@ def shares_of_the_optimum(policy: Policy, typed: bool = False) -> list[float]:
 def test_also_where_not_every_composition_is_looked_at_little_is_lost(
     policy: Policy, least: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns, "_MOST_OF_ALL", 0)
+    monkeypatch.setattr(milp_candidates, "_MOST_OF_ALL", 0)
     shares = shares_of_the_optimum(policy)
     assert max(shares) <= 1 + 1e-7
     assert np.mean(shares) >= least
@@ -267,3 +267,27 @@ def test_larger_problems_are_solved_no_worse_than_greedily(typed: bool) -> None:
         greedy, milp = solve(problem, "greedy"), solve(problem)
         assert milp.value >= greedy.value - rounding(greedy.value)
         assert milp.bound >= milp.value
+
+
+@settings(max_examples=80, deadline=None)
+@given(problem=problems(), random=st.randoms(use_true_random=True), policy=st.sampled_from(POLICIES))
+def test_which_nodes_are_preferred_changes_names_and_never_counts(
+    problem: Problem, random: Random, policy: Policy
+) -> None:
+    """`solve` itself verifies the plan of any preference, node by node."""
+    mixed = replace(
+        problem,
+        groups=tuple(
+            replace(group, nodes=tuple(random.sample(group.nodes, len(group.nodes)))) for group in problem.groups
+        ),
+    )
+    one, other = (solve(posed, policy) for posed in (problem, mixed))
+    assert (other.value, other.bound) == (one.value, one.bound)
+    type_of = {node: group.node_type for group in problem.groups for node in group.nodes}
+    for before, after in zip(one.allocations, other.allocations, strict=True):
+        counts = (sorted(type_of[node] for node in allocation.nodes) for allocation in (before, after))
+        assert next(counts) == next(counts)
+        mine = mixed.held[after.trainer]
+        kept = [node for node in mine if node in after.nodes]
+        # Its own come first, and in the order of preference within each group.
+        assert list(after.nodes[: len(kept)]) == kept

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from oakum_solver.forecast import CohortForecast
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
-from oakum_solver.problem import Trainer
+from oakum_solver.problem import PlannedTrainer
 from oakum_solver.replay import engine
 from oakum_solver.replay.costs import CostModel
 from oakum_solver.replay.engine import replay
-from oakum_solver.replay.result import ReplayResult, Steps
+from oakum_solver.replay.result import ReplayResult, ReplaySteps
 from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import WorkItem, Workload
 from oakum_solver.solve import POLICIES, Policy
@@ -76,7 +76,7 @@ def random_workload(random: Random, endless: bool = False, social: bool = False)
 
 def _random_item(random: Random, id_: str, endless: bool, social: bool) -> WorkItem:
     min_nodes = random.choice((1, 1, 2, 3))
-    trainer = Trainer(
+    trainer = PlannedTrainer(
         id_,
         random_curve(random, 6, smooth=random.random() < 0.5),
         min_nodes,
@@ -109,13 +109,13 @@ def random_settings(random: Random, **settings: Any) -> ReplaySettings:
 
 
 def timeless(result: ReplayResult) -> dict[str, Any]:
-    """All of a result but how long it took."""
+    """A result without the times that it took."""
     steps = {name: getattr(result.steps, name) for name in _STEPS}
     told = {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     return told | {"wall_s": None, "steps": {name: np.asarray(column).tolist() for name, column in steps.items()}}
 
 
-_STEPS = [field.name for field in dataclasses.fields(Steps) if field.name != "solve_s"]
+_STEPS = [field.name for field in dataclasses.fields(ReplaySteps) if field.name != "solve_s"]
 
 
 @settings(deadline=None, max_examples=50)

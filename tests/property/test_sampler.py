@@ -9,11 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oakum_worker import batch_size, noise_scale
-from oakum_worker.batch_size import BatchSizes, batch_sizes
-from oakum_worker.parallel.data import GradientNorms
-from oakum_worker.sampler import Cursor, ElasticSampler, share_of
+from oakum_worker.parallel.chunks import share_of
+from oakum_worker.parallel.step_engine import GradientNorms
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.state.cursor import Cursor
+from oakum_worker.step import batch_sizes as batch_size
+from oakum_worker.step import gradient_noise as noise_scale
+from oakum_worker.step.batch_sizes import BatchSizes, batch_sizes
+from oakum_worker.step.sampler import ElasticSampler
 from training_ranks import build_spec
 
 sizes = st.integers(1, 200)

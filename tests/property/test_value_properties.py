@@ -1,4 +1,4 @@
-"""What a composition is worth is computed in batches, one by one, and once more node by node: all agree."""
+"""The value of a composition is the same computed in batches, one by one, and node by node."""
 
 import math
 from dataclasses import replace
@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from brute_force import compositions
 from oakum_solver.draft import Draft
 from oakum_solver.errors import InfeasiblePlanError
-from oakum_solver.objectives import Objective
-from oakum_solver.place import place
+from oakum_solver.node_assignment import assign_nodes
+from oakum_solver.objectives import NamedObjective
 from oakum_solver.plan import Allocation, Plan, Reason, Why
 from oakum_solver.pools import Composition
 from oakum_solver.problem import PUBLISHED, Problem
-from oakum_solver.sizes import size_values
+from oakum_solver.size_values import size_values
 from oakum_solver.value import ValueModel
 from oakum_solver.verify import verify
 from random_problems import EVERY_TERM, OBJECTIVES, problems
@@ -74,7 +74,7 @@ def test_a_drafts_gains_are_the_differences_of_its_values(data: st.DataObject, t
     problem = data.draw(problems(terms=TERMS, typed=typed, social=True))
     model = ValueModel(problem)
     draft = Draft(model)
-    draft.obey_limits()
+    draft.shrink_to_limits()
     for j, trainer in enumerate(problem.trainers):
         if data.draw(st.booleans()) and draft.sizes()[j] > trainer.min_nodes:
             draft.shrink(j, data.draw(st.integers(trainer.min_nodes, draft.sizes()[j] - 1)))
@@ -129,7 +129,7 @@ def compositions_of_all(draw: st.DrawFn, model: ValueModel) -> list[Composition]
 
 
 def plan_of(model: ValueModel, after: list[Composition]) -> Plan:
-    grants = place(model, after)
+    grants = assign_nodes(model, after)
     value = math.fsum(model.values(after))
     allocations = tuple(Allocation(t.id, grants[t.id], UNEXPLAINED) for t in model.trainers)
     return Plan(allocations, value, math.inf, "random", 0.0, optimal=False)
@@ -160,7 +160,7 @@ def test_one_by_one_and_all_at_once_are_the_same(problem: Problem) -> None:
 
 
 @settings(deadline=None)
-@given(problems(terms=(PUBLISHED,), objectives=(Objective.THROUGHPUT,)))
+@given(problems(terms=(PUBLISHED,), objectives=(NamedObjective.THROUGHPUT,)))
 def test_the_published_terms_give_the_published_formula(problem: Problem) -> None:
     values = size_values(ValueModel(problem))
     for trainer, row in zip(problem.trainers, values, strict=True):

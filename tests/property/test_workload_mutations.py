@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from oakum_solver.errors import LogError
 from oakum_solver.logs.holes import HoleLog
-from oakum_solver.objectives import Objective
+from oakum_solver.objectives import NamedObjective
 from oakum_solver.replay.engine import replay
 from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import Workload, read_workload
@@ -82,10 +82,10 @@ def test_mutated_bytes_raise_nothing_else(path: Path, place: int, removed: int, 
     number=st.integers(0, 1),
     key=st.sampled_from(sorted({key for entry in DOCUMENT["trainers"] for key in entry})),
     value=VALUES,
-    objective=st.sampled_from(Objective),
+    objective=st.sampled_from(NamedObjective),
 )
 def test_a_trainer_with_any_value_is_refused_or_can_be_replayed(
-    path: Path, number: int, key: str, value: Any, objective: Objective
+    path: Path, number: int, key: str, value: Any, objective: NamedObjective
 ) -> None:
     entries = [dict(entry) for entry in DOCUMENT["trainers"]]
     entries[number][key] = value

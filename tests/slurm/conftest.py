@@ -1,4 +1,4 @@
-"""One real Slurm cluster for all tests here; each finds it empty."""
+"""Four real Slurm clusters, side by side, for the tests here; each test finds its cluster empty."""
 
 from __future__ import annotations
 
@@ -18,11 +18,22 @@ _KILL_WAIT_S = 60
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One worker runs all of them, as they share the cluster: none may name a group of its own."""
+    """Divide the tests into groups that take equally long; the worker that runs a group has one cluster for it.
+
+    In one row they would take longer than all other tests together: they mostly wait. None may name a group of
+    its own.
+    """
     for item in items:
         if "tests/slurm/" in item.path.as_posix():
-            item.add_marker(pytest.mark.xdist_group("slurm"))
+            item.add_marker(pytest.mark.xdist_group(_group_of(item)))
             item.add_marker(pytest.mark.needs("slurm"))
+
+
+def _group_of(item: pytest.Item) -> str:
+    if item.name.startswith("test_two_trainers_fill_the_cluster"):
+        return "slurm filled"
+    groups = {"test_service": "slurm service", "test_cluster": "slurm cluster", "test_arrays": "slurm cluster"}
+    return groups.get(item.path.stem, "slurm")
 
 
 @pytest.fixture(scope="session")

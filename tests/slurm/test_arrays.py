@@ -17,13 +17,13 @@ from waiting import wait_until
 
 @pytest.fixture
 def service(service: SlurmService) -> SlurmService:
-    """One that submits two fragments and more as an array."""
+    """A service that submits two or more fragments of a trainer as an array."""
     service.configure(OAKUM_SLURM_ARRAY_FROM="2")
     return service
 
 
 def endless(max_nodes: int) -> TrainerSpec:
-    return small_spec("elastic", epochs=100_000, arguments={"step_s": 0.02}, max_nodes=max_nodes)
+    return small_spec("elastic", epochs=100_000, max_nodes=max_nodes)
 
 
 def own_jobs(site: SlurmSite) -> list[Job]:
@@ -58,10 +58,10 @@ def test_a_trainer_begins_as_one_array_whose_tasks_are_known_by_the_nodes_they_g
     blocker = slurm.submit_foreground(nodes=2, run_s=60.0)
     slurm.wait_for_state(blocker, "RUNNING")
     client = service.start()
-    client.submit(endless(max_nodes=4))
-    wait_for_size(client, "elastic", 4)
+    client.submit(endless(max_nodes=3))
+    wait_for_size(client, "elastic", 3)
     jobs = own_jobs(slurm)
-    assert len(jobs) == 4
+    assert len(jobs) == 3
     assert len(arrays_of(jobs)) == 1
     nodes = true_nodes(slurm, service)
     assert nodes_of_fragments(client) == nodes
@@ -76,8 +76,8 @@ def test_a_foreground_job_that_takes_one_tasks_node_leaves_the_others_alone(
     slurm: SlurmSite, service: SlurmService
 ) -> None:
     client = service.start()
-    client.submit(endless(max_nodes=5))
-    wait_for_size(client, "elastic", 5)
+    client.submit(endless(max_nodes=3))
+    wait_for_size(client, "elastic", 3)
     before = {job.id: job.nodes for job in own_jobs(slurm)}
     node = before[min(before)]
     job = slurm.submit_foreground(nodes=1, run_s=60.0, options=(f"--nodelist={node}",))
@@ -97,13 +97,13 @@ def test_a_service_killed_as_its_array_is_handed_in_finds_every_task_again(
 ) -> None:
     began_at = time.time()
     client = service.start()
-    client.submit(endless(max_nodes=5))
+    client.submit(endless(max_nodes=3))
     folder = service.data_dir / "fragments"
-    slurm.wait_until("the array is handed in", lambda: len(list(folder.glob("*/*_submitted.pkl"))) == 5)
+    slurm.wait_until("the array is handed in", lambda: len(list(folder.glob("*/*_submitted.pkl"))) == 3)
     service.kill()
     client = service.start()
-    assert "5 fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
-    wait_for_size(client, "elastic", 5)
+    assert "3 fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
+    wait_for_size(client, "elastic", 3)
     assert len(arrays_of(own_jobs(slurm))) == 1
     assert nodes_of_fragments(client) == true_nodes(slurm, service)
     service.assert_one_at_a_time(began_at)
@@ -113,12 +113,12 @@ def test_a_trainer_that_shrinks_has_only_the_tasks_end_that_it_gives_up(
     slurm: SlurmSite, service: SlurmService
 ) -> None:
     client = service.start()
-    client.submit(endless(max_nodes=4))
-    wait_for_size(client, "elastic", 4)
+    client.submit(endless(max_nodes=3))
+    wait_for_size(client, "elastic", 3)
     before = {job.id: job.nodes for job in own_jobs(slurm)}
-    client.change("elastic", TrainerChange(max_nodes=2))
-    wait_for_size(client, "elastic", 2)
-    wait_until("two jobs are left", lambda: len(own_jobs(slurm)) == 2)
+    client.change("elastic", TrainerChange(max_nodes=1))
+    wait_for_size(client, "elastic", 1)
+    wait_until("one job is left", lambda: len(own_jobs(slurm)) == 1)
     after = {job.id: job.nodes for job in own_jobs(slurm)}
     assert after.items() <= before.items()
     assert set(client.trainer("elastic").nodes) == set(after.values())

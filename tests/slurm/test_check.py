@@ -16,7 +16,7 @@ import pytest
 
 from oakum_service.config import Settings, SlurmSettings
 from oakum_service.schedulers.slurm.preflight import node
-from oakum_service.schedulers.slurm.preflight.finding import Finding
+from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding
 from slurm_site import SlurmSite
 from waiting import DEADLINE_S
 
@@ -32,7 +32,7 @@ class _Healthy(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def healthy_url() -> Iterator[str]:
-    """Answers as a service does."""
+    """URL of a stub that answers like a healthy service."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Healthy)
     Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
@@ -111,7 +111,7 @@ def test_the_rest_interface_is_tried_with_its_token(slurm: SlurmSite, tmp_path: 
 
 def on_a_node(
     site: SlurmSite, data_dir: Path, monkeypatch: pytest.MonkeyPatch, wait_s: int = 30, **settings: Any
-) -> dict[str, Finding]:
+) -> dict[str, PreflightFinding]:
     """What the job on a node found, by subject."""
     monkeypatch.setenv("SLURM_CONF", site.environment["SLURM_CONF"])
     made = Settings(data_dir=data_dir, slurm=SlurmSettings(partition="fill"), **settings)

@@ -1,4 +1,4 @@
-"""The cluster that `make slurm` makes is a real one, and goes without a trace."""
+"""`make slurm` makes a real cluster, which can be removed without a trace."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.handover import window_s
+from oakum_service.schedulers.slurm.reading.sources import open_source
 from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
-from oakum_service.schedulers.slurm.snapshot import Instance
-from oakum_service.schedulers.slurm.sources import open_source
+from oakum_service.schedulers.slurm.snapshot import OakumInstance
 from oakum_service.states import NodeState
 from slurm_site import SlurmSite
 
@@ -28,16 +28,16 @@ _LEAVES_WHEN_LET = "trap 'until test -e {}; do sleep 0.1; done; exit 0' TERM; sl
 
 
 @pytest.fixture
-def instance() -> Instance:
-    """One that Slurm has never heard of: it remembers the jobs of the test before."""
-    return Instance(getpass.getuser(), secrets.token_hex(4))
+def instance() -> OakumInstance:
+    """An instance of Oakum with a new name, since Slurm remembers the jobs of earlier tests."""
+    return OakumInstance(getpass.getuser(), secrets.token_hex(4))
 
 
 @pytest.fixture(params=["json", "text"])
 def begin(
     request: pytest.FixtureRequest,
     slurm: SlurmSite,
-    instance: Instance,
+    instance: OakumInstance,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Callable[[], SlurmScheduler]]:
@@ -60,7 +60,7 @@ def begin(
         scheduler.stop()
 
 
-def fill(slurm: SlurmSite, instance: Instance, *commands: str) -> list[str]:
+def fill(slurm: SlurmSite, instance: OakumInstance, *commands: str) -> list[str]:
     """A job of ours on each node, as fragments are; returns their ids."""
     jobs = [
         slurm.submit("fill", command, name=instance.job_name(f"f{number}"))
@@ -77,7 +77,7 @@ def launchable(snapshot: Snapshot) -> set[str]:
 
 
 def test_nothing_is_launched_from_a_preemption_to_the_start_of_the_job_that_it_is_for(
-    slurm: SlurmSite, instance: Instance, begin: Callable[[], SlurmScheduler], tmp_path: Path
+    slurm: SlurmSite, instance: OakumInstance, begin: Callable[[], SlurmScheduler], tmp_path: Path
 ) -> None:
     """One node is idle, six fragments leave at once, one takes its time: seven nodes look idle long before the job
     starts, and whatever began there would keep it waiting until Slurm preempts again, much later."""
@@ -110,7 +110,7 @@ def test_nothing_is_launched_from_a_preemption_to_the_start_of_the_job_that_it_i
 
 @pytest.mark.parametrize("grace_s", [0, 10], ids=["killed at once", "left within its grace"])
 def test_slurm_remembers_whom_it_has_preempted_also_for_a_service_that_was_not_there(
-    slurm: SlurmSite, instance: Instance, begin: Callable[[], SlurmScheduler], grace_s: int
+    slurm: SlurmSite, instance: OakumInstance, begin: Callable[[], SlurmScheduler], grace_s: int
 ) -> None:
     slurm.set_grace(grace_s)
     ours = fill(slurm, instance, *[_LEAVES_AT_ONCE] * 8)

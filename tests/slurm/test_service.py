@@ -24,7 +24,7 @@ _SOON_S = 200.0
 
 
 def endless(name: str, **fields: object) -> TrainerSpec:
-    """On two nodes, so that little time goes into starting processes."""
+    """The spec of an endless trainer on two nodes, so that little time is spent on starting processes."""
     return small_spec(name, **({"epochs": 100_000, "max_nodes": 2, "arguments": {"step_s": 0.02}} | fields))
 
 
@@ -159,7 +159,7 @@ def test_a_job_that_gets_no_node_is_withdrawn(slurm: SlurmSite, service: SlurmSe
 
 
 def test_a_job_in_our_name_that_nobody_knows_of_is_cancelled(slurm: SlurmSite, service: SlurmService) -> None:
-    """As a submission leaves behind whose answer was lost."""
+    """Such a job is left behind by a submission whose answer was lost."""
     client = service.start()
     client.submit(endless("elastic", max_nodes=1))
     wait_for_size(client, "elastic", 1)

@@ -11,10 +11,10 @@ import pytest
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.slurm.jobs import has_ended
-from oakum_service.schedulers.slurm.pushed_source import Arrival, decode_state, encode_state
-from oakum_service.schedulers.slurm.sources import open_source
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState, StateSource
+from oakum_service.schedulers.slurm.reading.jobs import has_ended
+from oakum_service.schedulers.slurm.reading.pushed_source import RequestTime, decode_state, encode_state
+from oakum_service.schedulers.slurm.reading.sources import open_source
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState, StateSource
 from slurm_cluster import processes
 from slurm_site import SlurmSite
 
@@ -204,7 +204,7 @@ def test_what_a_collector_posts_is_what_was_read(slurm: SlurmSite, source: State
     id = slurm.submit_foreground(nodes=1, run_s=600, options=("--time=UNLIMITED",))
     slurm.wait_for_state(id, "RUNNING")
     state = source.read()
-    assert decode_state(encode_state(state), Arrival(state.taken_at + 5.0, 5.0)) == state
+    assert decode_state(encode_state(state), RequestTime(state.taken_at + 5.0, 5.0)) == state
 
 
 def test_a_controller_that_is_down_is_an_error_and_its_return_is_not(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,54 @@ def test_the_compose_file_waits_for_a_healthy_migrated_database() -> None:
     assert services["service"]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
 
 
+def test_no_password_has_a_default() -> None:
+    text = (ROOT / "docker-compose.yml").read_text(encoding="utf-8")
+    passwords = re.findall(r"\$\{[^}]*PASSWORD[^}]*\}", text)
+    assert len(passwords) == 2
+    assert all(re.fullmatch(r"\$\{OAKUM_DB_PASSWORD:\?[^}]+\}", password) for password in passwords)
+    for service in _compose()["services"].values():
+        for name, value in service.get("environment", {}).items():
+            if "PASSWORD" in name or "URL" in name:
+                assert not re.search(r"://[^$/]*:[^$/@]+@", value), name
+
+
+def test_images_are_pinned_to_a_release() -> None:
+    images = {service["image"] for service in _compose()["services"].values()}
+    images.add(re.findall(r"^FROM (\S+)", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)[0])
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert f"oakum:{version}" in images
+    for image in images - {f"oakum:{version}"}:
+        assert re.fullmatch(r"[a-z]+:\d+\.\d+(\.\d+)?-[a-z-]+", image), image
+
+
+def test_every_container_is_limited_and_gets_no_new_privileges() -> None:
+    for name, service in _compose()["services"].items():
+        limits = service["deploy"]["resources"]["limits"]
+        assert float(limits["cpus"]) > 0, name
+        assert re.fullmatch(r"\d+[mg]", limits["memory"]), name
+        assert limits["pids"] > 0, name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        if name != "database":  # whose image begins as root and changes to its own account
+            assert service["cap_drop"] == ["ALL"], name
+
+
+def test_only_the_proxy_is_reachable_from_other_machines_and_only_when_asked_for() -> None:
+    for name, service in _compose()["services"].items():
+        if service.get("profiles") != ["tls"]:
+            assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+    proxy = _compose()["services"]["proxy"]
+    assert proxy["depends_on"] == {"service": {"condition": "service_healthy"}}
+    (file,) = (volume.split(":")[0] for volume in proxy["volumes"] if volume.startswith("./"))
+    assert "reverse_proxy {$OAKUM_BACKEND:service:8470}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_a_container_is_healthy_when_the_service_is_ready() -> None:
+    test = _compose()["services"]["service"]["healthcheck"]["test"]
+    assert "/readyz" in test[-1]
+    dockerfile = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert json.dumps(test[1:]) in dockerfile
+
+
 def test_every_folder_that_the_image_needs_is_copied_and_exists() -> None:
     copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     sources = {source for line in copied for source in line.split()}
@@ -76,3 +126,13 @@ def test_every_dependency_is_justified() -> None:
     names = {re.split(r"[\[><=]", requirement)[0].lower() for requirement in wanted} - {"oakum"}
     text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()
     assert not [name for name in names if f"`{name}`" not in text]
+
+
+def test_before_a_commit_the_commands_of_make_lint_run() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    entries = [hook["entry"] for repository in config["repos"] for hook in repository["hooks"]]
+    # --assume-old: an environment that is not made yet would be made first, by commands that are no linters.
+    command = ["make", "--dry-run", "--silent", "--assume-old=.venv/.dev", "lint"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines
+    assert [re.sub(r"^sh -c '(.*)'$", r"\1", entry) for entry in entries] == lines

@@ -62,6 +62,24 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert folder.record() == written
 
 
+def test_a_lock_waits_for_a_folder_that_another_process_has_just_removed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, opened = Folder(tmp_path / "cluster"), []
+    real_open = os.open
+
+    def removed_once(path: Path, flags: int) -> int:
+        if not opened:
+            Path(path).rmdir()
+        opened.append(path)
+        return real_open(path, flags)
+
+    monkeypatch.setattr(os, "open", removed_once)
+    with folder.locked():
+        assert folder.path.is_dir()
+    assert len(opened) == 2
+
+
 def test_ports_are_all_different() -> None:
     assert len(set(free_ports(20))) == 20
 

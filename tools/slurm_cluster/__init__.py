@@ -1,6 +1,6 @@
-"""A real Slurm of several virtual nodes on one Linux machine: for the tests, and to try Oakum on.
+"""Runs a real Slurm with several virtual nodes on one Linux machine, for tests and for trying Oakum.
 
-Everything it makes lies in one folder, each daemon runs in a mount namespace of its own, each node in a UTS
-namespace with the node's name as hostname; nothing in /etc changes, and several clusters may run side by side.
-What Oakum itself does on Slurm is in `oakum_service.schedulers.slurm`; nothing here imports it.
+All files are in one folder. Each daemon runs in its own mount namespace and each node in a UTS namespace with the
+node's name as hostname, so nothing in /etc changes and several clusters can run side by side. Oakum's own code for
+Slurm is in `oakum_service.schedulers.slurm`; nothing here imports it.
 """

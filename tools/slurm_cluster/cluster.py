@@ -1,4 +1,4 @@
-"""A cluster as a whole: made, looked at, taken away."""
+"""A whole cluster: making it, its status, removing it."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ class Cluster:
         self._daemons: Daemons | None = None
 
     def up(self, options: ClusterOptions) -> bool:
-        """Make it and wait until every node is idle; False where it already runs, as it was made then.
+        """Make the cluster and wait until every node is idle; return False if it already runs, which ignores
+        `options`.
 
-        What a killed or half-started one has left is taken away first. Raises `ClusterError`; nothing runs then.
+        Remains of a killed or half-started cluster are removed first. Raises `ClusterError` on failure, after
+        which nothing of it runs.
         """
         check_machine()
         self.folder.check()
@@ -44,7 +46,7 @@ class Cluster:
         return True
 
     def down(self) -> bool:
-        """End all its processes and jobs and remove its folder; False where there was none."""
+        """End all processes and jobs of the cluster and remove its folder; return False if there was none."""
         if not self.folder.path.exists():
             return False
         self.folder.check()
@@ -55,7 +57,7 @@ class Cluster:
         return existed
 
     def is_up(self) -> bool:
-        """Whether every daemon runs, those of the nodes included."""
+        """Whether every daemon runs, including those of the nodes."""
         record = self.folder.record()
         if record is None:
             return False
@@ -64,30 +66,30 @@ class Cluster:
         return singles | Counter(slurmd=record.options.nodes) <= running
 
     def record(self) -> Record:
-        """What it was made as. Raises `ClusterError` where there is none."""
+        """The record with which the cluster was made. Raises `ClusterError` where there is no cluster."""
         record = self.folder.record()
         if record is None:
             raise ClusterError(f"there is no cluster in {self.folder.path}: `make slurm` makes one")
         return record
 
     def environment(self) -> dict[str, str]:
-        """The variables by which Slurm's commands find it."""
+        """The environment variables by which Slurm's commands find the cluster."""
         return {"SLURM_CONF": str(self.folder.slurm_conf)}
 
     @property
     def rest_url(self) -> str:
-        """Of its slurmrestd."""
+        """URL of the cluster's slurmrestd."""
         return f"http://127.0.0.1:{self.record().slurmrestd_port}"
 
     @property
     def daemons(self) -> Daemons:
-        """To start single daemons anew."""
+        """The cluster's daemons, for restarting single ones."""
         if self._daemons is None:
             self._daemons = Daemons(self.folder, self.record())
         return self._daemons
 
     def command(self, *command: str, given: str = "") -> str:
-        """Run one of Slurm's commands on it, with text `given` to its input, and return what it prints.
+        """Run one of Slurm's commands on the cluster, with the text `given` as its input, and return its output.
 
         Raises `ClusterError` when it fails.
         """
@@ -118,7 +120,7 @@ class Cluster:
         self.daemons.wait_for("slurmctld", self.slurmctld_answers)
 
     def slurmctld_answers(self) -> bool:
-        """Whether it does."""
+        """Whether slurmctld answers."""
         return answers(("127.0.0.1", self.record().slurmctld_port)) and "UP" in self.command("scontrol", "ping")
 
     def _clear(self) -> None:
@@ -126,7 +128,7 @@ class Cluster:
         record = self.folder.record()
         if record is not None:
             processes.kill_mark(record.mark)
-        # The folder itself stays, as it is the lock.
+        # The folder itself stays, because it is the lock.
         self.folder.empty()
 
     def _start(self, options: ClusterOptions) -> None:
@@ -140,7 +142,8 @@ class Cluster:
         daemons.finish_database_installation()
         daemons.start_mariadb()
         daemons.start_slurmdbd()
-        # Before slurmctld: until that has announced itself it is told of no change, and would preempt by none.
+        # Before slurmctld: until it has registered, slurmdbd tells it no changes, and it would not know the QOS to
+        # preempt by.
         self.command("sacctmgr", "--immediate", given=configuration.accounting(options))
         daemons.start_slurmctld()
         for node in options.node_names:

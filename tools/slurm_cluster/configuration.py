@@ -1,4 +1,4 @@
-"""The files that Slurm's daemons read."""
+"""Writes the configuration files of Slurm's daemons."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def write(folder: Folder, record: Record) -> None:
         path.mkdir(mode=0o755)
     shutil.chown(folder.state, SLURM_USER)
     shutil.chown(folder.logs, SLURM_USER)
-    # slurmrestd makes its socket here after it has become another user; sticky, so that nobody replaces others'.
+    # slurmrestd creates its socket here after it has changed its user; sticky, so that no user replaces files of
+    # others.
     folder.rest_socket.parent.chmod(0o1777)
     _write_secret(folder.munge_key, secrets.token_bytes(1024), owner=None)
     _write_secret(folder.jwt_key, secrets.token_bytes(32), owner=SLURM_USER)
@@ -44,7 +45,7 @@ def _write_secret(path: Path, content: bytes, owner: str | None) -> None:
 
 
 def hosts(record: Record) -> str:
-    """This machine's own names, and the nodes'."""
+    """Text of the hosts file: this machine's own names and those of the nodes."""
     names = " ".join(record.options.node_names)
     return f"{Path('/etc/hosts').read_text(encoding='utf-8').rstrip()}\n127.0.0.1 {names}\n"
 
@@ -73,7 +74,7 @@ def slurm_conf(folder: Folder, record: Record) -> str:
         "TaskPlugin=task/none",
         "SelectType=select/cons_tres",
         "SelectTypeParameters=CR_CPU",
-        # The nodes are what is written here, not what this machine has.
+        # slurmd takes the node's CPUs and memory from here instead of from the machine.
         "SlurmdParameters=config_overrides",
         "ReturnToService=2",
         "SchedulerType=sched/backfill",
@@ -85,7 +86,7 @@ def slurm_conf(folder: Folder, record: Record) -> str:
         "SlurmdTimeout=120",
         "AccountingStorageType=accounting_storage/slurmdbd",
         "AccountingStorageHost=127.0.0.1",
-        # Towards slurmdbd this, not AuthInfo, is munge's socket.
+        # For slurmdbd, this setting names munge's socket, not AuthInfo.
         f"AccountingStoragePass={folder.munge_socket}",
         f"AccountingStoragePort={record.slurmdbd_port}",
         *(["AccountingStorageEnforce=associations,limits,qos"] if options.enforce_limits else []),
@@ -136,7 +137,7 @@ def slurmdbd_conf(folder: Folder, record: Record) -> str:
 
 
 def accounting(options: ClusterOptions) -> str:
-    """What `sacctmgr` is to do, a line for each."""
+    """Commands for `sacctmgr`, one on each line."""
     fill = preempts = ""
     if options.preemption == "qos":
         fill, preempts = f"PreemptMode=Cancel GraceTime={options.grace_s}", "Preempt=fill"

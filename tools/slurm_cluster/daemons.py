@@ -1,4 +1,4 @@
-"""Each daemon of a cluster: how it starts, and how one knows that it works."""
+"""Starts each daemon of a cluster and waits until it works."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from slurm_cluster.folder import Folder, Record
 
 START_WITHIN_S = 60.0
 REST_USER = "daemon"
-"""Whom slurmrestd runs as: it refuses root, and whoever slurmctld runs as."""
+"""Account of slurmrestd, which refuses to run as root or as slurmctld's account."""
 _ENTER = 'mount --bind "$1" /etc/hosts || exit 1; [ -z "$2" ] || hostname "$2" || exit 1; shift 2; exec "$@"'
-"""Run in new namespaces: the cluster's hosts file, the node's name or nothing, the daemon's command line."""
+"""Shell script run in new namespaces; arguments: the hosts file, the node's name or nothing, the command line."""
 _INSTALLATION = "mariadb-install-db"
 _ADMIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKAGES = {
@@ -54,7 +54,7 @@ def check_machine() -> None:
 
 
 def program(name: str) -> str:
-    """Full path of a program of the system's."""
+    """Full path of an installed program."""
     return shutil.which(name, path=_ADMIN_PATH) or name
 
 
@@ -67,11 +67,11 @@ class Daemons:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def environment(self) -> dict[str, str]:
-        """Of every daemon: nothing of the shell's that could name another cluster."""
+        """Environment of every daemon, without variables of the shell that could name another cluster."""
         return {"PATH": _ADMIN_PATH, "LC_ALL": "C.UTF-8", "SLURM_CONF": str(self._folder.slurm_conf)}
 
     def start_munged(self) -> None:
-        """The cluster's own authentication: its key works on no other."""
+        """Start munged, with a key that is valid for this cluster alone."""
         folder = self._folder
         self._start(
             "munged",
@@ -89,13 +89,15 @@ class Daemons:
         self.wait_for("munged", lambda: answers(str(folder.munge_socket)))
 
     def start_database_installation(self) -> None:
-        """Begin to make the database's files; `finish_database_installation` waits for them."""
+        """Begin to create the database's files; `finish_database_installation` waits for them."""
         self._start(
             _INSTALLATION,
             [
                 program(_INSTALLATION),
                 "--no-defaults",
                 f"--datadir={self._folder.database}",
+                # As it starts, it deletes the temporary tables of all others that share the folder of these.
+                f"--tmpdir={self._folder.database}",
                 "--user=root",
                 "--auth-root-authentication-method=socket",
                 "--skip-test-db",
@@ -106,7 +108,7 @@ class Daemons:
         )
 
     def finish_database_installation(self) -> None:
-        """Raises `ClusterError` where it failed."""
+        """Wait until the database's files exist. Raises `ClusterError` where that failed."""
         try:
             code = self._children[_INSTALLATION].wait(START_WITHIN_S)
         except subprocess.TimeoutExpired as error:
@@ -115,7 +117,7 @@ class Daemons:
             raise ClusterError(f"{_INSTALLATION} ended with code {code}:\n{self.log_of(_INSTALLATION)}")
 
     def start_mariadb(self) -> None:
-        """The accounting database, on a unix socket alone."""
+        """Start the accounting database, which listens on a unix socket alone."""
         folder = self._folder
         first = folder.state / "mariadb.sql"
         first.write_text(
@@ -136,7 +138,7 @@ class Daemons:
                 f"--init-file={first}",
                 "--skip-networking",
                 "--innodb-buffer-pool-size=64M",
-                # Nothing here outlives a crash of the machine.
+                # No file here has to survive a crash of the machine, so nothing is synced to the disk.
                 "--innodb-flush-log-at-trx-commit=0",
                 "--innodb-flush-method=nosync",
                 "--innodb-lock-wait-timeout=900",
@@ -145,23 +147,24 @@ class Daemons:
         self.wait_for("mariadbd", lambda: answers(str(folder.database_socket)))
 
     def start_slurmdbd(self) -> None:
-        """Accounting."""
+        """Start slurmdbd, the accounting daemon."""
         variables = {"MYSQL_UNIX_PORT": str(self._folder.database_socket)}
         self._start("slurmdbd", [program("slurmdbd"), "-D"], variables=variables)
         self.wait_for("slurmdbd", lambda: answers(("127.0.0.1", self._record.slurmdbd_port)))
 
     def start_slurmctld(self) -> None:
-        """The controller; it goes on with the state that an earlier life has left."""
+        """Start slurmctld, the controller; it continues from the state of an earlier run."""
         self._start("slurmctld", [program("slurmctld"), "-D", "-i"])
 
     def start_slurmd(self, node: str) -> None:
-        """One node."""
+        """Start the slurmd of one node."""
         self._start(node, [program("slurmd"), "-D", "-N", node], hostname=node)
 
     def start_slurmrestd(self) -> None:
-        """The REST interface: on a port for callers with a JWT, and on a unix socket for those of its own account.
+        """Start two slurmrestd processes: one on a port for callers with a JWT, one on a unix socket for its own
+        account.
 
-        Two processes, as one reaches slurmctld either with its callers' JWT or by munge, as itself.
+        A single process reaches slurmctld either with its callers' JWT or by munge as itself, not both.
         """
         address = f"127.0.0.1:{self._record.slurmrestd_port}"
         command = [program("slurmrestd"), "-u", REST_USER]
@@ -173,7 +176,8 @@ class Daemons:
         self.wait_for("slurmrestd-socket", lambda: answers(str(self._folder.rest_socket)))
 
     def wait_for(self, name: str, probe: Callable[[], bool]) -> None:
-        """Return when the probe is true. Raises `ClusterError` with the end of the daemon's log."""
+        """Wait until `probe` is true. Raises `ClusterError` with the end of the daemon's log if it does not become
+        so."""
         deadline_s = time.monotonic() + START_WITHIN_S
         while not probe():
             child = self._children.get(name)
@@ -184,7 +188,7 @@ class Daemons:
             time.sleep(0.05)
 
     def log_of(self, name: str, lines: int = 15) -> str:
-        """The last lines of what the daemon printed."""
+        """The last lines of the daemon's output."""
         path = self._output(name)
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         return "\n".join(text.splitlines()[-lines:]) or f"(it has printed nothing into {path})"

@@ -1,4 +1,4 @@
-"""What keeps a cluster from running, as one line that says what to do."""
+"""The package's exception."""
 
 from __future__ import annotations
 

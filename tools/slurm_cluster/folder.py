@@ -1,4 +1,4 @@
-"""The one folder that holds everything of a cluster."""
+"""The folder that holds all files of a cluster."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from slurm_cluster.errors import ClusterError
 from slurm_cluster.options import ClusterOptions
 
 _LONGEST_SOCKET = 107
-"""Characters that the address of a unix socket may have."""
+"""Largest number of characters in the path of a unix socket."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is written down of a cluster before anything is started."""
+    """Facts of a cluster that are written to its folder before anything is started."""
 
     mark: str
-    """Names the file that is mounted over /etc/hosts in each of its namespaces, and so its processes."""
+    """Name of the file that is mounted over /etc/hosts in the cluster's namespaces; identifies its processes."""
     slurmctld_port: int
     slurmdbd_port: int
     slurmrestd_port: int
@@ -35,7 +35,7 @@ class Record:
 
 
 class Folder:
-    """Where each file of a cluster is."""
+    """Paths of a cluster's files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -53,11 +53,11 @@ class Folder:
         self._record = self.path / "cluster.json"
 
     def hosts(self, mark: str) -> Path:
-        """The file that is /etc/hosts for the cluster's daemons and jobs."""
+        """Path of the file that the cluster's daemons and jobs see as /etc/hosts."""
         return self.path / "etc" / f"hosts.{mark}"
 
     def check(self) -> None:
-        """Raise `ClusterError` where no cluster can live."""
+        """Raise `ClusterError` where the folder cannot hold a cluster."""
         if len(str(self.database_socket)) > _LONGEST_SOCKET:
             raise ClusterError(f"{self.path} is too long a path for unix sockets: choose a shorter --folder")
         for parent in self.path.parents:
@@ -70,7 +70,7 @@ class Folder:
             raise ClusterError(f"{self.path} holds other things than a cluster: choose another --folder")
 
     def record(self) -> Record | None:
-        """What was written down, or None where there is no cluster."""
+        """The cluster's record, or None where there is no cluster."""
         try:
             document = json.loads(self._record.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -81,13 +81,13 @@ class Folder:
         return Record(**_with_tuples(document), options=options)
 
     def write_record(self, record: Record) -> None:
-        """Write it down, whole or not at all."""
+        """Write the record atomically."""
         temporary = self._record.with_suffix(".new")
         temporary.write_text(json.dumps(dataclasses.asdict(record), indent=1), encoding="utf-8")
         temporary.replace(self._record)
 
     def empty(self) -> None:
-        """Take away what is in it, the record last: until then a next attempt knows what this is."""
+        """Remove the folder's contents, the record last, so that an interrupted removal can be repeated."""
         for entry in sorted(self.path.iterdir(), key=lambda entry: entry == self._record):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
@@ -95,18 +95,21 @@ class Folder:
                 entry.unlink()
 
     def remove(self) -> None:
-        """Take it away, empty."""
+        """Remove the empty folder."""
         self.path.rmdir()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Only one process at a time makes or ends this cluster; the others wait."""
+        """Hold the lock that lets one process at a time make or end this cluster; others wait."""
         while True:
             self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            except FileNotFoundError:  # the process that held the lock has just removed the folder
+                continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
-                # Whoever had the lock may have removed the folder: then this is the lock of nothing.
+                # The process that held the lock may have removed the folder; then this lock protects nothing.
                 if self.path.exists() and self.path.stat().st_ino == os.fstat(descriptor).st_ino:
                     yield
                     return
@@ -119,5 +122,5 @@ def _with_tuples(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def new_mark() -> str:
-    """One that no other cluster has."""
+    """A mark that no other cluster has."""
     return f"oakum-{secrets.token_hex(8)}"

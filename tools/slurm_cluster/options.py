@@ -1,4 +1,4 @@
-"""What a cluster can be asked to be."""
+"""The options of a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Preemption = Literal["partition", "qos", "none"]
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """Of one cluster. Two partitions share all nodes: `main` for foreground jobs, `fill` for ours."""
+    """Options of one cluster. Two partitions share all nodes: `main` for foreground jobs, `fill` for Oakum's."""
 
     nodes: int = 8
     cpus: int = 2
@@ -22,25 +22,25 @@ class ClusterOptions:
     preemption: Preemption = "partition"
     """How foreground jobs take nodes: by their partition's priority tier, by the QOS `fill`, or not at all."""
     grace_s: int = 30
-    """From SIGTERM to SIGKILL when a job of `fill` is preempted; 0, as where GraceTime is unset: SIGKILL at once.
-    slurmctld looks only every 30 s for jobs whose grace has ended."""
+    """Seconds from SIGTERM to SIGKILL when a job of `fill` is preempted; 0 (GraceTime unset) sends SIGKILL at
+    once. slurmctld looks only every 30 s for jobs whose grace has ended."""
     kill_wait_s: int = 5
-    """From SIGTERM to SIGKILL when a job is cancelled or over its time limit."""
+    """Seconds from SIGTERM to SIGKILL when a job is cancelled or exceeds its time limit."""
     min_job_age_s: int = 300
-    """How long slurmctld remembers a job that has ended."""
+    """Seconds for which slurmctld remembers an ended job."""
     schedule_every_s: int = 2
     """Seconds between two runs of the main scheduler and of backfill."""
     enforce_limits: bool = False
-    """Whether associations and the limits of QOS bind; otherwise they are only recorded."""
+    """Whether associations and limits of the QOS are enforced; otherwise they are only recorded."""
     lines: tuple[str, ...] = ()
-    """Further lines of slurm.conf: hooks (`Prolog=/...`), other values for what is set here."""
+    """Additional lines of slurm.conf, such as hooks (`Prolog=/...`); they override the options above."""
     main_options: str = ""
-    """Further options of the partition `main`: `MaxTime=60`. The last one of a name counts."""
+    """Additional options of the partition `main`, such as `MaxTime=60`. The last value of a name counts."""
     fill_options: str = ""
     node_options: str = ""
-    """Further options of every node: `Feature=a100,nvlink`."""
+    """Additional options of every node, such as `Feature=a100,nvlink`."""
     users: tuple[str, ...] = field(default=("root", "nobody"))
-    """Get an association with both QOS, so that they may submit where limits are enforced."""
+    """Accounts that get an association with both QOS, so that they may submit if limits are enforced."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.nodes <= 64:
@@ -55,5 +55,5 @@ class ClusterOptions:
 
     @property
     def node_list(self) -> str:
-        """The same names folded, as Slurm writes them."""
+        """The nodes' names as one of Slurm's host lists, such as `n[1-8]`."""
         return f"n[001-{self.nodes:03}]" if self.nodes > 1 else "n001"

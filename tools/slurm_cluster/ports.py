@@ -1,4 +1,4 @@
-"""Free TCP ports."""
+"""Finds free TCP ports."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import socket
 from slurm_cluster.errors import ClusterError
 
 _RANGE = range(10_000, 32_000)
-"""Below what Linux gives to outgoing connections, so that a port stays free until its daemon takes it."""
+"""Ports below those that Linux uses for outgoing connections, so that a port stays free until its daemon binds."""
 
 
 def free_ports(number: int) -> list[int]:
-    """That many different ports that nothing listens on."""
+    """`number` different ports on which nothing listens."""
     found: list[int] = []
     with contextlib.ExitStack() as held:
         for port in random.sample(_RANGE, len(_RANGE)):

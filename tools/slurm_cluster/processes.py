@@ -1,4 +1,4 @@
-"""Which processes belong to a cluster, and how they end."""
+"""Finds and ends the processes of a cluster."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ _END_WITHIN_S = 20.0
 
 
 def of_mark(mark: str) -> dict[int, str]:
-    """Process id -> program of every process in a mount namespace of the cluster: daemons, steps, and jobs.
+    """Process id -> program of every process in a mount namespace of the cluster: daemons, steps and jobs.
 
-    They are known by the file mounted over their /etc/hosts, which they cannot lose as they can a parent, an
-    environment or a title.
+    The file mounted over their /etc/hosts identifies them: unlike parent, environment or title, it cannot change.
     """
     wanted = mark.encode()
     namespaces: dict[str, bool] = {}
@@ -42,7 +41,7 @@ def _is_dead(folder: Path) -> bool:
 
 
 def kill(pids: Iterable[int], by: signal.Signals = signal.SIGKILL) -> None:
-    """Signal each, and return when all are gone."""
+    """Send the signal `by` to each process and return when all have ended."""
     remaining = set(pids)
     for pid in remaining:
         with contextlib.suppress(ProcessLookupError):
@@ -57,7 +56,7 @@ def kill(pids: Iterable[int], by: signal.Signals = signal.SIGKILL) -> None:
 
 
 def kill_mark(mark: str) -> None:
-    """End every process of the cluster, those that start meanwhile included."""
+    """Kill every process of the cluster, including those that start meanwhile."""
     deadline_s = time.monotonic() + _END_WITHIN_S
     while pids := of_mark(mark):
         if time.monotonic() > deadline_s:
@@ -67,7 +66,7 @@ def kill_mark(mark: str) -> None:
 
 def _lives(pid: int) -> bool:
     try:
-        # A child of ours stays until it is waited for.
+        # An ended child process stays in the process table until it is waited for.
         if os.waitpid(pid, os.WNOHANG)[0] == pid:
             return False
     except ChildProcessError:

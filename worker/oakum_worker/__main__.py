@@ -12,15 +12,20 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from oakum_worker import layout_command  # noqa: F401  its command is one of the profiles
-from oakum_worker.errors import SpecError, WorkerError
-from oakum_worker.profile_command import profile_app
+from oakum_worker.advice.command import advise_command
+from oakum_worker.errors import DivergedError, SpecError, WorkerError
+from oakum_worker.profiling import layout_command, rnn_command  # noqa: F401  their commands are profiles
+from oakum_worker.profiling.command import profile_app
+from oakum_worker.rehearsal import rehearse_and_warn
 from oakum_worker.spec import TrainerSpec, explain, read_spec
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import load_task
-from oakum_worker.trainer import TrainingLoop
+from oakum_worker.trying.command import try_command
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_show_locals=False)
 app.add_typer(profile_app, name="profile")
+app.command("try")(try_command)
+app.command("advise")(advise_command)
 
 
 @app.callback()
@@ -38,7 +43,11 @@ def run(
     workdir: Annotated[Path | None, typer.Option(help="Folder put first on the import path.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
-    """Train alone in this process, and print the final loss and metrics."""
+    """Train alone in this process, and print the final loss and metrics.
+
+    The exit status says how it ended: 0 finished, 1 the task's code raised an error, 2 the spec or the task cannot
+    be used, 3 training diverged.
+    """
     overrides = {
         "entrypoint": entrypoint,
         "epochs": epochs,
@@ -51,8 +60,10 @@ def run(
         trainer_spec = _spec_from(spec, {name: value for name, value in overrides.items() if value is not None})
         result = _train(trainer_spec, errors)
     except WorkerError as error:
-        errors.print(str(error), style="red", markup=False, highlight=False)
-        raise typer.Exit(2) from error
+        diverged = isinstance(error, DivergedError)
+        text = f"diverged: {error}" if diverged else str(error)
+        errors.print(text, style="red", markup=False, highlight=False)
+        raise typer.Exit(3 if diverged else 2) from error
     typer.echo(json.dumps(result) if as_json else _as_text(result))
 
 
@@ -70,7 +81,9 @@ def _spec_from(path: Path | None, overrides: dict[str, Any]) -> TrainerSpec:
 
 def _train(spec: TrainerSpec, console: Console) -> dict[str, Any]:
     torch.set_num_threads(spec.threads_per_rank)
-    loop = TrainingLoop(load_task(spec), spec)
+    task = load_task(spec)
+    rehearse_and_warn(task, spec)
+    loop = TrainingLoop(task, spec)
     metrics: dict[str, float] = {}
     loss = float("nan")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -80,13 +93,19 @@ def _train(spec: TrainerSpec, console: Console) -> dict[str, Any]:
             loss = loop.step().loss
             if loop.evaluation_due:
                 metrics = loop.evaluate()
+                loop.record_evaluation(metrics)
             progress.update(bar, completed=loop.step_count, description=_describe(spec.name, loss, metrics))
+    loop.conclude()
+    best = {} if loop.best is None else {"best": loop.best.model_dump()}
+    early = {"ended_early": loop.ended_early} if loop.ended_early else {}
     return {
         "steps": loop.step_count,
         "epochs": loop.epoch,
         "samples": loop.samples,
         "loss": loss,
         "metrics": metrics,
+        **best,
+        **early,
     }
 
 
@@ -99,7 +118,12 @@ def _as_text(result: dict[str, Any]) -> str:
         f"{result['steps']} steps, {result['epochs']} epochs, {result['samples']} samples",
         f"loss {result['loss']:.6g}",
     ]
-    return "\n".join(lines + [f"{name} {value:.6g}" for name, value in result["metrics"].items()])
+    lines += [f"{name} {value:.6g}" for name, value in result["metrics"].items()]
+    if (best := result.get("best")) is not None:
+        lines.append(f"best {best['metric']} {best['value']:.6g}, after step {best['step']}")
+    if early := result.get("ended_early"):
+        lines.append(f"ended early: {early}")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,9 @@
     )
     return Task(model=model, dataset=..., optimizer=..., loss=chain, chain=chain)
 
-Each layer is called with what the one before it has returned, a tensor or a tuple of tensors, samples along the
-first dimension. A parameter that two layers share (tied weights) stays one parameter. What a layer draws depends
-on seed, step, sample and layer, so dropout does not depend on where the layers are.
+Each layer is called with what the layer before it returned: a tensor or a tuple of tensors, with samples along
+the first dimension. A parameter that two layers share (tied weights) stays one parameter. The random numbers that
+a layer draws depend on seed, step, sample and layer, so dropout does not depend on which rank has which layers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from oakum_worker.errors import TaskError
-from oakum_worker.sample_randomness import begin_layer
+from oakum_worker.losses import LossValue
+from oakum_worker.randomness.sample_randomness import begin_layer
 
 Values = torch.Tensor | tuple[torch.Tensor, ...]
 """What goes from one layer to the next."""
@@ -30,24 +31,26 @@ Values = torch.Tensor | tuple[torch.Tensor, ...]
 
 @dataclass(frozen=True)
 class Chain:
-    """The layers of a model in their order, and what comes before and after them. Also a task's `loss`."""
+    """The layers of a model in order, with the functions before and after them. A chain can be a task's `loss`."""
 
     layers: Sequence[nn.Module]
     """Modules of the task's model."""
     inputs: Callable[[Any], Any]
     """`inputs(batch)`: what the first layer is called with, a tensor or a tuple of tensors."""
-    loss: Callable[[Any, Any], torch.Tensor]
-    """`loss(output, batch)`: the mean loss over the batch's samples, a scalar, of what the last layer returned."""
+    loss: Callable[[Any, Any], LossValue]
+    """`loss(output, batch)`, with the last layer's output: the mean loss over the batch's samples, a scalar; or a
+    total and its weight, as `Task.loss` may return them."""
 
-    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """The loss as one process computes it."""
+    def __call__(self, model: nn.Module, batch: Any) -> LossValue:
+        """The loss of the batch, with all layers computed in this process. `model` is not used: the chain has the
+        layers."""
         output = self.run(range(len(self.layers)), self.inputs(batch))
         return self.end(output, batch)
 
     def run(self, layers: range, values: Any) -> Any:
-        """What the consecutive layers make of the first one's inputs.
+        """The output of the consecutive `layers`; the first is called with `values`.
 
-        Raises `TaskError` where another layer could not take what a layer returned.
+        Raises `TaskError` where a layer other than the chain's last returns neither a tensor nor a tuple.
         """
         for number in layers:
             begin_layer(number)
@@ -60,7 +63,7 @@ class Chain:
                 )
         return values
 
-    def end(self, output: Any, batch: Any) -> torch.Tensor:
-        """The loss of the last layer's output."""
+    def end(self, output: Any, batch: Any) -> LossValue:
+        """The loss that the chain's `loss` computes from the last layer's `output`."""
         begin_layer(len(self.layers))
         return self.loss(output, batch)

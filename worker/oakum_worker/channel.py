@@ -14,23 +14,27 @@ from typing import IO
 
 from pydantic import BaseModel, ConfigDict
 
-from oakum_worker.protocol import Directive, Endpoint, Failure, Phase, Progress, Switch
+from oakum_worker.protocol import Directive, Endpoint, Failure, Pace, Phase, Switch, TrainingProgress
 
 
 class Command(BaseModel):
-    """What an agent tells a rank. The newest one holds."""
+    """What an agent tells a rank. A new command replaces the previous one."""
 
     model_config = ConfigDict(frozen=True)
 
     directive: Directive | None = None
+    leave: bool = False
+    """Whether the scheduler wants the node back: a rank that is no member of the next generation has to end."""
     close: bool = False
-    """Leave at the next step boundary without waiting for the service."""
+    """Whether to leave without waiting for the service: at once where the state is safe, else at the next step
+    boundary."""
     save: bool = False
-    """Write a durable checkpoint before that: nobody else will."""
+    """Whether to write a durable checkpoint before leaving, because no other rank writes one."""
 
 
 class News(BaseModel):
-    """What a rank tells its agent; only what has changed is set. Without anything, it is a sign of life."""
+    """What a rank tells its agent. Only fields that have changed are set; a line without fields says that the rank
+    is alive."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -38,12 +42,15 @@ class News(BaseModel):
     endpoint: Endpoint | None = None
     generation: int | None = None
     broken: int | None = None
-    progress: Progress | None = None
+    holds: bool | None = None
+    """Whether this process has the trainer's state, or this rank's part of the state."""
+    progress: TrainingProgress | None = None
+    pace: Pace | None = None
     switch: Switch | None = None
     failure: Failure | None = None
     warning: str | None = None
     hangs: bool | None = None
-    """The task's code takes longer for one step than any step may: start the rank anew."""
+    """Whether the task's code has exceeded `step_timeout_s` in one step: the agent then kills the rank."""
 
 
 class NewsWriter:
@@ -54,7 +61,8 @@ class NewsWriter:
         self._lock = threading.Lock()
 
     def send(self, **news: object) -> None:
-        """Write one line of news; an agent that is gone is not an error here: standard input tells."""
+        """Write one line of news. A closed pipe raises nothing: the end of standard input tells that the agent has
+        ended."""
         line = News.model_validate(news).model_dump_json(exclude_none=True)
         try:
             with self._lock:
@@ -64,7 +72,8 @@ class NewsWriter:
 
 
 def write_command(pipe: IO[bytes], command: Command) -> None:
-    """Write one command to a rank's standard input; a rank that is gone is noticed by its exit."""
+    """Write one command to a rank's standard input. A closed pipe raises nothing: the agent hears of the rank's
+    exit."""
     try:
         pipe.write(command.model_dump_json().encode() + b"\n")
         pipe.flush()

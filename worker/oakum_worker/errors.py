@@ -3,11 +3,17 @@
 WorkerError
 ├── SpecError            a trainer spec that cannot be accepted
 ├── TaskError            the user's entrypoint cannot be imported, raises, or returns no usable task
+│   └── SessionError     a script uses its session in a way that cannot train
+├── DivergedError        training's loss, gradients or weights have become infinite or NaN, and stayed so
 ├── CheckpointError      a durable checkpoint cannot be written or read
-│   └── CorruptCheckpointError    its content does not match its manifest
-├── ScheduleError        a pipeline's schedule or stages cannot be made so, or a schedule contradicts itself
-├── LaunchError          the scheduler does not take a fragment's job
+│   └── CorruptCheckpointError    a checkpoint's content does not match its manifest
+├── ScheduleError        a pipeline cannot have the stages or schedule asked for, or a schedule contradicts itself
+├── ConfigError          a fragment's config asks for what this version of the worker does not know
+├── LaunchError          the scheduler refuses a fragment's job
+├── NoLoopsError         the fused loops of recurrent layers cannot be compiled or loaded here
+├── ForkError            no process can be forked from the fork server
 └── GroupError           a generation's process group cannot be formed or has broken
+    └── SharesMissingError    some ranks gave a step no samples
 """
 
 
@@ -23,6 +29,14 @@ class TaskError(WorkerError):
     """The entrypoint cannot be imported, raises, or does not return a usable task."""
 
 
+class SessionError(TaskError):
+    """A script uses its session in a way that cannot train: the message says what to change."""
+
+
+class DivergedError(WorkerError):
+    """Training has diverged: the message says what was not finite first, and since when."""
+
+
 class CheckpointError(WorkerError):
     """A durable checkpoint cannot be written or read."""
 
@@ -32,15 +46,36 @@ class CorruptCheckpointError(CheckpointError):
 
 
 class ScheduleError(WorkerError):
-    """A pipeline cannot be cut or scheduled so, or a schedule contradicts itself."""
+    """A pipeline cannot have the stages or the schedule asked for, or a schedule contradicts itself."""
+
+
+class ConfigError(WorkerError):
+    """A fragment's config asks for what this version of the worker does not know."""
 
 
 class LaunchError(WorkerError):
-    """The scheduler does not take a fragment's job; the message is its own."""
+    """The scheduler refuses a fragment's job; the message is the scheduler's own."""
+
+
+class NoLoopsError(WorkerError):
+    """The fused loops of recurrent layers cannot be compiled or loaded here: the message says what to do."""
+
+
+class ForkError(WorkerError):
+    """The fork server is gone or does not answer; nothing was started."""
 
 
 class GroupError(WorkerError):
     """The generation's process group cannot be formed, or one of its members is gone."""
+
+
+class SharesMissingError(GroupError):
+    """The ranks' shares do not add up to the step's global batch. Raised on every rank of the step."""
+
+    def __init__(self, text: str, num_samples: int) -> None:
+        """`num_samples` is the number of samples that the ranks took together."""
+        super().__init__(text)
+        self.num_samples = num_samples
 
 
 class TrainingWarning(UserWarning):

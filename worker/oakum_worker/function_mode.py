@@ -1,4 +1,4 @@
-"""Calls that go on from a `TorchFunctionMode` as they would have without it, compiled or not."""
+"""Helpers for torch function modes: call torch's functions from within a mode, compiled or not."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ _CHECKPOINT = torch.ops.higher_order.tag_activation_checkpoint
 
 
 def call(mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a mode's `__torch_function__` returns for a function that it has no answer of its own for."""
+    """Call `func` for the mode's `__torch_function__` as if the mode did not exist; returns what `func` returns.
+    What an activation checkpoint computes again runs with the mode, as it did the first time."""
     if func is _CHECKPOINT:
-        # The one function that takes a function to call. The mode is off while it answers, and is due there again.
+        # It calls the function in its first argument. The mode is off in `__torch_function__`, so enter it again.
         return func(_within(mode, args[0]), *args[1:], **kwargs)
     if func is torch.Tensor.unflatten:
-        # Its part in Python calls `super`, which a compiler cannot trace when the call comes through a mode.
+        # `Tensor.unflatten` calls `super` in Python, which a compiler cannot trace when a mode makes the call.
         return torch.unflatten(*args, **kwargs)
     return func(*args, **kwargs)
 
 
 def opened(function: Any, **others: Any) -> FunctionType:
-    """A copy of a function of torch's that goes on where a mode is active, instead of handing itself to the mode.
+    """A copy of one of torch's Python functions that always runs its body, and does not ask the active mode
+    first. Torch functions that the copy calls are still seen by the mode.
 
-    What it calls then goes through the mode. The mode is off while it answers, so the original would call
-    everything without it.
+    The original would pass itself to the mode's `__torch_function__`, within which the mode is off, so the mode
+    would not see the functions that it calls. `others` replace globals of the function.
     """
     names = {**function.__globals__, **others}
     names |= {name: _no for name in names if name.startswith("has_torch_function")}

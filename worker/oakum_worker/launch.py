@@ -7,6 +7,7 @@ the JSON file under that path. Imports without torch.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import uuid
@@ -17,54 +18,35 @@ from pathlib import Path
 from typing import Any
 
 import submitit
-from pydantic import BaseModel, ConfigDict
 from submitit.core.core import Job
 from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmissionError
 
 from oakum_worker.errors import LaunchError
+from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray, write_config
 from oakum_worker.payload import run_fragment
 from oakum_worker.protocol import FragmentConfig
+from oakum_worker.user_environment import passed_on, withheld
 
-CONFIG_NAME = "fragment.json"
-ARRAY_NAME = "array.json"
 # submitit's local executor ends a job after its timeout; a fragment's end is the service's decision.
 _NO_TIMEOUT_MIN = 60 * 24 * 365
 _NOT_EXPORTED = ("OAKUM_", "SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
 
 
-def write_config(folder: Path, config: FragmentConfig) -> Path:
-    """Write the config, readable by its owner alone: it holds the fragment's token."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    path = folder / CONFIG_NAME
-    path.touch(mode=0o600, exist_ok=True)
-    path.write_text(config.model_dump_json(), encoding="utf-8")
-    return path
-
-
-class FragmentArray(BaseModel):
-    """What the tasks of a job array stand for: a file beside submitit's, written before the array is submitted."""
-
-    model_config = ConfigDict(frozen=True)
-
-    fragments: tuple[str, ...]
-    """By the task's index."""
-    addresses: dict[str, str]
-    """Node -> its address, of those that Slurm may choose from."""
-
-
 def submit_local(folder: Path, config: FragmentConfig) -> int:
     """Start the fragment on this machine; returns the process id of submitit's controller.
 
-    The folder's name is the fragment's id and part of every process's command line, by which an owner that has
-    lost its memory finds the fragment again.
+    The folder's name is the fragment's id and part of the command line of each of its processes, by which a
+    restarted service finds the fragment again.
     """
     write_config(folder, config)
-    executor = submitit.LocalExecutor(folder=folder, python=sys.executable)
+    # submitit hands its own environment on; `env` takes what is not meant for users' code out of it.
+    dropped = [word for name in withheld(os.environ) for word in ("-u", name)]
+    executor = submitit.LocalExecutor(folder=folder, python=shlex.join(["env", *dropped, sys.executable]))
     executor.update_parameters(
         timeout_min=_NO_TIMEOUT_MIN, tasks_per_node=1, stderr_to_stdout=True, name=config.fragment
     )
-    # Ctrl-C on a terminal reaches every process of its group. A blocked signal stays blocked in children, so
-    # the fragment hears only what is meant for it.
+    # Ctrl-C on a terminal reaches every process of the foreground group. Children inherit blocked signals, so the
+    # fragment does not get SIGINT or SIGHUP that is meant for the service.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})
     try:
         job = executor.submit(run_fragment, str(folder))
@@ -75,27 +57,27 @@ def submit_local(folder: Path, config: FragmentConfig) -> int:
 
 @dataclass(frozen=True)
 class SlurmJobOptions:
-    """What `sbatch` is told of a fragment's job, beside what all of them have in common."""
+    """Options of `sbatch` that differ between fragments' jobs."""
 
     name: str
     partition: str
     time_limit_min: int
     signal_before_end_s: int
-    """SIGUSR2 so long before the time limit: the grace of a last replica."""
+    """Seconds before the time limit at which Slurm sends SIGUSR2: the time for the last replica's checkpoint."""
     node: str | None = None
-    """The one to run on; None: whichever Slurm chooses."""
+    """The node to run on; None lets Slurm choose."""
     exclude: str | None = None
-    """Nodes that Slurm may not choose, folded."""
+    """Nodes that Slurm may not choose, as a Slurm host list such as `n[1-4,7]`."""
     qos: str | None = None
     account: str | None = None
     extra: dict[str, str] = field(default_factory=dict)
     """Further options of `sbatch`, by long name: `{"gres": "gpu:4"}`."""
     sbatch: tuple[str, ...] = ("sbatch",)
-    """The command, with whatever has to stand before it."""
+    """The words of the command line that submits: `sbatch`, after any words that have to precede it."""
 
 
 class _SlurmExecutor(submitit.SlurmExecutor):
-    """submitit's, which runs `sbatch` from where it is told."""
+    """submitit's Slurm executor that submits with the command in `SlurmJobOptions.sbatch`."""
 
     def __init__(self, folder: Path, sbatch: tuple[str, ...]) -> None:
         super().__init__(folder)
@@ -103,16 +85,16 @@ class _SlurmExecutor(submitit.SlurmExecutor):
 
     @classmethod
     def affinity(cls) -> int:
-        # `srun` has to be there on the nodes, not here.
+        # submitit looks for `srun` on this machine; only the nodes need it.
         return 2
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         return [*self._sbatch, str(submission_file_path)]
 
     def submit_tasks(self, submissions: Sequence[DelayedSubmission]) -> str:
-        """Submit them as the tasks of one array; returns its job id.
+        """Submit `submissions` as the tasks of one job array; returns the array's job id.
 
-        submitit's own way to do so makes a plain executor of its own, which runs `sbatch` as it likes.
+        submitit's own method for arrays makes a plain `SlurmExecutor`, which ignores the given `sbatch` command.
         """
         pickles = [self.folder / f"{uuid.uuid4().hex}.pkl" for _ in submissions]
         for submission, pickle in zip(submissions, pickles, strict=True):
@@ -121,7 +103,7 @@ class _SlurmExecutor(submitit.SlurmExecutor):
         self.parameters["map_count"] = len(submissions)
         array: Job[None] = self._submit_command(self._submitit_command_str)
         for index, pickle in enumerate(pickles):
-            # A task that begins sooner waits for it.
+            # A task that begins before the rename waits for its file.
             pickle.rename(self.folder / f"{array.job_id}_{index}_submitted.pkl")
         return str(array.job_id)
 
@@ -139,8 +121,8 @@ def submit_slurm(folder: Path, config: FragmentConfig, options: SlurmJobOptions)
 def submit_slurm_array(folder: Path, configs: Sequence[FragmentConfig], options: SlurmJobOptions) -> list[str]:
     """Submit two or more fragments as one array, each task a whole-node job of one node; returns the tasks' ids.
 
-    The fragments' own folders are made beside `folder`, each with a link to its task's log. Raises `LaunchError`
-    with what `sbatch` said.
+    Makes each fragment's own folder beside `folder`, with a link to the task's log. Raises `LaunchError` with what
+    `sbatch` said.
     """
     folders = [folder.parent / config.fragment for config in configs]
     with _launch_errors(options):
@@ -158,7 +140,8 @@ def submit_slurm_array(folder: Path, configs: Sequence[FragmentConfig], options:
 
 
 def _write_array(folder: Path, configs: Sequence[FragmentConfig]) -> Path:
-    """All of it or nothing: whoever finds the file may take it for whole."""
+    """Write the file that lists the fragments of a job array into `folder`, which is made. The file appears
+    complete or not at all. Returns its path."""
     array = FragmentArray(
         fragments=tuple(config.fragment for config in configs),
         addresses={config.node: config.node_address for config in configs},
@@ -186,9 +169,9 @@ def _executor(folder: Path, options: SlurmJobOptions, num_tasks: int = 1) -> _Sl
         signal_delay_s=options.signal_before_end_s,
         array_parallelism=num_tasks,
         stderr_to_stdout=True,
-        # Slurm hands its own variables on whatever is exported, this service's token among them.
+        # Slurm passes its own variables on whatever `export` says, the service's token SLURM_JWT among them.
         setup=["unset SLURM_JWT"],
-        # One task that sees all of the node: without these Slurm may bind it to one core.
+        # The task has to see the whole node: without these options Slurm may bind it to one core.
         srun_args=["--cpu-bind=none", "--kill-on-bad-exit=1", "--export=ALL"],
         additional_parameters=_additional(options),
     )
@@ -210,8 +193,9 @@ def _additional(options: SlurmJobOptions) -> dict[str, Any]:
 
 
 def _exported() -> list[str]:
-    """Names of the variables that jobs inherit: all but settings and secrets of the service, and Slurm's own."""
-    names = [name for name in os.environ if name.isidentifier() and not name.startswith(_NOT_EXPORTED)]
+    """Names of the environment variables that jobs inherit: all except those of Oakum, submitit and Slurm, and
+    secrets; of Slurm's variables only SLURM_CONF."""
+    names = [name for name in passed_on(os.environ) if name.isidentifier() and not name.startswith(_NOT_EXPORTED)]
     return [*names, "SLURM_CONF"] if "SLURM_CONF" in os.environ else names
 
 

@@ -17,13 +17,19 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from oakum_worker.spec import TrainerSpec
 
-# What a report says ends up in the database and in the next plan: nothing that either would choke on is let in.
+# The fields of a report go into the database and the next plan, so a value that either cannot take is refused.
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+def _on_the_wire(name: str, wire_name: str) -> Any:
+    """A pydantic field that has the name `wire_name` in JSON; code may also set it by `name`, its name in
+    Python."""
+    return Field(validation_alias=AliasChoices(wire_name, name), serialization_alias=wire_name)
 
 
 class _Message(BaseModel):
@@ -43,7 +49,7 @@ class Phase(StrEnum):
     BROKEN = "broken"
     """The generation the report names is unusable: a collective failed or was cut."""
     LEAVING = "leaving"
-    """Was told to leave by a signal: train on without it."""
+    """A signal told the agent to leave; the other members train on without this fragment."""
     LEFT = "left"
     """No longer a member; the agent is exiting."""
     FINISHED = "finished"
@@ -52,8 +58,18 @@ class Phase(StrEnum):
     """The user's code failed; `failure` says how."""
 
 
+class Held(StrEnum):
+    """Where on a fragment's node the trainer's state, or the fragment's part of it, is at present."""
+
+    NOWHERE = "nowhere"
+    MEMORY = "memory"
+    """The ranks are being restarted; they go on from a copy of the state in memory that the agent holds."""
+    RANKS = "ranks"
+    """At least one rank process holds the state, or its part of it, and training can go on from there."""
+
+
 class Endpoint(_Message):
-    """Where a rank listens for the rendezvous of generations in which it is rank 0."""
+    """Host and port on which a rank listens; the other ranks of a generation meet there if it is rank 0."""
 
     host: str
     port: int
@@ -72,12 +88,15 @@ class Generation(_Message):
     """A trainer's membership. Members are ordered: survivors first, the oldest survivor is rank 0.
 
     An empty member list ends training for now: the ranks stop at the next step boundary, and the first rank of
-    the fragment named `closer` writes a durable checkpoint before it leaves.
+    the fragment named `saver` writes a durable checkpoint before it leaves.
     """
 
     number: int
     members: tuple[Member, ...]
-    closer: str | None = None
+    saver: Annotated[str | None, _on_the_wire("saver", "closer")] = None
+    has_state: bool = False
+    """Whether the service knew of a member with the trainer's state when it made the generation. If no member has
+    the state after all, the ranks break the generation and do not begin anew: another fragment may have it."""
 
     @property
     def world_size(self) -> int:
@@ -95,21 +114,54 @@ class Generation(_Message):
 
 
 class Directive(_Message):
-    """All that a fragment has to obey.
+    """All that the service orders a fragment to do, complete in each message.
 
     A generation above the one the ranks are in is switched to at a step boundary that the ranks agree on.
-    Every generation up to `over` has lost a member: its ranks must stop using it at once, collectives in
+    Every generation up to `ended_through` has lost a member: its ranks must stop using it at once, collectives in
     flight included, and report BROKEN.
     """
 
     revision: int
     generation: Generation | None = None
-    over: int = 0
+    ended_through: Annotated[int, _on_the_wire("ended_through", "over")] = 0
     leave: bool = False
     """This fragment is no longer wanted: leave as soon as the generation allows."""
 
 
-class Progress(_Message):
+def _finite_only(metrics: Any) -> Any:
+    """The metrics without values that are None, infinite or NaN. What is no mapping is returned as it is, for
+    the validation to refuse."""
+    if not isinstance(metrics, Mapping):
+        return metrics
+    return {
+        name: value
+        for name, value in metrics.items()
+        if value is not None and (not isinstance(value, float) or math.isfinite(value))
+    }
+
+
+Metrics = Annotated[dict[str, float], BeforeValidator(_finite_only)]
+"""Values by the metrics' names; those that are infinite or NaN are left out."""
+
+
+class Evaluation(_Message):
+    """What the task's `evaluate` returned after one step."""
+
+    step: Number
+    """Number of steps that were finished."""
+    metrics: Metrics
+
+
+class BestEvaluation(_Message):
+    """The best evaluation so far by the metric that the spec names; its checkpoint is kept."""
+
+    metric: Annotated[str, Field(max_length=255)]
+    value: Annotated[float, Field(allow_inf_nan=False)]
+    step: Number
+    """Number of steps that were finished."""
+
+
+class TrainingProgress(_Message):
     """Where training stands, as rank 0 sees it."""
 
     generation: Number
@@ -123,32 +175,44 @@ class Progress(_Message):
     total_samples: int | None = None
     """Samples of all epochs; None where the agent is too old to tell."""
     global_batch: Number | None = None
-    """Samples of the last step: a schedule may change them."""
+    """Samples per step at present; a batch schedule or an adaptive batch changes this number."""
     learning_rate: float | None = None
-    """Of the optimizer's first parameter group, for the next step."""
+    """Learning rate of the optimizer's first parameter group for the next step; None where the group has none."""
     loss: float | None = None
     """Mean loss of the steps since the last report; of the last step alone in a trainer's last report."""
     samples_per_s: float | None = None
-    """Since the last report or, where that is later, the beginning of the generation."""
+    """Throughput since the last report or the beginning of the generation, whichever is later."""
     checkpoint_step: Number | None = None
-    """Step of the newest durable checkpoint that this rank 0 has written or found."""
+    """Step of the newest durable checkpoint that the reporting rank 0 has written or found."""
     predicted_curve: Annotated[tuple[tuple[Number, float], ...], Field(max_length=256)] = ()
     """(nodes, samples per second) as the worker predicts them from what it has measured of the model's layers."""
-    metrics: dict[str, float] = {}
-    """What the task's `evaluate` last returned, as far as it is finite: JSON knows no other numbers."""
+    metrics: Metrics = {}
+    """What the task's `evaluate` last returned."""
+    evaluations: Annotated[tuple[Evaluation, ...], Field(max_length=64)] = ()
+    """The newest evaluations of the reporting rank 0, the oldest first; empty where the agent is too old to tell.
+    Several may fall between two reports."""
+    best: BestEvaluation | None = None
+    """None before the first evaluation, where the spec names no metric, and where the agent is too old to tell."""
+    ended_early: Annotated[str, Field(max_length=1000)] = ""
+    """Why training ended before its last epoch; empty where it did not."""
     final: bool = False
-    """Whether this is what training has ended with."""
+    """Whether the trainer has taken its last step; `loss` is then that step's."""
 
-    @field_validator("metrics", mode="before")
-    @classmethod
-    def _finite_only(cls, metrics: Any) -> Any:
-        if not isinstance(metrics, Mapping):
-            return metrics
-        return {
-            name: value
-            for name, value in metrics.items()
-            if value is not None and (not isinstance(value, float) or math.isfinite(value))
-        }
+
+class Pace(_Message):
+    """How rank 0 spent the time of its latest steps, the running one included.
+
+    The other ranks spend about as much time reading samples.
+    """
+
+    steps: Number
+    """Steps finished within `seconds`; 0 where a single step takes longer than that."""
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    """Seconds spent within steps; the time between two steps is left out."""
+    reading_s: Seconds
+    """Part of `seconds` spent reading samples and making batches of them."""
+    waiting_s: Seconds | None = None
+    """Part of `seconds` spent waiting for other ranks; None where waiting cannot be told from computing."""
 
 
 class Switch(_Message):
@@ -156,24 +220,46 @@ class Switch(_Message):
 
     generation: Number
     step: Number
-    """Finished steps of the state it began with."""
+    """Finished steps of the state that the generation began with."""
     stall_s: Seconds | None = None
-    """From the end of the last step before it to the end of its first own step; None after a cold start."""
+    """Seconds from the end of the last step before the generation to the end of the generation's first step; None
+    after a cold start."""
     step_s: Seconds | None = None
-    """Of these, its first own step's, which is no part of what a rescale costs; None where it was not measured."""
+    """Part of `stall_s` that the generation's first step took, which is no cost of the rescale; None where it was
+    not measured."""
     source: Annotated[str, Field(max_length=16)]
-    """`survivor`, `memory`, `checkpoint` or `scratch`: where the state came from."""
+    """Where the state came from: `survivor`, `memory`, `checkpoint` or `scratch`."""
 
 
 class Failure(_Message):
     """An error in the user's code or in the worker."""
 
     stage: str
-    """`load` (import, build, data) or `train`."""
+    """`load` (import, build, data), `train`, or `diverged`; another attempt would diverge again."""
     step: Number = 0
-    """Finished steps when it happened."""
+    """Finished steps when the error was raised."""
     message: str
     """One or two sentences: what failed and what to change."""
+    identity: str = ""
+    """Type, message and innermost line of the user's code; two errors with one identity count as one error."""
+    traceback: str = ""
+
+
+class Crash(_Message):
+    """An unexpected end of a rank process, after which the agent restarts the node's ranks or leaves."""
+
+    number: Number
+    """Number of this crash among the fragment's crashes, from 1."""
+    generation: Number = 0
+    """Generation that the rank was a member of; 0 where it was in none."""
+    step: Number = 0
+    """Finished steps when the rank ended, as far as the agent knows."""
+    message: str
+    """Why the process ended, or the error that it raised, and what to change."""
+    identity: str = ""
+    """`Failure.identity` of a raised error; empty where the process was killed or crashed."""
+    is_explained: bool = False
+    """Whether the cause in `message` is certain, so that many more attempts would end the same way."""
     traceback: str = ""
 
 
@@ -189,19 +275,54 @@ class FragmentReport(_Message):
     generation: Number = 0
     """Newest generation that the ranks have formed."""
     broken: Number = 0
-    """Newest generation that is unusable for these ranks."""
+    """Newest generation that is unusable for these ranks; 0 where none was."""
+    holds: Held | None = None
+    """Where the state is on this node now; restarted ranks may have none. None where the agent is too old to
+    tell."""
     startup_s: Seconds | None = None
-    """From the agent's start to READY."""
-    progress: Progress | None = None
+    """Seconds from the start of the first rank process until no rank was warming up any more."""
+    progress: TrainingProgress | None = None
+    pace: Pace | None = None
+    """Pace of rank 0; None where the fragment does not have rank 0, or the agent is too old to tell."""
     switches: tuple[Switch, ...] = ()
-    """The newest few; generations may follow each other faster than reports."""
+    """The newest eight switches at most: generations may follow each other faster than reports."""
     failure: Failure | None = None
+    """The error with which the fragment's ranks have ended; the agent does not restart them."""
+    crashes: tuple[Crash, ...] = ()
+    """The newest three crashes at most."""
     signalled: bool = False
     """The scheduler has asked for the node."""
     signalled_at: Seconds | None = None
-    """When, in Unix seconds."""
+    """Unix time, in seconds, at which the agent heard that the scheduler wants the node; None before."""
     warnings: tuple[str, ...] = ()
-    """What went wrong without stopping training, such as a corrupt checkpoint that was skipped."""
+    """The newest ten warnings at most: faults that do not stop training, such as a corrupt checkpoint."""
+
+    @property
+    def urgent(self) -> tuple[object, ...]:
+        """The fields that decide on the membership: a report in which one of them has changed is to be posted at
+        once."""
+        return (
+            self.phase,
+            self.generation,
+            self.broken,
+            self.holds,
+            self.ranks,
+            self.failure,
+            self.signalled,
+            self.switches,
+        )
+
+
+REPORT_INTERVAL = "Oakum-Report-Interval"
+"""Header of the answer to a report: seconds until the next report without urgent news."""
+
+
+class RunAs(_Message):
+    """How a fragment gets from the service's Unix account into its user's."""
+
+    account: str
+    launcher: str
+    """Path of the launcher on the nodes, which the service's account may run as root."""
 
 
 class FragmentConfig(_Message):
@@ -215,15 +336,20 @@ class FragmentConfig(_Message):
     service_url: str
     service_file: str | None = None
     """JSON file `{"url": ...}` to read again when the service does not answer: it may have moved."""
+    service_ca: str | None = None
+    """Certificates of the authorities to trust, as PEM; default: the system's."""
     token: str
-    """Valid for this fragment's two calls alone."""
+    """Bearer token, valid for this fragment's report and directive alone."""
+    run_as: RunAs | None = None
+    """None where the code runs in the account that the scheduler starts the fragment in."""
     spec: TrainerSpec
     checkpoint_dir: str
     leave_deadline_s: float = 1.0
     """Seconds from SIGTERM to the agent's exit while other replicas train on."""
     grace_s: float = 10.0
-    """Seconds from SIGTERM after which the scheduler kills: the time for a last replica's checkpoint."""
+    """Seconds from SIGTERM after which the scheduler kills the job: the time for the last replica's checkpoint."""
     rank_timeout_s: float = 5.0
-    """Seconds without a sign of life after which a rank is taken for hung, killed and started anew."""
+    """Seconds without a sign of life and without computing after which the agent kills a rank and restarts it."""
     orphan_timeout_s: float = 120.0
-    """Seconds without a word from the service after which the agent checkpoints and exits."""
+    """Seconds without an answer from the service after which the agent leaves and, as the first member of the
+    newest generation, saves a checkpoint."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     Field,
     ValidationError,
@@ -24,11 +22,17 @@ from pydantic_core import to_jsonable_python
 from yaml.composer import ComposerError
 
 from oakum_worker.errors import SpecError
+from oakum_worker.option_rules import SPEC_RULES, refuse_conflicts
+from oakum_worker.spec_errors import explain_errors
 from oakum_worker.spec_options import (
     AdaptiveBatchSpec,
+    AverageSpec,
     CheckpointSpec,
     Count,
+    DivergenceSpec,
+    EvaluateSpec,
     LarsSpec,
+    NotifySpec,
     ParallelSpec,
     Precision,
     Strict,
@@ -38,16 +42,17 @@ from oakum_worker.spec_options import (
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _NODE_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,62}")
-_MOST_SAMPLES_PER_S = 1e12
+_LEAST_SAMPLES_PER_S, _MOST_SAMPLES_PER_S = 1e-12, 1e12
 _DEEPEST = 50
+_WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 
 
 def _rising(points: tuple[tuple[int, float], ...]) -> tuple[tuple[int, float], ...]:
     for nodes, rate in points:
-        if not 0 < rate <= _MOST_SAMPLES_PER_S:
+        if not _LEAST_SAMPLES_PER_S <= rate <= _MOST_SAMPLES_PER_S:
             raise ValueError(
-                f"the point [{nodes}, {rate}] is not usable: give samples per second above 0 and "
-                f"up to {_MOST_SAMPLES_PER_S:g}"
+                f"the point [{nodes}, {rate}] is not usable: give samples per second from "
+                f"{_LEAST_SAMPLES_PER_S:g} to {_MOST_SAMPLES_PER_S:g}"
             )
     for (n0, r0), (n1, r1) in itertools.pairwise(points):
         if n1 <= n0:
@@ -67,7 +72,8 @@ def _node_type(name: str) -> str:
 
 
 def _moment(value: object) -> datetime:
-    """Kept in UTC: one form for every offset that it may be written in."""
+    """The point in time, converted to UTC, so that equal moments have equal values. Takes ISO 8601 text or a
+    `datetime` with a time zone. Raises `ValueError` for anything else."""
     try:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
         if isinstance(moment, datetime) and moment.tzinfo is not None:
@@ -81,29 +87,32 @@ def _moment(value: object) -> datetime:
 
 
 Points = Annotated[tuple[tuple[Count, float], ...], AfterValidator(_rising)]
-"""(nodes, samples per second), rising in both."""
+"""Points (nodes, samples per second) of a scalability curve, rising in both."""
 NodeType = Annotated[str, AfterValidator(_node_type)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
 BatchStage = tuple[Annotated[int, Field(ge=0, lt=2**31)], Count]
-"""(epoch, samples): from that epoch on a step takes so many samples; epochs count from 0."""
+"""(epoch, samples): from this epoch on, counted from 0, each step takes this number of samples."""
 
 
 class TrainerSpec(Strict):
-    """What a user submits: how to build the training task, its batch, its sizes, its value.
-
-    Raises pydantic's `ValidationError` with one readable line for each thing to change.
-    """
+    """What a user submits: how to build the training task, its batches, its numbers of nodes, its value. Making
+    one raises pydantic's `ValidationError`, from which `explain` makes a line for each thing to change."""
 
     name: str
     """Lower-case letters, digits and hyphens; unique among the trainers that have not ended."""
-    entrypoint: str
+    entrypoint: str = ""
     """`package.module:function`; the function returns an `oakum_worker.task.Task`."""
+    script: str | None = None
+    """In place of an entrypoint: a Python file, relative to `workdir`, that trains with `oakum.session`."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the entrypoint."""
     workdir: str | None = None
     """Folder put first on the import path. The CLI makes it absolute, relative to the spec's own folder."""
+    initial: str | None = None
+    """File with the model's initial weights: safetensors, or a state dict that `torch.save` wrote (.pt, .pth,
+    .bin). Relative to `workdir`. Default: the weights that the entrypoint builds."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Fixes initial weights, data order and every other random choice of the trainer."""
     global_batch: Count
@@ -114,23 +123,26 @@ class TrainerSpec(Strict):
     """Passes over the data set. Each visits every sample exactly once."""
     min_nodes: Count = 1
     max_nodes: Count = 64
-    """Where it is not given, it is lowered to what `global_batch` allows: one sample for each rank."""
+    """Default: 64, or fewer where the smallest global batch has less than one sample for each rank."""
     curve: Points = ()
     """Scalability curve: (nodes, samples per second), rising in both. Default: linear until measured."""
     curves_by_type: dict[NodeType, Annotated[Points, Field(min_length=1)]] = Field(default_factory=dict)
-    """Instead of `curve`, one for each type of node that the trainer runs on; it runs on no other."""
+    """Instead of `curve`, one curve for each type of node; the trainer runs on no other types."""
     mixes_types: bool = False
-    """Whether it may run on nodes of several of these types at once."""
+    """Whether the trainer may run on nodes of several types of `curves_by_type` at once."""
     weight: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Value of this trainer's samples relative to other trainers'."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
-    """Trainers of a higher priority choose their nodes first. Above 0 it is the administrators' to give."""
+    """Trainers of a higher priority choose their nodes first. Only administrators may give a priority above 0."""
     deadline: Moment | None = None
-    """When it should have ended, for plans that ask for it: `OAKUM_OBJECTIVE=deadline`."""
+    """When the trainer should have ended, for services that plan by deadlines (`OAKUM_OBJECTIVE=deadline`)."""
     ranks_per_node: Annotated[int, Field(ge=1, le=64)] = 1
     """Rank processes on each node: one per GPU, or one on a CPU node."""
     threads_per_rank: Annotated[int, Field(ge=1, le=1024)] = 1
     """CPU threads torch may use in one rank."""
+    workers: Annotated[int, Field(ge=0, le=64)] | None = None
+    """Processes of each rank that read samples ahead of the steps. Default: none; a rank reads its samples
+    itself."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     parallel: ParallelSpec = ParallelSpec()
     precision: Precision = "float32"
@@ -140,16 +152,27 @@ class TrainerSpec(Strict):
     clip_grad_norm: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of the global batch's gradient; a longer one is scaled down to it."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """For every cross entropy of the loss that does not smooth labels itself."""
+    """Label smoothing of every cross entropy in the loss that does not smooth labels itself."""
+    notify: Annotated[tuple[NotifySpec, ...], Field(max_length=8)] = ()
+    """Who is notified of the trainer's end, or of its waiting for long."""
     warm_up: WarmUpSpec | None = None
     lars: LarsSpec | None = None
+    ema: AverageSpec | None = None
+    """Keep an exponential moving average of the weights."""
+    evaluate: EvaluateSpec | None = None
+    """When the task is evaluated, which checkpoint is the best, and when training ends early."""
     batch_schedule: tuple[BatchStage, ...] = ()
     """Other global batches for later epochs: (epoch, samples), rising in epochs."""
     adaptive_batch: AdaptiveBatchSpec | None = None
     """Instead of a schedule: `global_batch` is the first and smallest batch."""
+    rehearsal: bool = True
+    """Try the task on a few samples before training, and refuse a task whose results depend on the number of
+    nodes."""
+    divergence: DivergenceSpec | None = DivergenceSpec()
+    """When a trainer counts as diverged and ends; with null it trains on whatever becomes of the loss."""
     step_timeout_s: Annotated[float, Field(gt=0)] = 1800.0
-    """A rank that is longer at one step, in the task's code, is taken for hung and replaced. Where it waits for
-    other ranks in there, as ranks of a sharded trainer do, that does not count."""
+    """Seconds of one step in the task's code after which a rank counts as hung and is replaced. Waiting for other
+    ranks does not count, but a step may take no more than 10 times as long with its waits."""
 
     @field_validator("name")
     @classmethod
@@ -164,11 +187,27 @@ class TrainerSpec(Strict):
     @field_validator("entrypoint")
     @classmethod
     def _entrypoint_names_a_function(cls, entrypoint: str) -> str:
-        if not _ENTRYPOINT.fullmatch(entrypoint):
+        if entrypoint and not _ENTRYPOINT.fullmatch(entrypoint):
             raise ValueError(f"{entrypoint!r} is not of the form package.module:function")
         return entrypoint
 
-    @field_validator("arguments", "workdir")
+    @field_validator("script")
+    @classmethod
+    def _script_is_a_file_of_python(cls, script: str | None) -> str | None:
+        if script is not None and (not script.endswith(".py") or "\0" in script):
+            raise ValueError(f"{script!r} is not the name of a Python file: write it as train.py")
+        return script
+
+    @field_validator("initial")
+    @classmethod
+    def _initial_is_a_file_of_weights(cls, initial: str | None) -> str | None:
+        if initial is not None and ("\0" in initial or not initial.endswith(_WEIGHTS)):
+            raise ValueError(
+                f"{initial!r} is not a file of weights: expected a name that ends in {', '.join(_WEIGHTS)}"
+            )
+        return initial
+
+    @field_validator("arguments", "workdir", "script", "initial")
     @classmethod
     def _is_json(cls, value: Any) -> Any:
         if _too_deep(value):
@@ -180,33 +219,26 @@ class TrainerSpec(Strict):
         return value
 
     @model_validator(mode="after")
-    def _curves_are_one_thing_or_the_other(self) -> Self:
-        if self.curve and self.curves_by_type:
-            raise ValueError("curve and curves_by_type are both given: leave out one of them")
-        if self.mixes_types and not self.curves_by_type:
-            raise ValueError("mixes_types says nothing without curves_by_type: add these or leave it out")
+    def _names_the_code(self) -> Self:
+        if not self.entrypoint and self.script is None:
+            raise ValueError(
+                "neither entrypoint nor script is given: name a function (entrypoint: package.module:function) or "
+                "a file (script: train.py)"
+            )
+        return self
+
+    @property
+    def code(self) -> str:
+        """The code that trains, as the user names it: the entrypoint or the script."""
+        return self.script or self.entrypoint
+
+    @model_validator(mode="after")
+    def _options_go_together(self) -> Self:
+        refuse_conflicts(self, SPEC_RULES)
         return self
 
     @model_validator(mode="after")
-    def _synchronised_norms_do_without(self) -> Self:
-        others = {
-            "compile": self.compile,
-            "adaptive_batch": self.adaptive_batch,
-            "parallel.data: sharded": self.parallel.data == "sharded",
-            "parallel.pipeline": self.parallel.pipeline is not None,
-        }
-        for name, given in others.items():
-            if given and self.parallel.batch_norm == "synchronised":
-                raise ValueError(
-                    f"{name} does not go with parallel.batch_norm: synchronised: leave out one of them, or use "
-                    "batch_norm: group"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _batches_are_one_thing_or_the_other(self) -> Self:
-        if self.batch_schedule and self.adaptive_batch:
-            raise ValueError("batch_schedule and adaptive_batch are both given: leave out one of them")
+    def _batches_follow_each_other(self) -> Self:
         for (e0, _), (e1, _) in itertools.pairwise(self.batch_schedule):
             if e1 <= e0:
                 raise ValueError(f"batch_schedule: epoch {e1} follows {e0}: list the epochs in rising order")
@@ -218,34 +250,9 @@ class TrainerSpec(Strict):
         return self
 
     @model_validator(mode="after")
-    def _sharded_trainers_do_without(self) -> Self:
-        if self.parallel.data == "sharded":
-            others = {
-                "compile": self.compile,
-                "adaptive_batch": self.adaptive_batch,
-                "parallel.all_reduce: torus": self.parallel.all_reduce == "torus",
-            }
-            for name, given in others.items():
-                if given:
-                    raise ValueError(f"{name} is for replicated trainers: leave it out, or parallel.data: sharded")
-        return self
-
-    @model_validator(mode="after")
-    def _pipelines_do_without(self) -> Self:
+    def _pipelines_cut_batches_evenly(self) -> Self:
         pipeline = self.parallel.pipeline
-        if pipeline is None:
-            return self
-        others = {
-            "compile": self.compile,
-            "adaptive_batch": self.adaptive_batch,
-            "parallel.data: sharded": self.parallel.data == "sharded",
-            "parallel.all_reduce: torus": self.parallel.all_reduce == "torus",
-            "precision: float16": self.precision == "float16",
-        }
-        for name, given in others.items():
-            if given:
-                raise ValueError(f"{name} does not go with parallel.pipeline: leave out one of them")
-        size = pipeline.micro_batch or self.micro_batch
+        size = None if pipeline is None else pipeline.micro_batch or self.micro_batch
         for samples in (self.global_batch, *(samples for _, samples in self.batch_schedule)):
             if size is not None and samples % size:
                 raise ValueError(
@@ -275,7 +282,8 @@ class TrainerSpec(Strict):
 
 
 class _Loader(yaml.SafeLoader):
-    """Takes no aliases: a few lines of them stand for more than any memory holds."""
+    """YAML loader that raises an error for aliases, a few lines of which can expand beyond any memory, and for
+    fields that are given twice."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
@@ -284,23 +292,50 @@ class _Loader(yaml.SafeLoader):
             raise ComposerError(None, None, problem, alias.start_mark)
         return super().compose_node(parent, index)
 
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[str, int] = {}
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                first = lines[key.value]
+                raise SpecError(f"line {line}: {key.value!r} is given again, after line {first}: keep one of them")
+            lines[key.value] = line
+        return node
+
+
+def parse_document(text: str) -> dict[Any, Any]:
+    """The fields in a spec's text, YAML or JSON, which need not be those of a spec. Raises `SpecError` if the text
+    is something else."""
+    try:
+        document = yaml.load(text, _Loader)
+    except RecursionError as error:
+        raise SpecError("is nested too deep: pass a file's name instead") from error
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        if isinstance(error, SpecError):
+            raise
+        if (line := _line_with_tab(error, text)) is not None:
+            raise SpecError(
+                f"line {line} is indented with a tab, which YAML does not take: indent with spaces"
+            ) from error
+        # Other errors than YAMLError come from values that their form or tag does not fit, such as 2026-13-99.
+        raise SpecError(f"is neither YAML nor JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise SpecError("expected a mapping of fields such as 'name:' and 'entrypoint:'")
+    return document
+
 
 def read_spec(path: Path) -> TrainerSpec:
-    """The spec in a YAML or JSON file, `workdir` made absolute relative to the file's folder.
-
-    Raises `SpecError` with the file's name and one line for each thing to change.
-    """
+    """Read a trainer spec from a YAML or JSON file; a relative `workdir` counts from the file's folder and is made
+    absolute. Raises `SpecError` with the file's name and one line for each thing to change."""
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        document = parse_document(path.read_text(encoding="utf-8"))
+    except SpecError as error:
+        raise SpecError(f"{path}: {error}") from error
     except OSError as error:
         raise SpecError(f"{path}: cannot be read: {error.strerror}") from error
-    except RecursionError as error:
-        raise SpecError(f"{path}: is nested too deep: pass a file's name instead") from error
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        # All but the first come from values that are not what their form or tag says, such as the date 2026-13-99.
+    except UnicodeDecodeError as error:
         raise SpecError(f"{path}: is neither YAML nor JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise SpecError(f"{path}: expected a mapping of fields such as 'name:' and 'entrypoint:'")
     workdir = document.get("workdir", ".")
     if isinstance(workdir, str) and "\0" not in workdir:
         document["workdir"] = str((path.resolve().parent / workdir).resolve())
@@ -310,33 +345,24 @@ def read_spec(path: Path) -> TrainerSpec:
         raise SpecError(f"{path}:\n" + "\n".join(f"  {line}" for line in explain(error))) from error
 
 
+def _line_with_tab(error: Exception, text: str) -> int | None:
+    """Number, from 1, of the line at which the YAML `error` occurred, if that line is indented with a tab; else
+    None."""
+    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+    lines = text.splitlines()
+    if mark is None or mark.line >= len(lines):
+        return None
+    line = lines[mark.line]
+    return mark.line + 1 if "\t" in line[: len(line) - len(line.lstrip())] else None
+
+
 def explain(error: ValidationError) -> list[str]:
-    """One line for each thing that is wrong with a spec: where, what, and what to do."""
-    return [_explain_one(dict(item)) for item in error.errors()]
-
-
-def _explain_one(item: dict[str, Any]) -> str:
-    where = ".".join(str(part) for part in item["loc"]) or "spec"
-    if item["type"] == "extra_forbidden":
-        known = ", ".join(_fields_at(item["loc"][:-1]))
-        return f"{where}: unknown field; remove it or use one of: {known}"
-    if item["type"] == "missing":
-        return f"{where}: required and not given"
-    return f"{where}: {item['msg'].removeprefix('Value error, ')}"
-
-
-def _fields_at(location: Sequence[int | str]) -> list[str]:
-    """The fields of the spec, or of the part of it at that location."""
-    model: type[BaseModel] = TrainerSpec
-    for part in location:
-        annotation = model.model_fields[str(part)].annotation
-        choices = get_args(annotation) or (annotation,)  # a part that may be left out is one of two types
-        model = next(kind for kind in choices if isinstance(kind, type) and issubclass(kind, BaseModel))
-    return list(model.model_fields)
+    """One line for each fault of a spec: the field, what is wrong with it, and what to do."""
+    return explain_errors(error, TrainerSpec)
 
 
 def _too_deep(value: object) -> bool:
-    """Whether lists and mappings are nested beyond what every JSON writer takes."""
+    """Whether lists and mappings are nested deeper than every JSON writer can write."""
     level = [value]
     for _ in range(_DEEPEST):
         # By identity: YAML's aliases can repeat a part without end.

@@ -21,21 +21,46 @@ from torch.utils.data import default_collate
 from oakum_worker.chain import Chain
 from oakum_worker.data_sets import SampleStream, SizedDataset, read_samples
 from oakum_worker.errors import TaskError
-from oakum_worker.randomness import seed_everything
+from oakum_worker.losses import LossValue
+from oakum_worker.randomness.counters import seed_everything
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task_checks import describe, first_complaint
+from oakum_worker.weight_files import begin_from_file
 
 
 class Stateful(Protocol):
-    """Keeps something that training changes: a moving average of the weights, a replay buffer, a curriculum."""
+    """An object whose state training changes: a moving average of the weights, a replay buffer, a curriculum."""
 
     def state_dict(self) -> Mapping[str, Any]:
-        """Tensors, numbers, strings, and containers of them. The same on every rank."""
+        """The state: tensors, numbers, strings, and containers of them. It has to be equal on every rank."""
         ...
 
     def load_state_dict(self, state: Any, /) -> Any:
-        """Go on from what `state_dict` returned, in another process maybe."""
+        """Replace the state by what `state_dict` returned, perhaps in another process."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where training stands when a hook of the task is called. All fields but `rank` are equal on every rank."""
+
+    step: int
+    """Finished optimizer steps."""
+    epoch: int
+    """The epoch of the step that begins or has ended, from 0."""
+    loss: float | None
+    """Mean loss over the global batch of the step that has ended, before its update.
+
+    None before a step or epoch.
+    """
+    rank: int
+    """This rank's number, for work of a single rank such as logging. Nothing that affects training may depend on
+    the number."""
+
+
+Hook = Callable[[nn.Module, Progress], None]
+"""`hook(model, progress)`, with the model as this rank has it: sharded in a sharded trainer, and without other
+ranks' layers in a pipeline."""
 
 
 @dataclass(kw_only=True)
@@ -45,63 +70,116 @@ class Task:
     - Build it on the device it trains on. Do not wrap the model in DistributedDataParallel, and do not shard or
       shuffle the data: Oakum deals every rank its share.
     - A parameter that no sample of a batch touched has a gradient of zeros, not None.
-    - When the optimizer steps, `p.grad` holds the gradient of the whole global batch's mean loss on every rank:
+    - When the optimizer steps, `p.grad` holds the gradient of the whole global batch's loss on every rank:
       clip it, or look at it, in a hook given to `optimizer.register_step_pre_hook`.
-    - Which parameters require gradients is fixed once training has begun.
-    - What `loss` draws with torch for the samples of the batch, dropout masks for one, depends on seed, step and
-      sample alone, never on the number of nodes (`oakum_worker.sample_randomness` says what is covered).
+    - Which parameters require gradients is fixed once training has begun; a change ends the trainer.
+    - Random numbers that `loss` draws with torch for the samples of the batch, such as dropout masks, depend on
+      seed, step and sample alone, never on the number of nodes; `oakum_worker.randomness.sample_randomness` says
+      which draws are covered.
     - BatchNorm normalises by the samples that one rank computes at once, so its results depend on the number of
       nodes, and rank 0's running statistics are the ones kept. GroupNorm and LayerNorm do not have this problem.
     """
 
     model: nn.Module
     dataset: SizedDataset | SampleStream
-    loss: Callable[[nn.Module, Any], torch.Tensor]
-    """`loss(model, batch)`: the mean loss over the batch's samples, a scalar."""
+    loss: Callable[[nn.Module, Any], LossValue]
+    """`loss(model, batch)`: the mean loss over the batch's samples, a scalar.
+
+    A loss that is a mean over other items, such as the tokens that are no padding, returns `(total, weight)`: the
+    sum of the items' losses, and the divisor of this sum. The global batch's loss is then the sum of all totals
+    over the sum of all weights, at any number of nodes. Where all weights are 0, the loss and its gradient are 0.
+    """
+    gathers: bool = False
+    """Whether `loss` calls `oakum_worker.gathering.gather_batch`, as a contrastive loss does."""
     optimizer: Optimizer
     """Holds parameters of `model` and of nothing else."""
     scheduler: LRScheduler | None = None
-    """Stepped after each optimizer step, not after each epoch."""
+    """Stepped after each optimizer step, or after each epoch's last one: see `scheduler_by_epoch`."""
+    scheduler_by_epoch: bool = False
+    """Whether `scheduler` counts epochs: it is stepped once after the last step of each epoch, before
+    `on_step_end`."""
     evaluate: Callable[[nn.Module], Mapping[str, float]] | None = None
     """Called on rank 0 alone, with the model in eval mode and without gradients."""
     evaluate_every_epochs: int = 1
-    """Epochs between two evaluations. The last epoch is always followed by one."""
+    """Epochs between two evaluations, unless the spec's `evaluate` says otherwise. The last epoch is always
+    followed by one."""
+    evaluates_together: bool = False
+    """Whether `evaluate` calls `oakum_worker.evaluation.sum_over`: it is then called on every rank, and the ranks
+    divide the data set among them."""
     collate: Callable[[list[Any]], Any] = default_collate
-    """Makes a batch from a list of samples. Where it draws random numbers, from torch and with the samples along
-    the first dimension, each sample has its own, as in the model."""
+    """Makes a batch from a list of samples; called once for each micro-batch. Random numbers that it draws with
+    torch, with the samples along the first dimension, such as a mask of shape (samples, length), follow from
+    (seed, step, sample). They are equal at any number of nodes, and on a pipeline's first and last stages."""
+    on_epoch_start: Hook | None = None
+    """Called on every rank before the rank's first step of an epoch, also where the rank has just joined or was
+    restarted. A hook may therefore be called several times for one epoch, and has to set only what follows from
+    `Progress`: attributes of the model, the data set or the loss, such as the samples' difficulty."""
+    on_step_start: Hook | None = None
+    """Called on every rank before each step, and again before a step that is repeated because a rank was lost."""
+    on_step_end: Hook | None = None
+    """Called on every rank once for each finished step, before the step counts as finished: the state that other
+    ranks take up, or that is saved, is the state after the hook. The hook may change what is part of the state:
+    `extra_state`, buffers, parameters, `optimizer.param_groups`. Keep it short: ranks that leave wait for it."""
     chain: Chain | None = None
     """The model's layers in their order, for trainers whose spec has `parallel.pipeline`."""
     extra_state: Mapping[str, Stateful] = field(default_factory=dict)
-    """By name, what else belongs to the trainer's state: it moves, shrinks, grows and is saved with it. Its
-    `state_dict` is called and copied before each step."""
+    """Name -> further object whose state belongs to the trainer's state, is sent to joining ranks and is saved.
+    The object's `state_dict` is called and copied before each step."""
 
     def read(self, indices: Sequence[int]) -> Any:
-        """The batch of the samples at `indices`, in their order; of a stream, of as many as it begins with."""
+        """The collated batch of the samples at `indices`, in order; of a stream, of its first `len(indices)`
+        samples, whatever `indices` are."""
         return self.collate(read_samples(self.dataset, indices))
 
 
 def load_task(spec: TrainerSpec) -> Task:
     """Import the spec's entrypoint and call it with the spec's arguments.
 
-    The random generators are seeded from the spec first, so that every process builds the same initial weights. An
-    entrypoint with a parameter named `spec` is given the trainer spec itself there.
+    Seeds the random generators from the spec first, so that every process builds the same initial weights. An
+    entrypoint with a parameter named `spec` is given the trainer spec there, unless the arguments name another.
     Raises `TaskError` that says what failed and what to change.
     """
-    entrypoint = spec.entrypoint
-    module_name, function_name = entrypoint.split(":")
+    task = build_task(import_entrypoint(spec), spec)
+    refuse(first_complaint(task), spec)
+    return task
+
+
+def import_entrypoint(spec: TrainerSpec) -> Callable[..., Any]:
+    """The first part of `load_task`: import the spec's function and seed the generators.
+
+    Raises `TaskError` where the function cannot be imported.
+    """
+    if spec.script is not None:
+        raise TaskError(
+            f"the spec names the script {spec.script}, which has no Task: run it with python, or submit it"
+        )
+    module_name, function_name = spec.entrypoint.split(":")
     if spec.workdir is not None:
         _put_first_on_path(spec.workdir)
     seed_everything(spec.seed)
-    torch.manual_seed(spec.seed)  # Devices that the entrypoint is the first to use, too.
-    module = _import(module_name, spec)
-    function = _find(module, function_name, entrypoint)
+    torch.manual_seed(spec.seed)  # This also seeds devices that the entrypoint is the first to use.
+    return _find(_import(module_name, spec), function_name, spec.entrypoint)
+
+
+def build_task(function: Callable[..., Any], spec: TrainerSpec) -> Task:
+    """The second part of `load_task`: call the function, begin its model from the file that the spec names as
+    `initial`, and return the task, not checked yet.
+
+    Raises `TaskError` where the function fails or returns no `Task`, and where the file does not fit the model.
+    """
     task = _call(function, spec)
     if not isinstance(task, Task):
         given = "None (is a `return` missing?)" if task is None else f"{type(task).__name__} object"
-        raise TaskError(f"entrypoint {entrypoint} returned {given}: return an oakum_worker.task.Task")
-    if (complaint := first_complaint(task)) is not None:
-        raise TaskError(f"entrypoint {entrypoint}: {complaint}")
+        raise TaskError(f"entrypoint {spec.entrypoint} returned {given}: return an oakum_worker.task.Task")
+    if spec.initial is not None and isinstance(task.model, nn.Module):
+        begin_from_file(task.model, Path(spec.workdir or ".", spec.initial))
     return task
+
+
+def refuse(complaint: str | None, spec: TrainerSpec) -> None:
+    """Raise `TaskError` with the complaint and the entrypoint's name; do nothing for None."""
+    if complaint is not None:
+        raise TaskError(f"entrypoint {spec.entrypoint}: {complaint}")
 
 
 def _put_first_on_path(workdir: str) -> None:
@@ -142,9 +220,11 @@ def _find(module: ModuleType, name: str, entrypoint: str) -> Callable[..., Any]:
     if function is not None:
         raise TaskError(f"entrypoint {entrypoint} is a {type(function).__name__}: name a function")
     public = [attribute for attribute in vars(module) if not attribute.startswith("_")]
-    similar = difflib.get_close_matches(name, public) or sorted(public)[:10]
-    there = ", ".join(similar) if similar else "nothing public"
-    raise TaskError(f"entrypoint {entrypoint}: {module.__file__} has no {name!r}; it has: {there}")
+    if similar := difflib.get_close_matches(name, public):
+        advice = f"did you mean {' or '.join(repr(other) for other in similar)}?"
+    else:
+        advice = f"it has: {', '.join(sorted(public)[:10]) or 'nothing public'}"
+    raise TaskError(f"entrypoint {entrypoint}: {module.__file__} has no {name!r}; {advice}")
 
 
 def _call(function: Callable[..., Any], spec: TrainerSpec) -> Any:

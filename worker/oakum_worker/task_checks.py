@@ -1,16 +1,20 @@
-"""What is wrong with a task that a user's entrypoint returned."""
+"""Finds faults of a task that a user's entrypoint returned, and describes them to the user."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import sysconfig
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 from torch.optim import LBFGS, Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from oakum_worker.chain import Chain
 from oakum_worker.data_sets import is_stream, read_samples
@@ -18,22 +22,59 @@ from oakum_worker.data_sets import is_stream, read_samples
 if TYPE_CHECKING:
     from oakum_worker.task import Task
 
+_LIBRARIES = (
+    *{path for name in ("stdlib", "purelib", "platlib") if (path := sysconfig.get_path(name))},
+    str(Path(__file__).parent),
+)
+"""Folders whose code is not the user's."""
+_OUT_OF_MEMORY = ("can't allocate memory", "out of memory", "Cannot allocate memory")
+
 
 def first_complaint(task: Task) -> str | None:
-    """What would otherwise fail, or silently train something else, minutes later, and what to change."""
+    """Text about the first fault of the task that would fail or silently train wrongly later, and what to do; None
+    if no fault is found. Reads a sample."""
+    return first_complaint_unread(task) or next(iter(_reading_complaints(task)), None)
+
+
+def first_complaint_unread(task: Task) -> str | None:
+    """Text about the first fault of the task that can be found without reading a sample, and what to do; None
+    if there is none."""
     checks = (_model_complaints, _chain_complaints, _data_complaints, _evaluation_complaints, _state_complaints)
     return next(itertools.chain.from_iterable(check(task) for check in checks), None)
 
 
 def describe(error: BaseException) -> str:
-    """The exception, and the line that raised it."""
+    """One line on the exception: its type, its message, and the innermost line of the user's code, or of any code
+    where no line is the user's."""
     frames = traceback.extract_tb(error.__traceback__)
-    where = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    own = users_frames(frames)
+    where = f" ({(own or frames)[-1].filename}:{(own or frames)[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {error}{where}"
 
 
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether the error says that the device or the host is out of memory, or an error that it was raised from
+    (`__cause__`) does. False for None."""
+    while error is not None:
+        if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+            return True
+        if isinstance(error, (RuntimeError, OSError)) and any(text in str(error) for text in _OUT_OF_MEMORY):
+            return True
+        error = error.__cause__
+    return False
+
+
+def users_frames(frames: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    """The frames that lie in the user's own code."""
+    return [frame for frame in frames if _is_users(frame.filename)]
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith((*_LIBRARIES, "<")) and "/site-packages/" not in file
+
+
 def _model_complaints(task: Task) -> list[str]:
-    # What a user returned may be anything, whatever the annotations say.
+    # A user's entrypoint may have given any type, whatever the annotations of `Task` say.
     model: Any = task.model
     optimizer: Any = task.optimizer
     scheduler: Any = task.scheduler
@@ -47,16 +88,24 @@ def _model_complaints(task: Task) -> list[str]:
         return ["LBFGS evaluates the loss several times in a step: use an optimizer that does so once"]
     if not any(parameter.requires_grad for parameter in model.parameters()):
         return ["no parameter of the model requires gradients: there is nothing to train"]
+    if scheduler is not None and not all(hasattr(scheduler, name) for name in ("step", "state_dict")):
+        return [f"the task's scheduler is a {type(scheduler).__name__}: give one of torch.optim.lr_scheduler"]
     if isinstance(scheduler, ReduceLROnPlateau):
-        return ["ReduceLROnPlateau needs a metric at each step: use a scheduler that depends on the step alone"]
+        return [
+            "the task's scheduler is a ReduceLROnPlateau, which needs a number that is equal on every rank: step "
+            "it by the loss in `on_step_end`, with extra_state={'plateau': plateau}, or by a metric in a loop of "
+            "your own, in which every rank validates (oakum.session)"
+        ]
+    if task.scheduler_by_epoch and scheduler is None:
+        return ["the task has scheduler_by_epoch and no scheduler: give one, or leave it out"]
     if scheduler is not None and getattr(scheduler, "optimizer", optimizer) is not optimizer:
         return ["the scheduler was built with another optimizer: give it the task's"]
     own = {id(parameter) for parameter in model.parameters()}
-    strangers = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
-    if strangers:
-        shapes = ", ".join(str(tuple(parameter.shape)) for parameter in strangers[:3])
+    foreign = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in own]
+    if foreign:
+        shapes = ", ".join(str(tuple(parameter.shape)) for parameter in foreign[:3])
         return [
-            f"the optimizer has {len(strangers)} parameters that are not the model's (shapes {shapes}): build it "
+            f"the optimizer has {len(foreign)} parameters that are not the model's (shapes {shapes}): build it "
             "from model.parameters(), after moving, copying or wrapping the model"
         ]
     return []
@@ -81,6 +130,11 @@ def _data_complaints(task: Task) -> list[str]:
     loss: Any = task.loss
     if isinstance(dataset, DataLoader):
         return ["the data set is a DataLoader: give the data set in it, Oakum forms the batches"]
+    if several := _number_of_data_sets(dataset):
+        return [
+            f"the data set is a {type(dataset).__name__} of {several} data sets: give one, such as their "
+            "torch.utils.data.ConcatDataset; for several at different rates one whose [i] reads a sample of each"
+        ]
     called = f"the data set ({type(dataset).__name__})"
     if lacks := _lacks(dataset):
         return [f"{called} {lacks}"]
@@ -88,6 +142,40 @@ def _data_complaints(task: Task) -> list[str]:
         return [f"{called} is empty: check where it looks for its files"]
     if not callable(loss):
         return [f"the task's loss is a {type(loss).__name__}: give a function of (model, batch)"]
+    if further := _third_parameter(loss):
+        return [
+            f"the task's loss needs {further!r} besides model and batch: what depends on the step's number, as an "
+            "attribute of the model, is set in `on_step_start` by progress.step"
+        ]
+    return []
+
+
+def _number_of_data_sets(dataset: Any) -> int:
+    """Number of data sets in what should be one; 0 where it is one."""
+    values = list(dataset.values() if isinstance(dataset, dict) else dataset) if _is_container(dataset) else []
+    return len(values) if any(isinstance(value, Dataset | DataLoader) for value in values) else 0
+
+
+def _is_container(value: Any) -> bool:
+    return isinstance(value, list | tuple | dict)
+
+
+def _third_parameter(loss: Any) -> str | None:
+    """The name of a third parameter that has to be given in a call of `loss`, or None."""
+    try:
+        parameters = list(inspect.signature(loss).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    for one in parameters[2:]:
+        if one.default is one.empty and one.kind in positional:
+            return one.name
+    return None
+
+
+def _reading_complaints(task: Task) -> list[str]:
+    dataset: Any = task.dataset
+    called = f"the data set ({type(dataset).__name__})"
     try:
         samples = read_samples(dataset, [0])
         if is_stream(dataset) and not samples:
@@ -126,6 +214,10 @@ def _evaluation_complaints(task: Task) -> list[str]:
         return [f"evaluate is a {type(evaluate).__name__}: give a function of the model, or None"]
     if task.evaluate_every_epochs < 1:
         return [f"evaluate_every_epochs is {task.evaluate_every_epochs}: give at least 1"]
+    for name in ("on_epoch_start", "on_step_start", "on_step_end"):
+        hook: Any = getattr(task, name)
+        if hook is not None and not callable(hook):
+            return [f"{name} is a {type(hook).__name__}: give a function of (model, progress), or None"]
     return []
 
 

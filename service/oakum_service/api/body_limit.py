@@ -1,4 +1,4 @@
-"""A bound on what a request may bring along: bodies are read before anyone knows who sent them."""
+"""Limits the size of request bodies, which are read before the sender is known."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from oakum_service.api.problems import problem_response
 
 LARGEST_BODY_BYTES = 1_000_000
 LARGEST_STATE_BYTES = 100_000_000
-"""Of a cluster's whole state, whose sender is known before it is read; 20,000 jobs are 7 MB."""
+"""Limit for a posted state of a whole cluster, whose sender is checked before the body is read; 20,000 jobs are
+7 MB."""
 STATE_PATH = "/v1/cluster/snapshots"
 _REFUSAL = "the body is larger than {:,} bytes: pass the name of a file instead of its content"
 
 
 class BodyLimit:
-    """Refuses larger bodies: at once where their length is told, else when they have grown too long.
-
-    FastAPI's own limit answers in plain text where the length is told; every refusal here is a problem document.
-    """
+    """Middleware that refuses request bodies above a limit: at once if Content-Length says so, otherwise when too
+    much has been read. FastAPI's own limit would answer in plain text; every refusal here is a problem
+    document."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, its body counted."""
+        """Pass the request on while counting the bytes of its body. A body that grows beyond the limit is answered
+        with status 413."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -4,162 +4,72 @@ from __future__ import annotations
 
 import time
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
-from sqlalchemy import ColumnElement, case, func, or_, select
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy import func, select
 
+from oakum_service import audit, hold
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
+from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
+from oakum_service.api.intervals import intervals
+from oakum_service.api.paging import Before, Place, older_than, page, place
 from oakum_service.api.schemas import (
     ClusterView,
-    ForegroundInterval,
     ForegroundJobRequest,
     ForegroundJobView,
-    FragmentInterval,
     HoleList,
     Interval,
-    NodeList,
-    NodeView,
-    Timeline,
 )
-from oakum_service.control import hold
 from oakum_service.control.retention import HISTORY_S
+from oakum_service.control.usage import usage_since
 from oakum_service.db.models import (
     ForegroundStart,
     Fragment,
-    FragmentState,
+    Harvest,
     NodeInterval,
-    Report,
-    SnapshotRecord,
     Trainer,
 )
 from oakum_service.errors import Conflict
 from oakum_service.schedulers.local import LocalCluster
-from oakum_service.schedulers.port import Scheduler
-from oakum_service.states import NodeState
+from oakum_service.states import NodeState, TrainerState
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 
-Window = Annotated[float, Query(gt=0, le=HISTORY_S, description="seconds back from now")]
-
-
-@router.get("/nodes")
-def list_nodes(context: InContext, _: Viewer) -> NodeList:
-    """Every node, what it is doing and who trains on it."""
-    with context.readers.begin() as session:
-        newest = session.execute(
-            select(SnapshotRecord).order_by(SnapshotRecord.number.desc()).limit(1)
-        ).scalar_one_or_none()
-        if newest is None:
-            return NodeList(snapshot=0, taken_at=0.0, nodes=[])
-        since = dict(
-            session.execute(
-                select(NodeInterval.node, NodeInterval.start_at).where(NodeInterval.end_at.is_(None))
-            ).all()
-        )
-        rows = session.execute(
-            select(Fragment, Trainer.name, Report)
-            .join(Trainer, Trainer.id == Fragment.trainer_id)
-            .outerjoin(Report, Report.fragment_id == Fragment.id)
-            .where(Fragment.state != FragmentState.ENDED)
-        )
-        ours = {fragment.node: (name, _phase(fragment, report)) for fragment, name, report in rows}
-    nodes = [
-        NodeView(
-            name=node["name"],
-            state=NodeState(node["state"]),
-            since=since.get(node["name"], newest.taken_at),
-            foreground_job=node["job"],
-            trainer=ours.get(node["name"], (None, None))[0],
-            fragment_phase=ours.get(node["name"], (None, None))[1],
-            hole_ends_at=node["announced_at"],
-        )
-        for node in newest.body["nodes"]
-    ]
-    return NodeList(snapshot=newest.number, taken_at=newest.taken_at, nodes=nodes)
-
-
-def _phase(fragment: Fragment, report: Report | None) -> str:
-    if fragment.state == FragmentState.ENDED:
-        return fragment.cause or "ended"
-    return str(report.body["phase"]) if report is not None else "starting"
+SinceS = Annotated[float, Query(gt=0, le=HISTORY_S, description="seconds back from now")]
 
 
 @router.get("/holes")
-def list_holes(context: InContext, _: Viewer, since_s: Window = 3600.0) -> HoleList:
-    """The holes of the last `since_s` seconds."""
+def list_holes(
+    context: InContext,
+    _: Viewer,
+    since_s: SinceS = 3600.0,
+    limit: Annotated[int, Query(ge=1, le=20_000, description="most holes that have ended")] = 5000,
+    before: Before = None,
+) -> HoleList:
+    """List the holes of the last `since_s` seconds: all that last, and those that ended last; `before` gives those
+    that ended earlier."""
+    hole = NodeInterval.state == NodeState.HOLE
     with context.readers.begin() as session:
-        rows = _intervals(session, time.time() - since_s)
-    holes = [
-        Interval(node=r.node, start_at=r.start_at, end_at=r.end_at) for r in rows if r.state == NodeState.HOLE
-    ]
-    return HoleList(holes=holes)
-
-
-def _intervals(session: Session, since: float) -> list[NodeInterval]:
-    rows = session.execute(
-        select(NodeInterval)
-        .where(or_(NodeInterval.end_at.is_(None), NodeInterval.end_at >= since))
-        .order_by(NodeInterval.start_at)
-    )
-    return list(rows.scalars())
-
-
-@router.get("/timeline")
-def show_timeline(context: InContext, _: Viewer, since_s: Window = 180.0) -> Timeline:
-    """Nodes x time: foreground jobs, holes and fragments of the last `since_s` seconds."""
-    now = time.time()
-    since = now - since_s
-    with context.readers.begin() as session:
-        intervals = _intervals(session, since)
-        newest = session.execute(
-            select(SnapshotRecord.body).order_by(SnapshotRecord.number.desc()).limit(1)
-        ).scalar_one_or_none()
-        rows = session.execute(
-            select(Fragment, Trainer.name, Report)
-            .join(Trainer, Trainer.id == Fragment.trainer_id)
-            .outerjoin(Report, Report.fragment_id == Fragment.id)
-            .where(or_(Fragment.ended_at.is_(None), Fragment.ended_at >= since))
-            .order_by(Fragment.launched_at)
-        ).all()
-    return Timeline(
-        from_at=since,
-        to_at=now,
-        nodes=[node["name"] for node in (newest or {"nodes": []})["nodes"]],
-        foreground=[
-            ForegroundInterval(
-                node=r.node, start_at=r.start_at, end_at=r.end_at, job=r.job or "", name=r.job_name or r.state
-            )
-            for r in intervals
-            if r.state != NodeState.HOLE
-        ],
-        holes=[
-            Interval(node=r.node, start_at=r.start_at, end_at=r.end_at)
-            for r in intervals
-            if r.state == NodeState.HOLE
-        ],
-        fragments=[
-            FragmentInterval(
-                node=fragment.node,
-                start_at=fragment.launched_at,
-                end_at=fragment.ended_at,
-                fragment=fragment.id,
-                trainer=name,
-                training_at=fragment.training_at,
-                phase=_phase(fragment, report),
-            )
-            for fragment, name, report in rows
-        ],
+        lasting = [] if before else intervals(session, hole & NodeInterval.end_at.is_(None))
+        earlier = hole & (NodeInterval.end_at >= time.time() - since_s)
+        if before:
+            earlier &= older_than(NodeInterval.end_at, NodeInterval.id, place(before, int))
+        ended, has_more = page(intervals(session, earlier, limit + 1), limit)
+    last = ended[-1] if ended else None
+    holes = [Interval(node=row.node, start_at=row.start_at, end_at=row.end_at) for row in (*lasting, *ended)]
+    return HoleList(
+        holes=sorted(holes, key=lambda each: each.start_at),
+        next=str(Place(last.end_at, last.id)) if has_more and last is not None else None,
     )
 
 
 @router.get("/cluster")
 def show_cluster(context: InContext, _: Viewer) -> ClusterView:
-    """The cluster at a glance; its sums are of the last seven days."""
+    """Show the cluster at a glance; sums are over the last seven days."""
     now = time.time()
     begin = now - HISTORY_S
     with context.readers.begin() as session:
@@ -170,19 +80,17 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
                 .group_by(NodeInterval.state)
             ).all()
         )
-        members = session.execute(select(Trainer.members).where(Trainer.generation > 0)).scalars()
+        members = session.execute(select(Trainer.members).where(Trainer.state == TrainerState.RUNNING)).scalars()
         num_training = sum(len(member) for member in members)
-        idle_node_s = _total_s(
-            session, NodeInterval.start_at, NodeInterval.end_at, begin, now, NodeInterval.state == "hole"
-        )
-        used_node_s = _total_s(
-            session, Fragment.training_at, Fragment.ended_at, begin, now, Fragment.training_at.is_not(None)
-        )
+        idle_node_s, used_node_s = usage_since(session, begin, now)
+        past_s = session.scalar(select(func.sum(Harvest.node_s))) or 0.0
+        present = Fragment.ended_at.is_(None) & Fragment.training_at.is_not(None)
+        present_s = session.scalar(select(func.sum(now - Fragment.training_at)).where(present)) or 0.0
         starts = select(ForegroundStart.delay_s).where(ForegroundStart.started_at >= begin)
         num_fragments = session.execute(
-            select(func.count()).select_from(Fragment).where(Fragment.state != FragmentState.ENDED)
+            select(func.count()).select_from(Fragment).where(Fragment.is_live)
         ).scalar_one()
-        held = hold.current(session) is not None
+        held = hold.held(session)
         by_time = list(session.execute(starts.order_by(ForegroundStart.started_at)).scalars())
         delays = sorted(by_time)
     return ClusterView(
@@ -193,15 +101,18 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         num_training=num_training,
         idle_node_s=idle_node_s,
         used_node_s=min(used_node_s, idle_node_s),
+        harvested_node_s=past_s + max(0.0, present_s),
         foreground_jobs_started=len(delays),
-        foreground_delay_p50_s=_quantile(delays, 0.5),
-        foreground_delay_p99_s=_quantile(delays, 0.99),
+        foreground_delay_p50_s=quantile(delays, 0.5),
+        foreground_delay_p99_s=quantile(delays, 0.99),
         foreground_delay_max_s=delays[-1] if delays else None,
         foreground_delay_last_s=by_time[-1] if by_time else None,
         num_fragments=num_fragments,
-        held=held,
+        held=held is not None,
+        hold=None if held is None else hold_view(held),
+        fault=context.writability.fault,
         dry_run=context.settings.dry_run,
-        snapshot_age_s=_age_s(context.scheduler, now),
+        snapshot_age_s=_age_s(context.snapshot_at(), now),
     )
 
 
@@ -209,7 +120,7 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
 def submit_foreground_job(
     request: ForegroundJobRequest, context: InContext, admin: Admin, key: IdempotencyKey = None
 ) -> JSONResponse:
-    """Hand a foreground job to the embedded cluster, to watch it take its nodes."""
+    """Submit a foreground job to the embedded cluster, to watch it take its nodes."""
     cluster = context.scheduler
     if not isinstance(cluster, LocalCluster):
         raise Conflict(
@@ -217,37 +128,22 @@ def submit_foreground_job(
         )
     if request.nodes > context.settings.local.nodes:
         raise Conflict(f"{request.nodes} nodes: the embedded cluster has {context.settings.local.nodes}")
+
+    def carry_out() -> ForegroundJobView:
+        job = cluster.submit_foreground(request.nodes, request.run_s)
+        audit.record(session, admin.actor, "foreground.submitted", job, **request.model_dump())
+        return ForegroundJobView(job=job)
+
+    asked = {"foreground_job": request.model_dump()}
     with context.sessions.begin() as session:
-        return answer_once(
-            session,
-            admin,
-            key,
-            {"foreground_job": request.model_dump()},
-            HTTPStatus.CREATED,
-            lambda: ForegroundJobView(job=cluster.submit_foreground(request.nodes, request.run_s)),
-        )
+        return answer_once(session, admin, key, asked, HTTPStatus.CREATED, carry_out)
 
 
-def _age_s(scheduler: Scheduler, now: float) -> float | None:
-    """Of the picture that plans are made on."""
-    taken_at = scheduler.taken_at()
+def _age_s(taken_at: float | None, now: float) -> float | None:
+    """Age in seconds of the scheduler state that was read at `taken_at`; None for none."""
     return None if taken_at is None else max(0.0, now - taken_at)
 
 
-def _total_s(
-    session: Session,
-    start: InstrumentedAttribute[Any],
-    end: InstrumentedAttribute[float | None],
-    begin: float,
-    now: float,
-    condition: ColumnElement[bool],
-) -> float:
-    """Sum of the intervals' parts between `begin` and now; one that has not ended lasts until now."""
-    length = case((end.is_(None), now), else_=end) - case((start < begin, begin), else_=start)
-    inside = condition & or_(end.is_(None), end >= begin)
-    return float(session.execute(select(func.coalesce(func.sum(length), 0.0)).where(inside)).scalar_one())
-
-
-def _quantile(ordered: list[float], q: float) -> float | None:
-    """Nearest-rank quantile."""
+def quantile(ordered: list[float], q: float) -> float | None:
+    """Nearest-rank quantile of ordered values; None if there are none."""
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None

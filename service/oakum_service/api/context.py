@@ -1,39 +1,87 @@
-"""What every route works with, and how a route gets it."""
+"""The parts of the service that routes work with, and the dependency that hands them to a route."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Annotated
 
 from fastapi import Depends, Request
 
+from oakum_service.api.node_lists import NodeLists
+from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
-from oakum_service.control.hub import Hub
 from oakum_service.db.engine import Sessions
+from oakum_service.db.writability import Writability
 from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.schedulers.port import Scheduler
+from oakum_service.live_settings import CurrentSettings
+from oakum_service.node_history.kept_hours import KeptHours
+from oakum_service.peers.peers import NoPeers, Peers
+from oakum_service.quotas import NodeHours
+from oakum_service.schedulers.port import Scheduler, too_old_s
+from oakum_service.standing import Circumstances
+from oakum_service.trainer_files import TrainerFiles
+from oakum_service.turn_clock import TurnClock
 
 
 @dataclass(frozen=True)
 class Context:
-    """The service's parts that the API needs."""
+    """The parts of the service that the API needs."""
 
     settings: Settings
     sessions: Sessions
     readers: Sessions
     reporters: Sessions
-    """For agents' reports alone."""
+    """Sessions for writing agents' reports only."""
     configs: FragmentConfigs
     scheduler: Scheduler
-    inbox: Hub
+    news_for_controller: ChangeSignal
     """Raised when the controller has something to look at."""
-    outbox: Hub
-    """Raised when something has changed that others wait for."""
-    listeners: set[object] = field(default_factory=set)
-    """One thing for each open event stream."""
+    news_for_readers: ChangeSignal
+    """Raised when something has changed that agents, event streams or the CLI wait for."""
+    writability: Writability = field(default_factory=lambda: Writability("the database"))
+    node_hours: NodeHours = field(default_factory=NodeHours)
+    turns: TurnClock = field(default_factory=TurnClock)
+    """When the controller of this process last finished a turn."""
+    listeners: dict[object, str] = field(default_factory=dict)
+    """The hash of its token for each open event stream."""
+    node_lists: NodeLists = field(default_factory=NodeLists)
+    """Lists of nodes that were answered lately."""
+    kept_hours: KeptHours = field(default_factory=KeptHours)
+    """What nodes did in the hours that pictures have shown."""
+    peers: Peers = field(default_factory=NoPeers)
+    """The service's other processes."""
+
+    @property
+    def files(self) -> TrainerFiles:
+        """Whose account trainers' code and checkpoints belong to."""
+        return self.configs.files
+
+    @cached_property
+    def current(self) -> CurrentSettings:
+        """The settings with what administrators have changed since the start."""
+        return CurrentSettings(self.readers, self.settings)
+
+    def snapshot_at(self) -> float | None:
+        """When the scheduler's state that plans are made on was read, in Unix seconds; None before the first
+        reading."""
+        if self.peers.is_controller:
+            return self.scheduler.taken_at()
+        controller = self.peers.controller()
+        return None if controller is None else controller.snapshot_at
+
+    def circumstances(self) -> Circumstances:
+        """What holds for every trainer at this moment: whether this is a dry run, and since when the scheduler has
+        not answered. The hold is left out; it is in the database."""
+        taken_at = self.snapshot_at()
+        oldest = time.time() - too_old_s(self.scheduler, self.current.now().poll_s)
+        unanswered = taken_at is not None and taken_at < oldest
+        return Circumstances(dry_run=self.settings.dry_run, unanswered_since=taken_at if unanswered else None)
 
 
-def _context(request: Request) -> Context:
+async def _context(request: Request) -> Context:
+    # A coroutine, since FastAPI would hand a function to a thread, which takes longer than the function.
     context = request.app.state.context
     assert isinstance(context, Context)
     return context

@@ -4,42 +4,45 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
+from oakum_service import audit, hold
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas import HoldRequest, HoldView
-from oakum_service.control import hold
-from oakum_service.db.models import Hold
+from oakum_service.standing import ActiveHold, hold_sentence
 
 router = APIRouter(prefix="/v1/hold", tags=["cluster"])
 
 
-def hold_view(row: Hold | None) -> HoldView:
-    """The hold, as it is shown."""
-    if row is None:
+def hold_view(held: ActiveHold | None) -> HoldView:
+    """The API's document of a hold; for None, that there is no hold."""
+    if held is None:
         return HoldView(held=False)
-    return HoldView(held=True, reason=row.reason, by=row.by_name, since=row.since)
+    return HoldView(held=True, reason=held.reason, by=held.by, since=held.since, sentence=hold_sentence(held))
 
 
 @router.get("")
 def show_hold(context: InContext, _: Viewer) -> HoldView:
-    """Whether Oakum is held."""
+    """Say whether there is a hold."""
     with context.readers.begin() as session:
-        return hold_view(hold.current(session))
+        return hold_view(hold.held(session))
 
 
 @router.put("")
 def begin_hold(request: HoldRequest, context: InContext, admin: Admin) -> HoldView:
-    """Send every fragment away with its last checkpoint and launch none until the hold ends."""
+    """Tell every fragment to checkpoint and leave, and launch none until the hold ends."""
     with context.sessions.begin() as session:
-        view = hold_view(hold.begin(session, request.reason, admin.name))
-    context.inbox.notify()
+        hold.begin(session, request.reason, admin.name)
+        audit.record(session, admin.actor, "service.held", "service", reason=request.reason)
+        view = hold_view(hold.held(session))
+    context.news_for_controller.notify()
     return view
 
 
 @router.delete("")
 def end_hold(context: InContext, admin: Admin) -> HoldView:
-    """Let the planner launch again; does nothing where nothing is held."""
+    """End the hold, so that the planner launches again; no error if there is none."""
     with context.sessions.begin() as session:
-        hold.end(session, admin.name)
-    context.inbox.notify()
+        if hold.end(session, admin.name):
+            audit.record(session, admin.actor, "service.resumed", "service")
+    context.news_for_controller.notify()
     return HoldView(held=False)

@@ -1,27 +1,34 @@
-"""/v1/hooks: what Slurm's hooks tell. They wait for the answer, and jobs may wait for them: it has to be quick."""
+"""/v1/hooks: reports of Slurm's hooks. Hooks wait for the answer, and jobs may wait for the hooks, so it must
+be quick."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from oakum_service.api.auth import Poster
+from oakum_service.api.auth import HookOrAdmin
 from oakum_service.api.context import Context
-from oakum_service.control.hook_events import HookJournal
-from oakum_service.control.hook_report import Hook, HookReport, check_nodes
 from oakum_service.errors import ServiceError
-from oakum_service.schedulers.slurm.hook_event import HookEvent, HookListener
+from oakum_service.instruments import HOOK_S
+from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookListener
+from oakum_service.schedulers.slurm.hooks.event_writer import HookEventWriter
+from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, check_form, check_nodes, num_nodes
 
 router = APIRouter(prefix="/v1/hooks", tags=["hooks"])
 
 _MOST_AT_ONCE = 1000
+_MOST_NODES_AT_ONCE = 1_000_000
+"""Most nodes that the different lists of one request may name in all; all nodes of a cluster five times."""
 _PATIENCE_S = 9.0
-"""Nobody waits longer for the answer: hooks wait for much less, and who sends kept events again for 10 s."""
+"""Longest time to answer in seconds. Hooks wait for much less, and the script that sends spooled events again
+for 10 s."""
 
 
 _Name = Annotated[str, Field(max_length=63, pattern=r"^[A-Za-z0-9_.-]*$")]
@@ -29,22 +36,22 @@ _Time = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
 class HookDocument(BaseModel):
-    """What one hook tells. Fields not known here are left alone: scripts may be newer than the service."""
+    """The report of one hook. Unknown fields are ignored: the scripts may be newer than the service."""
 
     hook: Hook
     cluster: _Name = ""
     job_id: Annotated[int, Field(ge=1, lt=2**63)]
     restart: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     node: Annotated[str, Field(max_length=255, pattern=r"^[A-Za-z0-9_.-]*$")] = ""
-    """Where the hook ran; empty on the head node."""
-    nodes: Annotated[str, Field(max_length=200_000), AfterValidator(check_nodes)] = ""
-    """The job's, folded as Slurm does."""
+    """Name of the node on which the hook ran; empty for the head node."""
+    nodes: Annotated[str, Field(max_length=200_000), AfterValidator(check_form)] = ""
+    """The job's nodes, folded as Slurm writes them."""
     uid: Annotated[int, Field(ge=0, lt=2**32)] = 0
     partition: Annotated[str, Field(max_length=255, pattern=r"^[A-Za-z0-9_.+:@-]*$")] = ""
     start_at: _Time | None = None
     end_at: _Time | None = None
     at: _Time | None = None
-    """When the hook ran, by its own clock; without it, now."""
+    """When the hook ran, Unix seconds by its own clock; without it, now."""
 
     @model_validator(mode="after")
     def _ran_where_its_kind_runs(self) -> HookDocument:
@@ -54,7 +61,8 @@ class HookDocument(BaseModel):
         return self
 
     def report(self, now: float) -> HookReport:
-        """What it says. A clock that is ahead says now."""
+        """The report as a `HookReport`. A missing time of the hook's run, or one in the future from a clock that
+        is ahead, becomes `now`."""
         return HookReport(
             self.hook,
             self.cluster,
@@ -71,32 +79,51 @@ class HookDocument(BaseModel):
 
 
 class HookDocuments(BaseModel):
-    """One hook's event, or a spool's."""
+    """A request body with reports of hooks: of one hook, or all that were kept in a spool."""
 
     events: Annotated[list[HookDocument], Field(max_length=_MOST_AT_ONCE)]
 
 
-def open_journal(context: Context) -> HookJournal:
-    """The journal of the app over this context."""
+def open_event_writer(context: Context) -> HookEventWriter:
+    """Make the writer that records hook events for this app, and tells the scheduler and the controller of new
+    ones. Returns the writer."""
 
     def tell(event: HookEvent) -> None:
         if isinstance(context.scheduler, HookListener):
             context.scheduler.on_hook(event)
-        context.inbox.notify()
+        context.peers.pass_on_hook(event)
+        context.news_for_controller.notify()
 
-    return HookJournal(context.sessions, tell)
+    return HookEventWriter(context.sessions, tell)
+
+
+def _check_nodes(events: Sequence[HookDocument]) -> None:
+    """Raise `RequestValidationError` if a node list is not valid, or all of them name too many nodes."""
+    lists = {event.nodes: number for number, event in reversed([*enumerate(events)])}
+    if (total := sum(map(num_nodes, lists))) > _MOST_NODES_AT_ONCE:
+        text = f"lists of {total:,} nodes in one request: send at most {_MOST_NODES_AT_ONCE:,} at once"
+        raise RequestValidationError([{"loc": ("body", "events"), "msg": text, "type": "value_error"}])
+    for nodes, number in lists.items():
+        try:
+            check_nodes(nodes)
+        except ValueError as error:
+            place = ("body", "events", number, "nodes")
+            raise RequestValidationError([{"loc": place, "msg": str(error), "type": "value_error"}]) from error
 
 
 @router.post("/slurm", status_code=HTTPStatus.NO_CONTENT)
-async def take_hook_events(documents: HookDocuments, _: Poster, request: Request) -> None:
-    """Take in what hooks tell. Each is counted once, however often it is sent; an empty list tries the token."""
+async def take_hook_events(documents: HookDocuments, _: HookOrAdmin, request: Request) -> None:
+    """Record what hooks report. Each report counts once, however often it is sent; an empty list only tests the
+    token."""
     journal = request.app.state.hooks
-    assert isinstance(journal, HookJournal)
+    assert isinstance(journal, HookEventWriter)
     if not documents.events:
         return
+    await asyncio.to_thread(_check_nodes, documents.events)
     now = time.time()
     written = journal.submit([document.report(now) for document in documents.events])
     try:
-        await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(written)), _PATIENCE_S)
+        with HOOK_S.time():
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(written)), _PATIENCE_S)
     except TimeoutError as error:
         raise ServiceError("the database is busy: send the events again later") from error

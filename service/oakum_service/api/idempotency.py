@@ -1,4 +1,4 @@
-"""A write that carries an Idempotency-Key is done once, however often it is sent."""
+"""A write with an Idempotency-Key is carried out once, however often it is sent."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def answer_once(
     status: HTTPStatus,
     carry_out: Callable[[], BaseModel],
 ) -> JSONResponse:
-    """Carry the write out in this transaction, or give the answer that it had when it was.
+    """Carry the write out in this transaction, or return the stored answer if the key was used before.
 
-    Raises `Conflict` when the key was used for another request.
+    Raises `Conflict` if the key was used for a different request.
     """
     if key is None:
         return JSONResponse(carry_out().model_dump(mode="json"), status_code=status)

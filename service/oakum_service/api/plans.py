@@ -1,4 +1,4 @@
-"""/v1/plans: what was decided, and why."""
+"""/v1/plans: the plans that were made, with their reasons."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
 @router.get("")
 def list_plans(context: InContext, _: Viewer, limit: Annotated[int, Query(ge=1, le=500)] = 20) -> PlanList:
-    """The newest plans, the newest first."""
+    """List the newest plans, the newest first."""
     with context.readers.begin() as session:
         rows = session.execute(select(PlanRecord).order_by(PlanRecord.id.desc()).limit(limit)).scalars().all()
         return PlanList(plans=[plan_view(session, row) for row in rows])
@@ -27,7 +27,7 @@ def list_plans(context: InContext, _: Viewer, limit: Annotated[int, Query(ge=1, 
 
 @router.get("/current")
 def show_current(context: InContext, _: Viewer) -> PlanView:
-    """The plan that holds."""
+    """Show the plan in force."""
     with context.readers.begin() as session:
         plan = current_plan(session)
         if plan is None:
@@ -37,7 +37,7 @@ def show_current(context: InContext, _: Viewer) -> PlanView:
 
 @router.get("/{plan_id}")
 def show_plan(plan_id: Annotated[int, Path(ge=1, le=LARGEST_ID)], context: InContext, _: Viewer) -> PlanView:
-    """One plan."""
+    """Show one plan."""
     with context.readers.begin() as session:
         plan = session.get(PlanRecord, plan_id)
         if plan is None:

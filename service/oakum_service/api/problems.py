@@ -1,4 +1,4 @@
-"""Errors as problem details (RFC 9457), whatever raised them."""
+"""Turns every error into a problem document (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -9,29 +9,36 @@ from anyio import BrokenResourceError, ClosedResourceError
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DBAPIError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from oakum_service.api.schemas import Problem
-from oakum_service.errors import RequestError, ServiceError, Unauthorized
+from oakum_service import audit
+from oakum_service.api.request_ids import HEADER, id_of
+from oakum_service.api.schemas import ProblemDetails
+from oakum_service.db.writability import is_busy
+from oakum_service.errors import Forbidden, RequestError, ServiceError, TooManyRequests, Unauthorized
 
 _log = logging.getLogger("oakum")
+_RETRY_AFTER_S = "5"
 
 
 def problem_response(status: int, detail: str, errors: list[str] | None = None) -> JSONResponse:
     """A problem document as a response."""
-    problem = Problem(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
-    return JSONResponse(problem.model_dump(), status_code=status, media_type="application/problem+json")
+    problem = ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
+    headers = {"Retry-After": _RETRY_AFTER_S} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    return JSONResponse(problem.model_dump(), status, headers, media_type="application/problem+json")
 
 
 class QuietDisconnects:
-    """Takes a client that leaves an event stream for what it is: no error of the service's."""
+    """Middleware: a client that leaves an event stream is logged at the level debug, not as an error of the
+    service."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on; what the stream's pipes say when nobody reads any more ends here."""
+        """Pass the request on; errors of writing to a stream that nobody reads any more are dropped."""
         try:
             await self._app(scope, receive, send)
         except* (BrokenResourceError, ClosedResourceError):
@@ -39,14 +46,18 @@ class QuietDisconnects:
 
 
 def install(app: FastAPI) -> None:
-    """Turn every error of the app's routes into a problem document."""
+    """Add handlers to the app that turn every error of its routes into a problem document."""
     app.add_middleware(QuietDisconnects)
 
     @app.exception_handler(RequestError)
-    def _request_error(_: Request, error: RequestError) -> JSONResponse:
+    def _request_error(request: Request, error: RequestError) -> JSONResponse:
         response = problem_response(error.status, str(error))
         if isinstance(error, Unauthorized):
             response.headers["WWW-Authenticate"] = "Bearer"
+        if isinstance(error, TooManyRequests):
+            response.headers["Retry-After"] = str(error.retry_after_s)
+        if isinstance(error, Forbidden):
+            _record_refusal(request, error)
         return response
 
     @app.exception_handler(RequestValidationError)
@@ -66,10 +77,47 @@ def install(app: FastAPI) -> None:
     def _service_error(_: Request, error: ServiceError) -> JSONResponse:
         return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
+    @app.exception_handler(DBAPIError)
+    def _database_error(request: Request, error: DBAPIError) -> JSONResponse:
+        if (fault := request.app.state.context.writability.fault) is not None:
+            return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, fault)
+        if is_busy(error.orig):
+            _log.warning("%s %s: %s", request.method, request.url.path, error.orig)
+            return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "the database is busy: try again in a moment")
+        return _unexpected(request, error)
+
     @app.exception_handler(Exception)
     def _unexpected(request: Request, error: Exception) -> JSONResponse:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-        return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "an error of the service's own; see its log")
+        # This runs outside of the middleware that puts the id into answers.
+        request_id = id_of(request.scope)
+        _log.error(
+            "%s %s (request %s) failed",
+            request.method,
+            request.url.path,
+            request_id,
+            exc_info=error,
+            extra={"fields": {"request": request_id}},
+        )
+        detail = f"an error of the service's own; see its log of request {request_id}"
+        response = problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
+        response.headers[HEADER] = request_id
+        return response
+
+
+def _record_refusal(request: Request, error: Forbidden) -> None:
+    """Write a refusal to the audit log, a few for each token in a minute; a database that cannot be written to
+    changes nothing about the answer."""
+    principal = getattr(request.state, "principal", None)
+    if principal is None:
+        return
+    try:
+        request.app.state.refusals.count(principal.digest)
+        with request.app.state.context.sessions.begin() as session:
+            audit.record_refusal(session, principal.actor, f"{request.method} {request.url.path}", str(error))
+    except TooManyRequests:
+        pass
+    except DBAPIError as fault:
+        _log.warning("a refusal is missing from the audit log: %s", fault.orig)
 
 
 def _line(item: dict[str, object]) -> str:

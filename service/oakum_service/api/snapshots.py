@@ -1,4 +1,4 @@
-"""POST /v1/cluster/snapshots: the main scheduler's state, from a collector that may see it where we may not."""
+"""POST /v1/cluster/snapshots: Slurm's state from a collector, for services that may not read it themselves."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
 
-from oakum_service.api.auth import Poster
+from oakum_service.api.auth import HookOrAdmin
 from oakum_service.api.body_limit import STATE_PATH
 from oakum_service.api.context import InContext
 from oakum_service.errors import Conflict, PayloadError, RequestError, SchedulerError
-from oakum_service.schedulers.slurm.pushed_source import AGE_HEADER, Arrival, StateListener, decode_state
+from oakum_service.schedulers.slurm.reading.pushed_source import (
+    AGE_HEADER,
+    RequestTime,
+    StateListener,
+    decode_state,
+)
 
 router = APIRouter(tags=["cluster"])
 
@@ -28,12 +33,15 @@ _Age = Annotated[float | None, Header(alias=AGE_HEADER, ge=0, description="Secon
         "requestBody": {"required": True, "content": {"application/json": {"schema": {"type": "object"}}}}
     },
 )
-async def take_state(_: Poster, context: InContext, request: Request, age_s: _Age = None) -> None:
-    """Take in what `oakum collect` has read. The sender is known before the body is read, which may be large."""
-    arrival = Arrival(time.time(), age_s if age_s is None or math.isfinite(age_s) else None)
+async def take_state(_: HookOrAdmin, context: InContext, request: Request, age_s: _Age = None) -> None:
+    """Accept the state that `oakum collect` has read. The sender is checked before the body, which may be
+    large, is read."""
+    arrival = RequestTime(time.time(), age_s if age_s is None or math.isfinite(age_s) else None)
     scheduler = context.scheduler
     if not isinstance(scheduler, StateListener):
-        raise Conflict("this service is not told the state of a cluster: start it with OAKUM_SLURM_STATE=push")
+        raise Conflict(
+            "this service does not take a cluster's state by POST: start it with OAKUM_SLURM_STATE=push"
+        )
     body = await request.body()
     try:
         state = await asyncio.to_thread(decode_state, body, arrival)
@@ -43,3 +51,4 @@ async def take_state(_: Poster, context: InContext, request: Request, age_s: _Ag
         scheduler.on_state(state)
     except SchedulerError as error:
         raise Conflict(str(error)) from error
+    await asyncio.to_thread(context.peers.pass_on_state, state)

@@ -1,51 +1,112 @@
-"""/v1/trainers: submit, look at, change and cancel trainers."""
+"""/v1/trainers: submit, show, change and cancel trainers."""
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from http import HTTPStatus
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Body, Query
-from fastapi.responses import JSONResponse
+from fastapi.encoders import jsonable_encoder
+from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from oakum_service import audit, hold, pause
 from oakum_service.api.auth import Principal, Role, User, Viewer
-from oakum_service.api.context import InContext
+from oakum_service.api.context import Context, InContext
+from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.logs import read_log
+from oakum_service.api.ownership import check_may_change, check_may_read, may_read, visible_view
+from oakum_service.api.paging import Before, Place, older_than, page, place
+from oakum_service.api.preconditions import ETAG, IfMatch, check_if_match, etag_of
 from oakum_service.api.problems import problem_response
+from oakum_service.api.quotas import check_quota
 from oakum_service.api.schemas import (
+    DryRunRequest,
+    DryRunView,
+    EvaluationList,
+    EvaluationView,
     Explanation,
     LogText,
+    PauseRequest,
     Series,
-    SeriesPoint,
+    SpecDocument,
+    SpecText,
     TrainerChange,
     TrainerList,
     TrainerView,
 )
-from oakum_service.api.views import explanation, find_trainer, trainer_view, trainer_views
-from oakum_service.control import journal
-from oakum_service.control.submission import add_trainer
-from oakum_service.db.models import ProgressSample, Trainer
-from oakum_service.errors import Conflict, Forbidden
-from oakum_service.states import TrainerState
-from oakum_worker.spec import TrainerSpec, explain
+from oakum_service.api.series import points_of
+from oakum_service.api.views import dry_run_view, explanation, find_trainer, trainer_view, trainer_views
+from oakum_service.control import dry_run
+from oakum_service.control.new_trainers import add_trainer, add_trainer_from, refuse_state_of, step_to_begin_from
+from oakum_service.control.restart_points import check_epochs, set_totals
+from oakum_service.control.retrying import retry
+from oakum_service.db import event_log
+from oakum_service.db.models import EvaluationRecord, ProgressSample, Trainer
+from oakum_service.errors import Busy, Conflict, Forbidden, NoticeRefused, RequestError
+from oakum_service.log_fields import about
+from oakum_service.states import LIVE_STATES, TrainerState
+from oakum_solver.errors import ProblemError
+from oakum_worker.errors import SpecError
+from oakum_worker.spec import TrainerSpec, explain, parse_document
 
 router = APIRouter(prefix="/v1/trainers", tags=["trainers"])
 
+BeginFrom = Annotated[
+    str | None,
+    Query(
+        max_length=80,
+        description="Name or id of a trainer of the same user that has ended: the new one begins from its newest "
+        "durable checkpoint; with `/STEP` or `/best` added, from the one of that step, or the best.",
+    ),
+]
+
+_dry_running = threading.Lock()
+_DRY_RUN_PATIENCE_S = 5.0
+_BEFORE_S = 120.0
+"""Seconds of samples before the first point that is asked for: a point may depend on the sample before it."""
 _ENDED = [state for state in TrainerState if state.ended]
 
 
 @router.get("")
-def list_trainers(context: InContext, _: Viewer, state: TrainerState | None = None) -> TrainerList:
-    """All trainers, the newest last."""
-    query = select(Trainer).order_by(Trainer.submitted_at, Trainer.id)
+def list_trainers(
+    context: InContext,
+    viewer: Viewer,
+    state: TrainerState | None = None,
+    user: Annotated[str | None, Query(max_length=63, description="trainers of this user only")] = None,
+    limit: Annotated[int, Query(ge=1, le=5000, description="most trainers that have ended")] = 200,
+    before: Before = None,
+) -> TrainerList:
+    """List the trainers, the newest last: all that are live, and the newest that have ended; `before` gives those
+    that ended earlier. Those of other users are without what only their users may see."""
+    query = select(Trainer).order_by(Trainer.submitted_at.desc(), Trainer.id.desc())
     if state is not None:
         query = query.where(Trainer.state == state)
+    if user is not None:
+        query = query.where(Trainer.user_name == user)
+    ended = query.where(Trainer.state.in_(_ENDED))
+    if before is not None:
+        ended = ended.where(older_than(Trainer.submitted_at, Trainer.id, place(before)))
     with context.readers.begin() as session:
-        return TrainerList(trainers=trainer_views(session, list(session.execute(query).scalars())))
+        held = hold.held(session)
+        past, has_more = page(session.execute(ended.limit(limit + 1)).scalars().all(), limit)
+        live = [] if before else session.execute(query.where(Trainer.state.in_(LIVE_STATES))).scalars().all()
+        rows = sorted([*past, *live], key=lambda row: (row.submitted_at, row.id))
+        views = trainer_views(session, rows, context.circumstances())
+    views = [visible_view(viewer, row, _with_folder(context, view)) for row, view in zip(rows, views, strict=True)]
+    return TrainerList(
+        trainers=views,
+        next=str(Place(past[-1].submitted_at, past[-1].id)) if has_more else None,
+        hold=None if held is None else hold_view(held),
+        fault=context.writability.fault,
+    )
 
 
 @router.post("", status_code=HTTPStatus.CREATED, response_model=TrainerView)
@@ -54,94 +115,327 @@ def submit_trainer(
     user: User,
     document: Annotated[dict[str, Any], Body()],
     key: IdempotencyKey = None,
+    begin_from: BeginFrom = None,
 ) -> JSONResponse:
-    """Submit a trainer; the body is the spec."""
+    """Submit a trainer; the body is its spec."""
     try:
-        spec = TrainerSpec.model_validate(document)
+        spec = _acceptable(document, user, context)
     except ValidationError as error:
-        lines = explain(error)
-        return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, f"the spec cannot be accepted: {lines[0]}", lines)
-    _check_priority(spec, user)
+        return _unacceptable(error)
     with context.sessions.begin() as session:
         response = answer_once(
             session,
             user,
             key,
-            spec.model_dump(mode="json"),
+            spec.model_dump(mode="json") | ({} if begin_from is None else {"begin_from": begin_from}),
             HTTPStatus.CREATED,
-            lambda: _insert(session, spec, user),
+            lambda: _insert(session, spec, user, context, begin_from),
         )
-    context.inbox.notify()
+    context.news_for_controller.notify()
     return response
 
 
-def _check_priority(spec: TrainerSpec, user: Principal) -> None:
-    if spec.priority > 0 and user.role < Role.ADMIN:
+@router.post("/check", status_code=HTTPStatus.NO_CONTENT)
+def check_trainer(
+    context: InContext, user: User, document: Annotated[dict[str, Any], Body()], begin_from: BeginFrom = None
+) -> Response:
+    """Answer as submitting this spec would, but submit nothing: 204 where it would be accepted now."""
+    try:
+        spec = _acceptable(document, user, context)
+    except ValidationError as error:
+        return _unacceptable(error)
+    with context.readers.begin() as session:
+        _refuse_taken(session, spec, user)
+        check_quota(session, context, spec, user, is_new=True)
+        if begin_from is not None:
+            _beginning(session, spec, user, context, begin_from)
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _acceptable(document: dict[str, Any], user: Principal, context: Context) -> TrainerSpec:
+    """The spec in the document. Raises pydantic's `ValidationError` if the document is not a spec, and
+    `Forbidden` or `Conflict` if this service refuses the spec."""
+    spec = TrainerSpec.model_validate(document)
+    _check_trust(user, user.name, context)
+    _check_priority(spec.priority, user)
+    _check_recipients(spec, context)
+    return spec
+
+
+def _unacceptable(error: ValidationError) -> JSONResponse:
+    lines = explain(error)
+    return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, f"the spec cannot be accepted: {lines[0]}", lines)
+
+
+@router.post("/read")
+def read_document(_: User, request: SpecText) -> SpecDocument:
+    """Read the text of a spec, YAML or JSON, into its fields, without checking or submitting them."""
+    try:
+        document = jsonable_encoder(parse_document(request.text))
+        json.dumps(document, allow_nan=False)
+    except (SpecError, ValueError) as error:
+        raise RequestError(f"the spec: {error}") from error
+    return SpecDocument(spec=document)
+
+
+@router.post("/dry-run", response_model=DryRunView)
+def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> Response:
+    """Return the plan that would be made if the trainer were submitted now, without submitting it. One dry run
+    is computed at a time."""
+    try:
+        spec = _acceptable(request.spec, user, context)
+    except ValidationError as error:
+        return _unacceptable(error)
+    if not _dry_running.acquire(timeout=_DRY_RUN_PATIENCE_S):
+        raise Busy("other dry runs are being computed: ask again in a moment")
+    try:
+        with context.readers.begin() as session:
+            _refuse_taken(session, spec, user)
+            check_quota(session, context, spec, user, is_new=True)
+            problem, observed, candidate = dry_run.pose_with_candidate(session, context.settings, spec, user.name)
+            held = hold.held(session) is not None
+        try:
+            prospect = dry_run.solve_for_candidate(problem, observed, candidate, spec, request.total_samples)
+        except ProblemError as error:
+            raise Conflict(f"no plan can be made with this trainer: {error}") from error
+    finally:
+        _dry_running.release()
+    return JSONResponse(dry_run_view(spec.name, prospect, held=held).model_dump(mode="json"))
+
+
+def _check_recipients(spec: TrainerSpec, context: Context) -> None:
+    """Raise `Conflict` for recipients to whom no notice could ever be sent."""
+    settings = context.settings.notices
+    for each in spec.notify:
+        if each.email is not None and settings.mail_from is None:
+            raise Conflict(
+                "notify: this service sends no e-mail: leave email out, or ask an administrator to set "
+                "OAKUM_NOTICES_MAIL_FROM"
+            )
+        if each.webhook is not None:
+            try:
+                settings.allowed.check(urlsplit(each.webhook))
+            except NoticeRefused as error:
+                raise Conflict(f"notify: {error}") from error
+
+
+def _check_trust(user: Principal, owner: str | None, context: Context) -> None:
+    """Raise `Forbidden` where code that the user submits may not run in the account that runs it: the service's,
+    or that of the trainer's `owner`. Raises `AccountUnavailable` where that cannot be found out."""
+    context.files.check(owner)
+    if user.role < Role.ADMIN and not context.settings.users_may_submit:
         raise Forbidden(
-            f"priority {spec.priority} needs the role admin; this token has {user.role.name.lower()}: "
-            "submit with a priority of 0 or below, or ask an administrator to submit it"
+            "trainers' code runs in the service's own account here, where it can read everybody's checkpoints and "
+            "the service's secrets, so only administrators submit trainers: ask one to submit yours, or to set "
+            "OAKUM_TRUST_USERS=1 if all users are trusted with that"
         )
 
 
-def _insert(session: Session, spec: TrainerSpec, user: Principal) -> TrainerView:
-    taken = session.execute(select(Trainer).where(Trainer.name == spec.name, Trainer.state.not_in(_ENDED)))
-    if (other := taken.scalars().first()) is not None:
-        raise Conflict(
-            f"a trainer named {spec.name!r} is {other.state}: choose another name or `oakum cancel {spec.name}`"
+def _check_priority(priority: int, user: Principal) -> None:
+    if priority > 0 and user.role < Role.ADMIN:
+        raise Forbidden(
+            f"priority {priority} needs the role admin; {user.bearer} has {user.role.name.lower()}: "
+            "give a priority of 0 or below, or ask an administrator"
         )
-    trainer = add_trainer(session, spec, user.name)
+
+
+def _insert(
+    session: Session, spec: TrainerSpec, user: Principal, context: Context, begin_from: str | None
+) -> TrainerView:
+    _refuse_taken(session, spec, user)
+    check_quota(session, context, spec, user, is_new=True)
+    if begin_from is None:
+        trainer = add_trainer(session, spec, user.name)
+    else:
+        other, step = _beginning(session, spec, user, context, begin_from)
+        trainer = add_trainer_from(session, spec, user.name, other, context.files.checkpoints(user.name), step)
     session.flush()
+    _record(session, user, "submitted", trainer, **({"begin_from": begin_from} if begin_from else {}))
     return trainer_view(session, trainer)
 
 
+def _record(session: Session, user: Principal, action: str, trainer: Trainer, **details: Any) -> None:
+    """Add to the audit log what the user does to the trainer."""
+    audit.record(
+        session, user.actor, f"trainer.{action}", trainer.name, trainer.user_name, id=trainer.id, **details
+    )
+
+
+def _beginning(
+    session: Session, spec: TrainerSpec, user: Principal, context: Context, begin_from: str
+) -> tuple[Trainer, int | None]:
+    """The trainer to begin from, and the step of its checkpoint (None: the newest). Raises `NotFound`, `Forbidden`
+    or `Conflict` where the user's trainer cannot begin so."""
+    name, _, at = begin_from.partition("/")
+    other = find_trainer(session, name)
+    refuse_state_of(other, spec, user.name)
+    checkpoints = context.files.checkpoints(other.user_name)
+    return other, step_to_begin_from(at, lambda: checkpoints.best_step(other.id))
+
+
+def _refuse_taken(session: Session, spec: TrainerSpec, user: Principal) -> None:
+    """Raise `Conflict` if a live trainer has the spec's name; the message tells the trainer's state only to those
+    who may read it."""
+    taken = session.execute(select(Trainer).where(Trainer.name == spec.name, Trainer.state.not_in(_ENDED)))
+    if (other := taken.scalars().first()) is not None:
+        if not may_read(user, other):
+            raise Conflict(f"another user's trainer has the name {spec.name!r}: choose another name")
+        raise Conflict(
+            f"a trainer named {spec.name!r} is {other.state}: choose another name or `oakum cancel {spec.name}`"
+        )
+
+
 @router.get("/{ref}")
-def show_trainer(ref: str, context: InContext, _: Viewer) -> TrainerView:
-    """One trainer, by id or by name (the newest of that name)."""
+def show_trainer(ref: str, context: InContext, viewer: Viewer, response: Response) -> TrainerView:
+    """Show one trainer, by id or by name (the newest of that name). The header `ETag` changes with what requests
+    change about the trainer, and may be sent with them as `If-Match`."""
     with context.readers.begin() as session:
-        return trainer_view(session, find_trainer(session, ref))
+        trainer = find_trainer(session, ref)
+        view = trainer_view(session, trainer, context.circumstances())
+    if may_read(viewer, trainer):
+        response.headers[ETAG] = etag_of(trainer)
+    return visible_view(viewer, trainer, _with_folder(context, view))
+
+
+def _with_folder(context: Context, view: TrainerView) -> TrainerView:
+    """The document with the folder of the trainer's checkpoints, if there are any."""
+    if view.checkpoint_step is None:
+        return view
+    folder = context.files.checkpoints(view.user).of(view.id)
+    return view.model_copy(update={"checkpoint_folder": str(folder)})
 
 
 @router.patch("/{ref}", response_model=TrainerView)
 def change_trainer(
-    ref: str, change: TrainerChange, context: InContext, user: User, key: IdempotencyKey = None
+    ref: str,
+    change: TrainerChange,
+    context: InContext,
+    user: User,
+    key: IdempotencyKey = None,
+    if_match: IfMatch = None,
 ) -> JSONResponse:
-    """Change a live trainer's sizes or weight."""
+    """Change a live trainer's bounds, weight or priority; while it is paused, also its epochs."""
+    if change.priority is not None:
+        _check_priority(change.priority, user)
 
     def carry_out() -> TrainerView:
-        trainer = _live(session, ref)
-        spec = trainer.spec | change.model_dump(exclude_none=True)
-        trainer.spec = TrainerSpec.model_validate(spec).model_dump(mode="json")
-        journal.record(session, "trainer.changed", trainer.name, f"{change.model_dump(exclude_none=True)}")
-        return trainer_view(session, trainer)
+        trainer = _live(session, ref, user, if_match)
+        before = trainer.spec.model_dump(mode="json")
+        spec = before | change.model_dump(exclude_none=True)
+        if change.epochs is not None:
+            check_epochs(session, trainer, change.epochs)
+        trainer.spec = TrainerSpec.model_validate(spec)
+        if change.epochs is not None:
+            set_totals(trainer, before["epochs"])
+        if change.weight is not None:
+            check_quota(session, context, trainer.spec, user, is_new=False)
+        changed = change.model_dump(mode="json", exclude_none=True)
+        _record(session, user, "changed", trainer, before={name: before[name] for name in changed}, after=changed)
+        told = f"{user.name} changes {change.model_dump(exclude_none=True)}"
+        with about(trainer=trainer.id):
+            event_log.record(session, "trainer.changed", trainer.name, told)
+        return trainer_view(session, trainer, context.circumstances())
 
     try:
         with context.sessions.begin() as session:
             request = {"ref": ref, **change.model_dump(exclude_none=True)}
             response = answer_once(session, user, key, request, HTTPStatus.OK, carry_out)
+            response.headers[ETAG] = etag_of(find_trainer(session, ref))
     except ValidationError as error:
         lines = explain(error)
         return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, f"cannot be changed so: {lines[0]}", lines)
-    context.inbox.notify()
+    context.news_for_controller.notify()
     return response
 
 
 @router.post("/{ref}/cancel", response_model=TrainerView)
-def cancel_trainer(ref: str, context: InContext, user: User, key: IdempotencyKey = None) -> JSONResponse:
+def cancel_trainer(
+    ref: str, context: InContext, user: User, key: IdempotencyKey = None, if_match: IfMatch = None
+) -> JSONResponse:
     """End a trainer; its nodes are given back at the next step boundary."""
 
     def carry_out() -> TrainerView:
-        trainer = _live(session, ref)
+        trainer = _live(session, ref, user, if_match)
         trainer.cancel_requested = True
-        return trainer_view(session, trainer)
+        with about(trainer=trainer.id):
+            event_log.record(session, "trainer.cancelling", trainer.name, f"{user.name} cancels it")
+        _record(session, user, "cancelled", trainer)
+        return trainer_view(session, trainer, context.circumstances())
 
     with context.sessions.begin() as session:
         response = answer_once(session, user, key, {"cancel": ref}, HTTPStatus.OK, carry_out)
-    context.inbox.notify()
+        response.headers[ETAG] = etag_of(find_trainer(session, ref))
+    context.news_for_controller.notify()
     return response
 
 
-def _live(session: Session, ref: str) -> Trainer:
+@router.put("/{ref}/pause")
+def pause_trainer(
+    ref: str,
+    request: PauseRequest,
+    context: InContext,
+    user: User,
+    response: Response,
+    if_match: IfMatch = None,
+) -> TrainerView:
+    """Pause a live trainer: its fragments checkpoint and leave, and it gets no node until the pause ends."""
+    with context.sessions.begin() as session:
+        trainer = _live(session, ref, user, if_match)
+        pause.begin(session, trainer, request.reason, user.name)
+        _record(session, user, "paused", trainer, reason=request.reason)
+        response.headers[ETAG] = etag_of(trainer)
+        view = trainer_view(session, trainer, context.circumstances())
+    context.news_for_controller.notify()
+    return view
+
+
+@router.delete("/{ref}/pause")
+def unpause_trainer(
+    ref: str, context: InContext, user: User, response: Response, if_match: IfMatch = None
+) -> TrainerView:
+    """End a live trainer's pause, so that the planner grants it nodes again; no error if it is not paused."""
+    with context.sessions.begin() as session:
+        trainer = _live(session, ref, user, if_match)
+        if pause.end(session, trainer, user.name):
+            _record(session, user, "unpaused", trainer)
+        response.headers[ETAG] = etag_of(trainer)
+        view = trainer_view(session, trainer, context.circumstances())
+    context.news_for_controller.notify()
+    return view
+
+
+@router.post("/{ref}/retry", response_model=TrainerView)
+def retry_trainer(
+    ref: str, context: InContext, user: User, key: IdempotencyKey = None, if_match: IfMatch = None
+) -> JSONResponse:
+    """Let a trainer that has failed or was cancelled go on from its newest durable checkpoint, with all its
+    attempts; from its beginning if it has written none."""
+
+    def carry_out() -> TrainerView:
+        trainer = find_trainer(session, ref)
+        check_may_change(user, trainer)
+        check_if_match(if_match, trainer)
+        _check_trust(user, trainer.user_name, context)
+        if TrainerState(trainer.state).ended:
+            _refuse_taken(session, trainer.spec, user)
+            check_quota(session, context, trainer.spec, user, is_new=True)
+        retry(session, trainer, user.name, context.files.checkpoints(trainer.user_name), time.time())
+        _record(session, user, "retried", trainer)
+        return trainer_view(session, trainer, context.circumstances())
+
+    with context.sessions.begin() as session:
+        response = answer_once(session, user, key, {"retry": ref}, HTTPStatus.OK, carry_out)
+        response.headers[ETAG] = etag_of(find_trainer(session, ref))
+    context.news_for_controller.notify()
+    return response
+
+
+def _live(session: Session, ref: str, user: Principal, if_match: str | None) -> Trainer:
+    """The trainer, if it is live, the user may change it, and it is what the user has seen; else raises the error
+    that says why it is not changed."""
     trainer = find_trainer(session, ref)
+    check_may_change(user, trainer)
+    check_if_match(if_match, trainer)
     if TrainerState(trainer.state).ended:
         raise Conflict(f"trainer {trainer.name!r} is {trainer.state} and cannot be changed any more")
     return trainer
@@ -149,36 +443,68 @@ def _live(session: Session, ref: str) -> Trainer:
 
 @router.get("/{ref}/series")
 def show_series(
-    ref: str, context: InContext, _: Viewer, limit: Annotated[int, Query(ge=1, le=5000)] = 600
+    ref: str,
+    context: InContext,
+    viewer: Viewer,
+    limit: Annotated[int, Query(ge=1, le=5000)] = 600,
+    after: Annotated[
+        float, Query(ge=0, le=1e11, allow_inf_nan=False, description="only later points; Unix seconds")
+    ] = 0.0,
 ) -> Series:
-    """The newest samples of a trainer's progress, in order of time."""
+    """Show the newest chart points of a trainer, in order of time."""
     with context.readers.begin() as session:
         trainer = find_trainer(session, ref)
-        rows = session.execute(
+        check_may_read(viewer, trainer)
+        rows = session.scalars(
             select(ProgressSample)
-            .where(ProgressSample.trainer_id == trainer.id)
+            .where(ProgressSample.trainer_id == trainer.id, ProgressSample.at >= after - _BEFORE_S)
             .order_by(ProgressSample.id.desc())
             .limit(limit)
-        ).scalars()
-        points = [
-            SeriesPoint(at=row.at, step=row.step, nodes=row.nodes, loss=row.loss, samples_per_s=row.samples_per_s)
-            for row in rows
-        ]
-    return Series(points=points[::-1])
+        ).all()
+        live = not TrainerState(trainer.state).ended
+        points = points_of(rows[::-1], time.time() if live and not trainer.members else None)
+        return Series(points=[point for point in points if point.at > after])
+
+
+@router.get("/{ref}/evaluations")
+def list_evaluations(
+    ref: str,
+    context: InContext,
+    viewer: Viewer,
+    after_step: Annotated[int, Query(ge=-1, lt=2**31)] = -1,
+    limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
+    newest: Annotated[bool, Query(description="the last ones up to the limit instead of the first ones")] = False,
+) -> EvaluationList:
+    """List a trainer's evaluations after a step, in order of steps: the first up to the limit, or the newest."""
+    order = EvaluationRecord.step.desc() if newest else EvaluationRecord.step
+    with context.readers.begin() as session:
+        trainer = find_trainer(session, ref)
+        check_may_read(viewer, trainer)
+        rows = session.scalars(
+            select(EvaluationRecord)
+            .where(EvaluationRecord.trainer_id == trainer.id, EvaluationRecord.step > after_step)
+            .order_by(order)
+            .limit(limit)
+        )
+        found = [EvaluationView(step=row.step, at=row.at, metrics=row.metrics) for row in rows]
+    return EvaluationList(evaluations=sorted(found, key=lambda one: one.step))
 
 
 @router.get("/{ref}/logs")
 def show_logs(
-    ref: str, context: InContext, _: Viewer, tail: Annotated[int, Query(ge=1, le=10_000)] = 200
+    ref: str, context: InContext, viewer: Viewer, tail: Annotated[int, Query(ge=1, le=10_000)] = 200
 ) -> LogText:
-    """The newest lines that the trainer's fragments wrote."""
+    """Show the newest lines that the trainer's fragments wrote."""
     with context.readers.begin() as session:
         trainer = find_trainer(session, ref)
+        check_may_read(viewer, trainer)
         return LogText(lines=read_log(session, context.settings.fragments_dir, trainer.id, tail))
 
 
 @router.get("/{ref}/explain")
-def explain_trainer(ref: str, context: InContext, _: Viewer) -> Explanation:
-    """Why the trainer has the nodes it has."""
+def explain_trainer(ref: str, context: InContext, viewer: Viewer) -> Explanation:
+    """Say why the trainer has its number of nodes."""
     with context.readers.begin() as session:
-        return explanation(session, find_trainer(session, ref))
+        trainer = find_trainer(session, ref)
+        view = visible_view(viewer, trainer, trainer_view(session, trainer, context.circumstances()))
+        return explanation(session, trainer, view)

@@ -1,8 +1,8 @@
 """The `oakum` command: the REST API for people, and what an admin runs on the login node.
 
-One module for each group of commands; importing it puts them on `app`. What takes long to import (httpx,
-pydantic, FastAPI, SQLAlchemy) is imported inside the commands that use it, so that `oakum --help` is instant.
-Nothing here decides anything: commands call the service and show what it says.
+One module for each group of commands; importing it registers the commands on `app`. Slow imports (httpx, pydantic,
+FastAPI, SQLAlchemy) happen inside the commands that use them, so that `oakum --help` is instant. Commands take no
+decisions: they call the service and show its answer.
 """
 
 from __future__ import annotations
@@ -11,32 +11,50 @@ import importlib
 import sys
 
 _COMMAND_MODULES = (
+    "submit",
     "trainers",
+    "pause",
+    "wait",
     "logs",
+    "metrics",
+    "export",
+    "demo",
     "cluster",
+    "what_if",
     "hold",
     "events",
+    "notices",
     "replay",
+    "run_as",
     "serve",
+    "config",
     "admin",
+    "audit",
+    "quota",
+    "ledger",
     "hooks",
     "collect",
     "check",
     "profile",
     "profile_layout",
+    "profile_rnn",
     "profile_micro_batch",
+    "advise",
 )
 
 
 def main() -> None:
-    """The console script."""
-    from oakum_service.cli.app import run
+    """Entry point of the console script."""
+    try:
+        from oakum_service.cli.app import run
 
-    load_commands()
+        load_commands()
+    except KeyboardInterrupt:
+        sys.exit(130)
     sys.exit(run())
 
 
 def load_commands() -> None:
-    """Put every command on the app, in the order of the help page."""
+    """Register every command, in the order of the help page."""
     for name in _COMMAND_MODULES:
         importlib.import_module(f"oakum_service.cli.{name}")

@@ -1,79 +1,158 @@
-"""`oakum token` and `oakum db`: what an admin does on the service's own machine."""
+"""`oakum token` and `oakum db`: administration on the service's own machine."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from oakum_service.cli.app import CommandError, app, example
+from oakum_service.cli.output import console, table
+from oakum_service.cli.units import clock, parse_duration
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
+    from sqlalchemy.orm import Session
+
+    from oakum_service.db.models import ApiToken
 
 SERVICE = "Service"
 
-token_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API tokens, on the service's machine.")
-db_app = typer.Typer(no_args_is_help=True, help="Bring the database's schema up to date.")
+token_app = typer.Typer(
+    no_args_is_help=True, help="Make, list, replace and revoke API tokens, on the service's machine."
+)
+db_app = typer.Typer(no_args_is_help=True, help="Upgrade, back up and check the database.")
 app.add_typer(token_app, name="token", rich_help_panel=SERVICE)
 app.add_typer(db_app, name="db", rich_help_panel=SERVICE)
 
 
-@token_app.command("create", epilog=example("oakum token create alice --role user"))
+Label = Annotated[str | None, typer.Option(help="What the token is for, such as laptop.")]
+
+
+@token_app.command(
+    "create",
+    epilog=example("oakum token create alice --role user", "oakum token create ci --expires 90d --label nightly"),
+)
 def create(
-    name: Annotated[str, typer.Argument(help="Whose token it is.")],
-    role: Annotated[Literal["hook", "viewer", "user", "admin"], typer.Option(help="What it may do.")] = "user",
+    name: Annotated[str, typer.Argument(help="User whose token it is.")],
+    role: Annotated[
+        Literal["hook", "viewer", "user", "admin"], typer.Option(help="What the token may do.")
+    ] = "user",
+    label: Label = None,
+    expires: Annotated[
+        str | None, typer.Option(help="How long it is valid: 12h, 90d. Without: until it is revoked.")
+    ] = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Make a token and print it; it is not stored and cannot be shown again."""
-    if not (name.strip() and len(name) <= 63 and name.isprintable()):
-        raise CommandError(f"{name!r} cannot be a token's name: give 1 to 63 printable characters")
-    from oakum_service.api.auth import Role, create_token
+    """Make a token and print it. It is not stored and cannot be shown again."""
+    for what, text in (("name", name), ("label", label or "-")):
+        if not (text.strip() and len(text) <= 63 and text.isprintable()):
+            raise CommandError(f"{text!r} cannot be a token's {what}: give 1 to 63 printable characters")
+    lifetime_s = None if expires is None else parse_duration(expires)
+    if lifetime_s == 0:
+        raise CommandError("--expires 0: give a time that is longer than nothing, such as 90d")
+    from oakum_service import audit, tokens
     from oakum_service.db.engine import open_sessions
 
     with open_sessions(open_database()).begin() as session:
-        typer.echo(create_token(session, name, Role[role.upper()]))
+        text = tokens.create(session, name, role, label or "", lifetime_s)
+        audit.record(session, audit.local_actor(), "token.created", name, name, role=role, label=label or "")
+    _print_new(text, as_json=json_output)
 
 
 @token_app.command("list", epilog=example("oakum token list"))
 def list_tokens(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List the tokens by name and role."""
+    """List the tokens: whose they are, what they may do, until when, and when they were last used. A token's text
+    is not among what is known."""
     import json
 
-    from sqlalchemy import select
-
+    from oakum_service import tokens
     from oakum_service.db.engine import open_readers
-    from oakum_service.db.models import ApiToken
 
     with open_readers(open_database()).begin() as session:
-        rows = session.execute(select(ApiToken).order_by(ApiToken.created_at)).scalars().all()
+        rows = tokens.listed(session)
     if json_output:
-        tokens = [{"name": row.name, "role": row.role, "created_at": row.created_at} for row in rows]
-        typer.echo(json.dumps({"tokens": tokens}))
+        fields = ("name", "role", "label", "created_at", "expires_at", "used_at")
+        found = [{"id": tokens.id_of(row)} | {field: getattr(row, field) for field in fields} for row in rows]
+        typer.echo(json.dumps({"tokens": found}))
         return
+    listing = table("ID", "NAME", "ROLE", "LABEL", "MADE", "EXPIRES", "LAST USE")
     for row in rows:
-        typer.echo(f"{row.name:24} {row.role}")
+        times = [clock(row.created_at), _end(row), "never" if row.used_at is None else clock(row.used_at)]
+        listing.add_row(tokens.id_of(row), row.name, row.role, row.label or "-", *times)
+    console().print(listing)
 
 
-@token_app.command("revoke", epilog=example("oakum token revoke alice"))
-def revoke(name: Annotated[str, typer.Argument(help="Whose tokens.")]) -> None:
-    """Revoke every token of that name."""
-    from sqlalchemy import select
-
+@token_app.command("rotate", epilog=example("oakum token rotate alice --label laptop --overlap 1d"))
+def rotate(
+    name: Annotated[str, typer.Argument(help="User whose token it is.")],
+    label: Label = None,
+    overlap: Annotated[str, typer.Option(help="How long the old token stays valid: 0, 10m, 1d.")] = "1h",
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Make a token in place of one and print it. The old one stays valid for a while, so nothing that uses it
+    stops."""
+    from oakum_service import audit, tokens
     from oakum_service.db.engine import open_sessions
-    from oakum_service.db.models import ApiToken
+
+    now = time.time()
+    with open_sessions(open_database()).begin() as session:
+        rows = [row for row in _listed(session, name, label) if tokens.is_valid(row, now)]
+        rows = [row for row in rows if not tokens.is_session(row)]
+        if len(rows) != 1:
+            others = "there is none that is valid" if not rows else f"there are {len(rows)}: give --label"
+            raise CommandError(f"one token of {name!r} can be replaced, and {others} (`oakum token list`)")
+        text = tokens.rotate(session, rows[0], parse_duration(overlap), now)
+        audit.record(session, audit.local_actor(), "token.rotated", name, name, id=tokens.id_of(rows[0]))
+    _print_new(text, as_json=json_output)
+
+
+@token_app.command("revoke", epilog=example("oakum token revoke alice", "oakum token revoke alice --label laptop"))
+def revoke(name: Annotated[str, typer.Argument(help="Whose tokens.")], label: Label = None) -> None:
+    """Revoke all tokens of that name, or those with a label, and end the dashboard's sessions begun with them."""
+    from oakum_service import audit, tokens
+    from oakum_service.db.engine import open_sessions
 
     with open_sessions(open_database()).begin() as session:
-        rows = session.execute(select(ApiToken).where(ApiToken.name == name)).scalars().all()
-        if not rows:
-            raise CommandError(f"there is no token named {name!r}: `oakum token list` shows them")
+        rows = _listed(session, name, label)
         for row in rows:
             session.delete(row)
+            audit.record(session, audit.local_actor(), "token.revoked", name, name, id=tokens.id_of(row))
+        session.flush()
+        for row in rows:
+            tokens.end_sessions(session, row)
     typer.echo(f"revoked {len(rows)} token{'s' * (len(rows) != 1)} of {name}")
+
+
+def _listed(session: Session, name: str, label: str | None) -> Sequence[ApiToken]:
+    """The user's tokens, those with the label where it is given. Raises `CommandError` where there is none."""
+    from oakum_service import tokens
+
+    rows = tokens.listed(session, name, label)
+    if not rows:
+        which = "" if label is None else f" with the label {label!r}"
+        raise CommandError(f"there is no token named {name!r}{which}: `oakum token list` shows them")
+    return rows
+
+
+def _print_new(text: str, *, as_json: bool) -> None:
+    import json
+
+    typer.echo(json.dumps({"token": text}) if as_json else text)
+
+
+def _end(row: ApiToken) -> str:
+    if row.expires_at is None:
+        return "never"
+    return clock(row.expires_at) if row.expires_at > time.time() else f"{clock(row.expires_at)} (over)"
 
 
 @db_app.command("upgrade", epilog=example("OAKUM_DATABASE_URL=postgresql://oakum@db/oakum oakum db upgrade"))
 def upgrade() -> None:
-    """Bring the schema to the newest revision. SQLite is upgraded by `oakum serve` itself."""
+    """Bring the schema to the newest revision. `oakum serve` itself upgrades SQLite."""
     from oakum_service.db import engine
     from oakum_service.errors import ServiceError
 
@@ -84,8 +163,83 @@ def upgrade() -> None:
     typer.echo("the schema is up to date")
 
 
+@db_app.command("backup", epilog=example("oakum db backup oakum-before.db"))
+def backup(
+    file: Annotated[Path, typer.Argument(help="File to write; it must not exist yet.")],
+) -> None:
+    """Copy the database into a file, also while the service runs.
+
+    SQLite's becomes a SQLite file, PostgreSQL's a dump for `pg_restore`. Only its owner may read the file. Ctrl-C
+    leaves nothing behind.
+    """
+    from oakum_service.db.backup import back_up
+    from oakum_service.errors import ServiceError
+
+    try:
+        num_bytes = back_up(open_database(), file)
+    except ServiceError as error:
+        raise CommandError(str(error)) from error
+    typer.echo(f"{file}: {num_bytes:,} bytes")
+
+
+@db_app.command("check", epilog=example("oakum db check", "oakum db check --json"))
+def check(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    """Check the database: its revision, its integrity, and rows that refer to rows that are not there.
+
+    Reads all of it, which may take minutes for gigabytes; the service may run. Ends with exit code 1 if something
+    is wrong.
+    """
+    import json
+
+    from oakum_service.db.backup import examine
+    from oakum_service.errors import ServiceError
+
+    try:
+        found = examine(open_database(check=False))
+    except ServiceError as error:
+        raise CommandError(str(error)) from error
+    if json_output:
+        typer.echo(json.dumps({"database": found.database, "revision": found.revision, "faults": found.faults}))
+    else:
+        typer.echo(f"{found.database} is at revision {found.revision}")
+        for fault in found.faults:
+            typer.echo(fault)
+    if found.faults:
+        raise typer.Exit(1)
+
+
+@db_app.command("downgrade", epilog=example("oakum db downgrade 0018 --yes"))
+def downgrade(
+    revision: Annotated[str, typer.Argument(help="Revision to go back to, such as 0018.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Take the schema back to an earlier revision, for an earlier version of Oakum.
+
+    What only later revisions can hold is lost, so make a backup first. Refused while a service uses the database.
+    """
+    from oakum_service.db import engine
+    from oakum_service.db.backup import refuse_downgrade, revisions_after
+    from oakum_service.errors import ServiceError
+
+    database = open_database(check=False)
+    try:
+        lost = revisions_after(database, revision)
+        refuse_downgrade(database)
+        if not lost:
+            typer.echo(f"the schema is at revision {revision} already")
+            return
+        typer.echo("What these revisions added is lost:\n" + "\n".join(f"  {line}" for line in lost), err=True)
+        if not yes and not typer.confirm("Go back?", err=True):
+            raise CommandError("nothing was changed")
+        engine.downgrade(database, revision)
+    except ServiceError as error:
+        raise CommandError(str(error)) from error
+    typer.echo(f"the schema is at revision {revision}")
+
+
 def open_database(*, check: bool = True) -> Engine:
-    """The database that the settings name. Raises `CommandError`, with `check` also for an outdated schema."""
+    """Open the database that the settings name, and return its engine. Raises `CommandError` if it cannot be
+    used and, with `check`, if its schema is outdated."""
     from oakum_service.config import Settings
     from oakum_service.db.engine import check_schema, open_engine
     from oakum_service.errors import ServiceError

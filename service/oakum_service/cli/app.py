@@ -1,4 +1,4 @@
-"""The Typer app that every command module registers on, and how a command's errors become exit codes.
+"""The Typer app on which every command module registers, and the exit codes of commands.
 
 Exit codes: 0 done, 1 refused or failed (the reason is on stderr), 2 wrong usage, 130 interrupted.
 """
@@ -24,11 +24,11 @@ app = typer.Typer(
 
 TRAINERS = "Trainers"
 CLUSTER = "Cluster"
-"""Panels of the help page."""
+"""Title of a panel of the help page, as is `TRAINERS`."""
 
 
 class CommandError(Exception):
-    """An expected failure of a command; its message is all that the user sees."""
+    """An expected failure of a command. The user sees its message only."""
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def example(*lines: str) -> str:
-    """An epilog for a command's help page that shows how it is used."""
+    """Text for the end of a command's help page that shows how to use the command."""
     return "[dim]Example:[/dim]\n" + "\n".join(f"  [bold]$ {line}[/bold]" for line in lines)
 
 

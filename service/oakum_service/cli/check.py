@@ -14,7 +14,7 @@ from oakum_service.cli.app import CommandError, app, example
 from oakum_service.cli.output import console, table
 
 if TYPE_CHECKING:
-    from oakum_service.schedulers.slurm.preflight.finding import Finding
+    from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding
 
 _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "bold red"}
 
@@ -28,9 +28,10 @@ def check(
     wait: Annotated[int, typer.Option(min=1, help="Seconds that this job may wait for a node.")] = 30,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Look whether the Slurm cluster is ready for Oakum, with the line to change for each thing that is not.
+    """Check whether the Slurm cluster is ready for Oakum, and print the line to change for each problem.
 
-    Run it as the service's account, with its OAKUM_* variables. It changes nothing. Exit code 1: there are errors.
+    Run it as the service's account, with its OAKUM_* variables. It changes nothing. Exit code 1 means that there
+    are errors.
     """
     from oakum_service.config import Settings
     from oakum_service.errors import ServiceError
@@ -47,7 +48,7 @@ def check(
     raise typer.Exit(int(has_errors(findings)))
 
 
-def _show(findings: list[Finding]) -> None:
+def _show(findings: list[PreflightFinding]) -> None:
     from rich.text import Text
 
     listing = table("LEVEL", "SUBJECT", "FOUND", "CHANGE", wrapping=("FOUND", "CHANGE"))

@@ -1,4 +1,4 @@
-"""The cluster and its plan: plan, nodes, holes."""
+"""Commands that show the cluster and its plan: plan, nodes, holes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _print_plan(view: PlanView) -> None:
 
 @app.command(rich_help_panel=CLUSTER, epilog=example("oakum nodes", "oakum nodes --json"))
 def nodes(as_json: JsonFlag = False) -> None:
-    """List the nodes: who uses each, when its hole ends."""
+    """List the nodes: what each is used for, and when its hole ends."""
     from rich.text import Text
 
     with connect() as client:
@@ -96,7 +96,7 @@ def holes(
     since: Annotated[str, typer.Option(help="How far back: 90s, 15m, 6h, 2d.")] = "1h",
     as_json: JsonFlag = False,
 ) -> None:
-    """List the holes: which node was idle, when, how long."""
+    """List the holes: which node was idle, when and for how long."""
     since_s = parse_duration(since)
     with connect() as client:
         document = client.holes(since_s)

@@ -1,4 +1,4 @@
-"""`oakum collect`: Slurm's state, read here and posted to a service that may not read it itself."""
+"""`oakum collect`: reads Slurm's state here and posts it to a service that may not read it itself."""
 
 from __future__ import annotations
 
@@ -23,26 +23,32 @@ _DOCUMENT_LINES = (
 def collect(
     url: Annotated[str, typer.Option("--to", metavar="URL", help="The service's address.")],
     token_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="Holds a token of the role 'hook'; read anew each time.")
+        Path, typer.Option(metavar="FILE", help="File with a token of the role 'hook', read for each post.")
     ],
     every: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Least time between two readings: 10s, 1m. [OAKUM_SLURM_POLL_FLOOR_S]"),
+        typer.Option(
+            metavar="TIME", help="Shortest time between two readings: 10s, 1m. [OAKUM_SLURM_POLL_FLOOR_S]"
+        ),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Authorities to trust, as PEM. [OAKUM_CA_FILE]", envvar="OAKUM_CA_FILE"),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Post one state and end.")] = False,
 ) -> None:
     """Read Slurm's state and post it to the service, until interrupted.
 
-    For sites where the service's account may not see every job: this runs under one that may, and does no more.
-    How the state is read is set by the same OAKUM_SLURM_* variables as the service's own; the service itself runs
-    with OAKUM_SLURM_STATE=push.
+    For sites where the service's account may not see every job: run this under an account that may. It does
+    nothing else. The same OAKUM_SLURM_* variables as for the service say how to read the state; the service itself
+    runs with OAKUM_SLURM_STATE=push.
     """
     import logging
 
     from oakum_service.config import SlurmSettings
     from oakum_service.errors import SchedulerError, ServiceError
-    from oakum_service.schedulers.slurm.collector import Collector, Poster, PostError
-    from oakum_service.schedulers.slurm.sources import open_source
+    from oakum_service.schedulers.slurm.collector import Collector, PostError, StatePoster
+    from oakum_service.schedulers.slurm.reading.sources import open_source
 
     if not url.startswith(("http://", "https://")):
         raise CommandError(f"--to is {url!r}, expected an address such as http://head:8470")
@@ -54,7 +60,7 @@ def collect(
         if every is not None:
             changes["poll_floor_s"] = _seconds(every)
         settings = settings.model_copy(update=changes)
-        poster = Poster(url, token_file)
+        poster = StatePoster(url, token_file, ca_file=ca_file)
         collector = Collector(open_source(settings), poster.post, settings)
         if once:
             state = collector.once()
@@ -74,5 +80,5 @@ def _seconds(given: str) -> float:
 
 
 def _end(_signal: int, _frame: FrameType | None) -> None:
-    """End as for Ctrl-C: whatever Slurm command runs is ended too."""
+    """Signal handler that ends the command as Ctrl-C does; a Slurm command that is running ends, too."""
     raise SystemExit(0)

@@ -1,4 +1,4 @@
-"""A command's connection to the service."""
+"""Connects a command to the service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def connect() -> Iterator[OakumClient]:
-    """A client of the configured service; whatever it cannot do ends the command with its message."""
+    """Context that yields a client of the configured service. Where a `ClientError` is raised within it,
+    `CommandError` is raised instead, which ends the command with the message."""
     from oakum_service.client import ClientError, OakumClient
 
     try:

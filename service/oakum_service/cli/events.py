@@ -1,4 +1,4 @@
-"""What happened on the cluster, and what happens."""
+"""`oakum events`: what has happened on the cluster, and what happens now."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def events(
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on with events as they happen; with --json one on a line."),
+        typer.Option("--follow", "-f", help="Print new events as they happen; with --json, one per line."),
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many of the newest to begin with.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Number of past events to begin with.")] = 50,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print what happened: jobs, holes, plans, generations."""
+    """Print events: jobs, holes, plans, generations."""
     with connect() as client:
         recent = client.recent_events(limit)
         if as_json and not follow:

@@ -19,11 +19,16 @@ _LOOK_S = 0.2
     rich_help_panel=CLUSTER, epilog=example("oakum hold --reason 'maintenance at 8'", "oakum hold --wait 60")
 )
 def hold(
-    reason: Annotated[str, typer.Option(help="Shown to everybody who wonders.")] = "",
-    wait: Annotated[float, typer.Option(help="Seconds to wait until no fragment is left; 0: do not.")] = 30.0,
+    reason: Annotated[str, typer.Option(help="Reason, shown wherever the hold is shown.")] = "",
+    wait: Annotated[
+        float, typer.Option(help="Seconds to wait until no fragment is left; 0: return at once.")
+    ] = 30.0,
     as_json: JsonFlag = False,
 ) -> None:
-    """Give every node back, each trainer with a checkpoint, and launch nothing until `oakum resume`."""
+    """Give every node back, with a checkpoint of each trainer, and launch nothing until `oakum resume`.
+
+    Exit code 1 means that fragments were left after --wait seconds; the hold stays.
+    """
     with connect() as client:
         view = client.hold(reason)
         deadline_s = time.monotonic() + wait
@@ -43,8 +48,11 @@ def hold(
 def resume(as_json: JsonFlag = False) -> None:
     """End a hold."""
     with connect() as client:
+        before = client.held()
         view = client.resume()
     if as_json:
         print_json(view)
-    else:
+    elif before.held:
         console().print("The planner launches again.")
+    else:
+        console().print("There was no hold: nothing has changed.")

@@ -1,4 +1,4 @@
-"""`oakum hooks`: the scripts that tell Oakum at once what Slurm has decided."""
+"""`oakum hooks`: installs the scripts by which Slurm reports at once which nodes it gives to jobs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from oakum_service.cli.admin import SERVICE
 from oakum_service.cli.app import CommandError, app, example
 
 if TYPE_CHECKING:
-    from oakum_service.hooks.installation import Installation
+    from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
 
-hooks_app = typer.Typer(no_args_is_help=True, help="Put Slurm's hooks in place, or take them away.")
+hooks_app = typer.Typer(no_args_is_help=True, help="Install or remove Slurm's hooks.")
 app.add_typer(hooks_app, name="hooks", rich_help_panel=SERVICE)
 
 TOKEN_NAME = "slurm-hooks"
@@ -22,9 +22,12 @@ _FOLDER = Path("/etc/slurm/oakum")
 _SPOOL = Path("/var/spool/oakum")
 _SLURM_CONF = Path("/etc/slurm/slurm.conf")
 
-_Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the scripts are.")]
+_Folder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Folder of the hook scripts.")]
 _Spool = Annotated[
-    Path, typer.Option("--spool", metavar="DIR", help="Keeps what the service did not take; on a local disk.")
+    Path,
+    typer.Option(
+        "--spool", metavar="DIR", help="Folder for events that the service has not accepted; on a local disk."
+    ),
 ]
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -41,7 +44,16 @@ def install(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Holds a token of the role hook; default: the one of an earlier installation, else a new one.",
+            help="File with a token of the role hook; default: the one of an earlier installation, else a new "
+            "one.",
+        ),
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Authorities to trust, at the same path on every machine with hooks. [OAKUM_CA_FILE]",
+            envvar="OAKUM_CA_FILE",
         ),
     ] = None,
     spool: _Spool = _SPOOL,
@@ -51,15 +63,15 @@ def install(
     ] = None,
     json_output: _Json = False,
 ) -> None:
-    """Write the hooks, and print the lines for slurm.conf. Done again, it replaces each file at once."""
+    """Write the hooks, and print the lines for slurm.conf. Running it again replaces each file atomically."""
     from oakum_service.errors import ServiceError
-    from oakum_service.hooks.installation import Installation
+    from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
 
     try:
         name = _cluster_name() if cluster is None else cluster
-        made = Installation(folder.absolute(), spool.absolute(), cluster=name)
+        made = HookInstallation(folder.absolute(), spool.absolute(), cluster=name)
         address = url or _address()
-        left = made.install(address, _token(token_file, made.config_file), slurm_user)
+        left = made.install(address, _token(token_file, made.config_file), slurm_user, ca_file)
     except ServiceError as error:
         raise CommandError(str(error)) from error
     reached = _try(made)
@@ -80,7 +92,7 @@ def install(
     typer.echo(_installed(made, left, slurm_user, reached))
 
 
-def _installed(made: Installation, left: list[str], slurm_user: str, reached: str) -> str:
+def _installed(made: HookInstallation, left: list[str], slurm_user: str, reached: str) -> str:
     lines = [
         f"The hooks are in {made.folder}. For slurm.conf, then `scontrol reconfigure`:",
         "",
@@ -106,10 +118,11 @@ def _installed(made: Installation, left: list[str], slurm_user: str, reached: st
 
 @hooks_app.command("status", epilog=example("oakum hooks status --dir /etc/slurm/oakum"))
 def status(folder: _Folder = _FOLDER, spool: _Spool = _SPOOL, json_output: _Json = False) -> None:
-    """Say whether the hooks are in place, reach the service, and have kept events. Exit code 1 if not reached."""
-    from oakum_service.hooks.installation import Installation
+    """Say whether the hooks are installed, whether they reach the service, and how many events they have kept.
+    Exit code 1 if the service is not reached."""
+    from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
 
-    made = Installation(folder.absolute(), spool.absolute())
+    made = HookInstallation(folder.absolute(), spool.absolute())
     error = _try(made)
     num_kept = made.num_kept()
     if json_output:
@@ -125,13 +138,17 @@ def uninstall(
     folder: _Folder = _FOLDER,
     spool: _Spool = _SPOOL,
     slurm_conf: Annotated[
-        Path, typer.Option(metavar="FILE", help="Must no longer name the hooks: a job without its prolog fails.")
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="slurm.conf, which must not name the hooks any more: a job whose prolog is missing fails.",
+        ),
     ] = _SLURM_CONF,
 ) -> None:
-    """Remove what `install` has written, once slurm.conf no longer names it."""
-    from oakum_service.hooks.installation import Installation
+    """Remove the installed files, once slurm.conf no longer names them."""
+    from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
 
-    made = Installation(folder.absolute(), spool.absolute())
+    made = HookInstallation(folder.absolute(), spool.absolute())
     if naming := [line for line in _lines_of(slurm_conf) if f"={made.folder}/" in line.replace(" ", "")]:
         raise CommandError(
             f"{slurm_conf} still names the hooks; Slurm holds jobs whose prolog is gone. Remove these lines, "
@@ -155,8 +172,10 @@ def _address() -> str:
 
 
 def _token(file: Path | None, config_file: Path) -> str:
-    """The given token, the one of an earlier installation, or a new one."""
-    from oakum_service.hooks.installation import read_token
+    """The token for the hooks: the one in `file` if given, else that of an earlier installation in `config_file`,
+    else a new one made in the database. Raises `CommandError` where the file cannot be read or no token can be
+    made."""
+    from oakum_service.schedulers.slurm.hooks.installation import read_token
 
     if file is not None:
         try:
@@ -165,7 +184,7 @@ def _token(file: Path | None, config_file: Path) -> str:
             raise CommandError(f"--token-file {file} cannot be read: {error}") from error
     if (known := read_token(config_file)) is not None:
         return known
-    from oakum_service.api.auth import Role, create_token
+    from oakum_service import tokens
     from oakum_service.cli.admin import open_database
     from oakum_service.db.engine import open_sessions
 
@@ -177,11 +196,11 @@ def _token(file: Path | None, config_file: Path) -> str:
             "--role hook` prints one: write it into a file, and give that as --token-file"
         ) from error
     with open_sessions(engine).begin() as session:
-        return create_token(session, TOKEN_NAME, Role.HOOK)
+        return tokens.create(session, TOKEN_NAME, "hook")
 
 
 def _cluster_name() -> str:
-    """ClusterName of this machine's slurm.conf; empty where there is none."""
+    """ClusterName in this machine's slurm.conf; empty if there is none."""
     for line in _lines_of(_SLURM_CONF):
         key, _, value = line.partition("=")
         if key.strip().lower() == "clustername":
@@ -190,7 +209,7 @@ def _cluster_name() -> str:
 
 
 def _lines_of(file: Path) -> list[str]:
-    """Lines of a slurm.conf without comments; none where it cannot be read."""
+    """Lines of a slurm.conf without comments; none if the file cannot be read."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -198,8 +217,9 @@ def _lines_of(file: Path) -> list[str]:
     return [line for raw in text.splitlines() if (line := raw.partition("#")[0].strip())]
 
 
-def _try(made: Installation) -> str:
-    """Send no event, as a hook would; what went wrong, or nothing."""
-    from oakum_service.hooks.reaching import try_to_post
+def _try(made: HookInstallation) -> str:
+    """Post an empty list of events to the service, as a hook would. Returns what went wrong; empty if it was
+    accepted."""
+    from oakum_service.schedulers.slurm.hooks.connection_check import try_to_post
 
     return try_to_post(made.config_file)

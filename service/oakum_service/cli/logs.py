@@ -1,4 +1,4 @@
-"""What a trainer's fragments wrote."""
+"""`oakum logs`: what a trainer's fragments wrote."""
 
 from __future__ import annotations
 
@@ -10,47 +10,67 @@ import typer
 
 from oakum_service.cli.app import TRAINERS, app, example
 from oakum_service.cli.connection import connect
+from oakum_service.cli.error_lines import error_lines
 from oakum_service.cli.output import JsonFlag, TrainerRef, print_json
 
 if TYPE_CHECKING:
+    from oakum_service.api.schemas import LogText
     from oakum_service.client import OakumClient
 
 _PERIOD_S = 1.0
+_MOST_LINES = 10_000
 
 
-@app.command(rich_help_panel=TRAINERS, epilog=example("oakum logs digits --tail 50", "oakum logs digits --follow"))
+@app.command(
+    rich_help_panel=TRAINERS, epilog=example("oakum logs digits --tail 50", "oakum logs digits --errors --follow")
+)
 def logs(
     trainer: TrainerRef,
-    tail: Annotated[int, typer.Option("--tail", "-n", min=1, max=10_000, help="How many lines.")] = 200,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the trainer ends.")] = False,
+    tail: Annotated[int, typer.Option("--tail", "-n", min=1, max=_MOST_LINES, help="Number of lines.")] = 200,
+    errors: Annotated[
+        bool, typer.Option("--errors", "-e", help="Print tracebacks, errors and warnings only.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until the trainer ends.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Print the last lines that a trainer's fragments wrote."""
+    """Print the last lines that a trainer's fragments wrote; with --errors only tracebacks, errors and
+    warnings."""
     with connect() as client:
-        text = client.logs(trainer, tail)
+        text = _read(client, trainer, tail, errors=errors)
         if as_json:
             print_json(text)
             return
         _echo(text.lines)
         if follow:
-            _follow(client, trainer, tail, text.lines)
+            _follow(client, trainer, tail, text.lines, errors=errors)
 
 
-def _follow(client: OakumClient, ref: str, tail: int, seen: list[str]) -> None:
+def _read(client: OakumClient, ref: str, tail: int, *, errors: bool) -> LogText:
+    """The last `tail` lines of the trainer's log; with `errors`, the last `tail` that belong to errors or
+    warnings."""
+    if not errors:
+        return client.logs(ref, tail)
+    text = client.logs(ref, _MOST_LINES)
+    return text.model_copy(update={"lines": error_lines(text.lines)[-tail:]})
+
+
+def _follow(client: OakumClient, ref: str, tail: int, seen: list[str], *, errors: bool) -> None:
     ended = False
     while not ended:
         time.sleep(_PERIOD_S)
-        # Asked before the lines are, so that the last lines of a trainer that ends meanwhile are printed too.
+        # Read the state before the lines, so that the last lines of a trainer that ends meanwhile are printed.
         ended = client.trainer(ref).state.ended
-        lines = client.logs(ref, tail).lines
+        lines = _read(client, ref, tail, errors=errors).lines
         _echo(new_lines(seen, lines))
         seen = lines
 
 
 def new_lines(seen: list[str], lines: list[str]) -> list[str]:
-    """The lines that were not there in the tail before.
+    """The lines in the new tail that were not in the one before.
 
-    Tails of several nodes are joined, so each node's lines move on their own; the prefix tells them apart.
+    A tail joins lines of several nodes, each of which moves on its own; the prefix of a line names its node.
     """
     before = _by_node(seen)
     fresh: list[str] = []
@@ -67,7 +87,7 @@ def _by_node(lines: list[str]) -> dict[str, list[str]]:
 
 
 def _overlap(before: list[str], after: list[str]) -> int:
-    """Length of the longest end of `before` that `after` begins with."""
+    """Length of the longest end of `before` with which `after` begins."""
     for size in range(min(len(before), len(after)), 0, -1):
         if before[-size:] == after[:size]:
             return size

@@ -1,4 +1,4 @@
-"""What commands print: the API's document with --json, a table for people otherwise."""
+"""What commands print: the API's JSON document with --json, otherwise a table for people."""
 
 from __future__ import annotations
 
@@ -7,36 +7,56 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from oakum_service.cli.completion import complete_trainer
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
     from rich.console import Console
     from rich.table import Table
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the API's JSON document.")]
-TrainerRef = Annotated[str, typer.Argument(metavar="TRAINER", help="Name or id.", show_default=False)]
+TrainerRef = Annotated[
+    str,
+    typer.Argument(metavar="TRAINER", help="Name or id.", show_default=False, autocompletion=complete_trainer),
+]
+TrainerRefs = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="TRAINER...", help="Names or ids.", show_default=False, autocompletion=complete_trainer
+    ),
+]
 
-_PIPE_WIDTH = 240
 STATE_STYLES = {
     "waiting": "yellow",
     "starting": "cyan",
     "running": "green",
     "finished": "blue",
     "failed": "red",
+    "diverged": "red",
     "cancelled": "dim",
+    "held": "yellow",
+    "paused": "yellow",
+    "cancelling": "dim",
 }
 
 
 def console() -> Console:
-    """Where tables go. Text of users is never read as markup: it may hold brackets."""
+    """The console for tables. It never reads users' text as markup, which may hold brackets.
+
+    On a terminal everything fits its width, or `COLUMNS` if that is set. Elsewhere each row of a table stays whole
+    on one line, so that `grep` finds it; other lines are wrapped if `COLUMNS` is set.
+    """
     from rich.console import Console
 
-    # Rich takes a pipe for 80 columns wide and would cut what `grep` looks for.
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    return Console(markup=False, highlight=False, emoji=False, width=width)
+    if sys.stdout.isatty():
+        return Console(markup=False, highlight=False, emoji=False)
+    from oakum_service.cli.whole_lines import WholeLines
+
+    return WholeLines(markup=False, highlight=False, emoji=False)
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrapping: tuple[str, ...] = ()) -> Table:
-    """An empty table without rules; `right` columns hold numbers, `wrapping` ones sentences."""
+    """An empty table without rules; `right`: columns of numbers, `wrapping`: columns of sentences."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -51,5 +71,5 @@ def table(*columns: str, right: tuple[str, ...] = (), wrapping: tuple[str, ...] 
 
 
 def print_json(document: BaseModel, *, indent: int | None = 2) -> None:
-    """Print an API document; without indent as one line of a stream."""
+    """Print an API document; with `indent=None` on one line, as in a stream."""
     typer.echo(document.model_dump_json(indent=indent))

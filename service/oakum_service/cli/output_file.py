@@ -1,4 +1,4 @@
-"""A file that a command writes when its long work is done: checked before, whole or not there after."""
+"""An output file of a long command: checked before the work begins, and written atomically at its end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from oakum_service.cli.app import CommandError
 
 
 class OutputFile:
-    """A file named by a user.
+    """A file named by the user.
 
-    Raises `CommandError` at once where it cannot be written: no such folder, no permission, no plain file.
+    Raises `CommandError` at once if it cannot be written: no such folder, no permission, not a plain file.
     """
 
     def __init__(self, path: Path, option: str) -> None:
         self.path = path.absolute()
         self._option = option
-        # A link stays a link to the file that is replaced.
+        # Replace the file that a link points to, not the link.
         self._target = Path(os.path.realpath(path))
         self._part = self._target.with_name(f".oakum{option}.{os.getpid()}.part")
         if self._target.exists() and not self._target.is_file():
@@ -30,11 +30,12 @@ class OutputFile:
         self.write([])
 
     def same_as(self, path: Path) -> bool:
-        """Whether it would replace that file."""
+        """Whether `path` is this file itself, which writing would replace."""
         return self._target == Path(os.path.realpath(path))
 
     def write(self, parts: Iterable[str]) -> None:
-        """Replace the file by these parts, or with none only try whether it could be."""
+        """Replace the file by the joined `parts`. Without any part, only check that it could be replaced. Raises
+        `CommandError` where it cannot be written; the old file then stays."""
         written = False
         try:
             with self._part.open("w", encoding="utf-8", newline="") as file:

@@ -1,4 +1,4 @@
-"""`oakum profile`: what a way of training would cost, before anything is trained."""
+"""`oakum profile`: predicts what a way of training costs, before anything is trained."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ if TYPE_CHECKING:
     from oakum_worker.parallel.pipeline.operations import Schedule
     from oakum_worker.parallel.pipeline.simulation import Simulation
 
-profile_app = typer.Typer(no_args_is_help=True, help="Look what a way of training costs, before it is used.")
+profile_app = typer.Typer(no_args_is_help=True, help="Predict what a way of training costs, before using it.")
 app.add_typer(profile_app, name="profile", rich_help_panel=TRAINERS)
-
-_STAGES_PER_WORKER = {"interleaved": 2, "zero-bubble-v": 2}
 
 
 def need_torch(command: str) -> None:
-    """Raises `CommandError` where there is none."""
+    """Raise `CommandError` if torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise CommandError(
-            "torch is not installed where `oakum` runs, and the model has to run: install oakum[worker] here, or "
-            f"use the nodes' Python: `python -m oakum_worker profile {command} SPEC`"
+            "torch is not installed where `oakum` runs, and the model has to run: run pip install '.[worker]' in "
+            f"Oakum's checkout, or use the nodes' Python: `python -m oakum_worker profile {command} SPEC`"
         )
 
 
@@ -40,42 +38,51 @@ def need_torch(command: str) -> None:
     ),
 )
 def pipeline(
-    stages: Annotated[int, typer.Option(min=1, help="Parts that the model is cut into.", show_default=False)],
+    stages: Annotated[
+        int, typer.Option(min=1, help="Number of stages that the model is cut into.", show_default=False)
+    ],
     micro_batches: Annotated[
-        int, typer.Option(min=1, help="Parts of a replica's share of the batch.", show_default=False)
+        int,
+        typer.Option(min=1, help="Number of micro-batches of a replica's share of the batch.", show_default=False),
     ],
     schedule: Annotated[
         Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "chimera"],
-        typer.Option(help="Which schedule. Interleaved and zero-bubble ones need torch."),
+        typer.Option(help="Schedule. Interleaved and zero-bubble schedules need torch."),
     ] = "1f1b",
     scheme: Annotated[
         Literal["auto", "concatenation", "forward-doubling", "backward-halving"],
         typer.Option(help="What Chimera does with more micro-batches than stages."),
     ] = "auto",
-    pipes: Annotated[int, typer.Option(min=2, help="Ways through the workers that Chimera has.")] = 2,
+    pipes: Annotated[
+        int, typer.Option(min=2, help="Number of Chimera's pipes, its paths through the workers.")
+    ] = 2,
     stages_per_worker: Annotated[
-        int | None, typer.Option(min=1, help="Of interleaved and zero-bubble schedules.", show_default="1 or 2")
+        int | None,
+        typer.Option(
+            min=1, help="Stages on each worker, for interleaved and zero-bubble schedules.", show_default="1 or 2"
+        ),
     ] = None,
     backward: Annotated[
-        float, typer.Option(min=0.1, max=1000, help="How long a backward pass takes; a forward pass takes 1.")
+        float, typer.Option(min=0.1, max=1000, help="Time of a backward pass, in units of a forward pass.")
     ] = 2.0,
     draw: Annotated[bool, typer.Option("--draw", help="Draw the schedule as text.")] = False,
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a picture of the schedule.")] = None,
+    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the schedule to this SVG file.")] = None,
     json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how long workers idle in a pipeline schedule, and how many micro-batches they hold."""
+    """Show how long workers idle in a pipeline schedule, and how many micro-batches each has to hold."""
     from oakum_worker.errors import ScheduleError
-    from oakum_worker.parallel.pipeline.drawing import draw_svg, draw_text
-    from oakum_worker.parallel.pipeline.schedules import build
+    from oakum_worker.parallel.pipeline.picture import draw_svg, draw_text
+    from oakum_worker.parallel.pipeline.schedules import SCHEDULES, build
     from oakum_worker.parallel.pipeline.simulation import simulate
     from oakum_worker.parallel.pipeline.validation import validate
 
     picture = OutputFile(svg, "--svg") if svg else None
-    if schedule == "chimera" and stages_per_worker is not None:
-        raise CommandError("chimera has one stage of each pipe on a worker: leave out --stages-per-worker")
-    if schedule != "chimera" and (pipes != 2 or scheme != "auto"):
+    kind = SCHEDULES[schedule]
+    if kind.has_pipes and stages_per_worker is not None:
+        raise CommandError(f"{schedule} has one stage of each pipe on a worker: leave out --stages-per-worker")
+    if not kind.has_pipes and (pipes != 2 or scheme != "auto"):
         raise CommandError(f"--pipes and --scheme are for chimera: leave them out for {schedule}")
-    per_worker = stages_per_worker or _STAGES_PER_WORKER.get(schedule, 1)
+    per_worker = stages_per_worker or kind.stages_per_worker
     if stages % per_worker:
         raise CommandError(
             f"{stages} stages cannot be dealt out {per_worker} to a worker: give a multiple of that"
@@ -85,7 +92,7 @@ def pipeline(
             schedule,
             num_workers=stages // per_worker,
             num_micro_batches=micro_batches,
-            stages_per_worker=per_worker if schedule != "chimera" else None,
+            stages_per_worker=None if kind.has_pipes else per_worker,
             num_pipes=pipes,
             scheme=scheme,
             backward=backward,
@@ -108,19 +115,20 @@ def pipeline(
 
 
 def _facts(built: Schedule, simulation: Simulation, backward: float, per_worker: int) -> dict[str, Any]:
-    from oakum_worker.parallel.pipeline.formulas import bubble_formula
+    from oakum_worker.parallel.pipeline.formulas import FormulaTerms
+    from oakum_worker.parallel.pipeline.schedules import SCHEDULES
 
     doubled = any(len(operation.micro_batches) == 2 for order in built.operations for operation in order)
     formula = None
     if backward in (1, 2):
-        formula = bubble_formula(
-            built.name,
+        terms = FormulaTerms(
             built.num_workers,
             built.num_micro_batches,
             stages_per_worker=per_worker,
             num_pipes=built.num_pipes,
             backward=1 if backward == 1 else 2,
         )
+        formula = SCHEDULES[built.name].bubble(terms)
     return {
         "schedule": built.name,
         "num_stages": built.num_stages,

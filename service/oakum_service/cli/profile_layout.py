@@ -1,4 +1,4 @@
-"""`oakum profile layout`: predicted from times measured on this machine. Needs torch, and no service."""
+"""`oakum profile layout`: predicts layouts from times measured on this machine. Needs torch, but no service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 from oakum_service.cli.app import CommandError, example
 from oakum_service.cli.profile import need_torch, profile_app
-from oakum_worker.profile_options import (
+from oakum_worker.profiling.options import (
     BandwidthOption,
     JsonOption,
     LatencyOption,
@@ -31,15 +31,15 @@ def layout(
     bandwidth: BandwidthOption = "1GB",
     json_output: JsonOption = False,
 ) -> None:
-    """Predict the fastest pipeline layout for each number of nodes, from the layers' times on this machine.
+    """Predict the fastest layout for each number of nodes, from times on this machine: stages or grids.
 
-    Replicas, stages, schedule, micro-batches and recomputation are those that a trainer with this spec would use
-    by itself. Run it on a node of the kind that the trainer is for.
+    The replicas, stages, schedule, micro-batches and recomputation shown are those that a trainer with this spec
+    would choose. Run it on a node of the kind that the trainer is for.
     """
     need_torch("layout")
     from oakum_worker.errors import WorkerError
-    from oakum_worker.layout_command import layouts_as_text, measure_layouts
-    from oakum_worker.profile_command import as_document
+    from oakum_worker.profiling.command import as_document
+    from oakum_worker.profiling.layout_command import layouts_as_text, measure_layouts
 
     try:
         found = measure_layouts(spec, nodes, memory, latency_us, bandwidth)

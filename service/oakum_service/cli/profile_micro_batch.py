@@ -1,4 +1,4 @@
-"""`oakum profile micro-batch`: measured on this machine, by the worker's code. Needs torch, and no service."""
+"""`oakum profile micro-batch`: measures on this machine, with the worker's code. Needs torch, but no service."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 from oakum_service.cli.app import CommandError, example
 from oakum_service.cli.profile import need_torch, profile_app
-from oakum_worker.profile_options import (
+from oakum_worker.profiling.options import (
     BatchOption,
     FreshOption,
     JsonOption,
@@ -33,13 +33,13 @@ def micro_batch(
     fresh: FreshOption = False,
     json_output: JsonOption = False,
 ) -> None:
-    """Measure here which micro-batch trains fastest within the memory there is.
+    """Measure which micro-batch trains fastest within this machine's memory.
 
-    Run it on a node of the kind that the trainer is for. Results are remembered in ~/.cache/oakum.
+    Run it on a node of the kind that the trainer is for. Results are kept in ~/.cache/oakum.
     """
     need_torch("micro-batch")
     from oakum_worker.errors import WorkerError
-    from oakum_worker.profile_command import as_document, as_text, measure
+    from oakum_worker.profiling.command import as_document, as_text, measure
 
     try:
         found = measure(spec, memory, pipeline_stages, batch, largest=largest, fresh=fresh)

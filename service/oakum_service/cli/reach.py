@@ -1,4 +1,4 @@
-"""How far a long local command has got."""
+"""Shows how far a long local command has got."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Reach:
-    """How far a replay has got: a bar on a terminal's stderr, and a sentence if it is interrupted."""
+    """Shows how far a replay has got: as a bar where standard error is a terminal, and as a sentence if it is
+    interrupted."""
 
     def __init__(self, bar: Progress | None) -> None:
         self._bar = bar
@@ -25,7 +26,8 @@ class Reach:
     @classmethod
     @contextmanager
     def shown(cls) -> Iterator[Reach]:
-        """Shows it until the work is done; Ctrl-C ends the command with 130 and says how far it got."""
+        """Context of the work whose progress is shown; yields the `Reach` to report to. Ctrl-C ends the command
+        with status 130 and a sentence on how far it got."""
         bar = _bar() if sys.stderr.isatty() else None
         reach = cls(bar)
         try:
@@ -39,11 +41,11 @@ class Reach:
             raise typer.Exit(130) from None
 
     def reading(self, done: float) -> None:
-        """Progress of the reader."""
+        """Show that the share `done`, from 0 to 1, of the log has been read."""
         self._show(done, "Reading the log")
 
     def replaying(self, done: float, events: int, total: int) -> None:
-        """Progress of the engine."""
+        """Show that the share `done`, from 0 to 1, of the log has been replayed: `events` of `total`."""
         self._sentence = f"after {done:.1%} of the log ({events:,} of {total:,} events)"
         self._show(done, "Replaying")
 

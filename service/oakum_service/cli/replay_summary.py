@@ -1,4 +1,4 @@
-"""What `oakum replay` prints for a person."""
+"""Prints the summary of `oakum replay` for a person."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CAUSES = {
 
 
 def print_summary(result: ReplayResult) -> None:
-    """Heading, key figures, where the idle node-time went, plans, trainers and notes."""
+    """Print the heading, key figures, the use of the idle node-time, plans, trainers and notes."""
     screen = console()
     screen.print(_heading(result))
     screen.print()

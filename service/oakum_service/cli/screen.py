@@ -1,4 +1,4 @@
-"""A trainer on one screen: where it is, what it does, and where its time has gone."""
+"""One trainer on one screen: its progress, what it does now, and what its time was spent on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.text import Text
 
 from oakum_service.api.schemas import DurationView, TimeSpent, TrainerView
 from oakum_service.cli.output import STATE_STYLES
-from oakum_service.cli.units import count, decimal, duration, rate
+from oakum_service.cli.units import age, count, decimal, duration, rate
+from oakum_service.standing import Status
 from oakum_service.states import TimeUse, TrainerState
 
 _BAR_WIDTH = 40
@@ -21,10 +22,10 @@ _LOST = "yellow"
 
 
 def screen_of(view: TrainerView) -> RenderableType:
-    """Everything about the trainer that changes while it trains."""
+    """What `oakum show` shows of a trainer on a terminal: progress, present rates, problems, nodes and use of
+    time."""
     parts: list[RenderableType] = [_title(view), _progress(view), Text(now_of(view))]
-    if view.message:
-        parts.append(Text(view.message, style=_message_style(view)))
+    parts += [Text(told, style=_told_style(view)) for told in told_of(view)]
     parts += ["", _placement(view)]
     if view.time_spent is not None:
         parts += ["", _times(view, view.time_spent)]
@@ -32,14 +33,15 @@ def screen_of(view: TrainerView) -> RenderableType:
 
 
 def share_of(view: TrainerView) -> float | None:
-    """How much of its samples, or else of its steps, is done; None before anyone knows how many there are."""
+    """Share of the trainer's samples that is done, from 0 to 1, or of its steps if its samples are not known; None
+    while neither total is known."""
     if view.total_samples:
         return view.samples / view.total_samples
     return view.step / view.total_steps if view.total_steps else None
 
 
 def steps_of(view: TrainerView) -> str:
-    """Steps, their share, and the time left."""
+    """Text: steps done and in all, their share, and about how long is left; less where that is not known."""
     share = share_of(view)
     if share is None or not view.total_steps:
         return f"step {count(view.step)}"
@@ -48,12 +50,38 @@ def steps_of(view: TrainerView) -> str:
     return text if left_s is None else f"{text}, about {duration(left_s)} left"
 
 
+def size_of(view: TrainerView) -> str:
+    """Text with the range of nodes that the spec allows, such as `2-8`."""
+    least, most = view.spec.min_nodes, view.spec.max_nodes
+    return str(most) if least == most else f"{least}-{most}"
+
+
+def state_for(view: TrainerView) -> str:
+    """Text: how long the trainer has had its status; `-` where that is not known."""
+    return "-" if view.status_since is None else age(view.status_since)
+
+
+def left_of(view: TrainerView) -> str:
+    """Text: time to the trainer's end at the present rate; `-` where that is not known."""
+    left_s = _left_s(view)
+    return "-" if left_s is None else duration(left_s)
+
+
+def why_of(view: TrainerView) -> str:
+    """Text: what is wrong with the trainer, and why it waits, has its size or has ended."""
+    is_stopped = view.status in (Status.HELD, Status.PAUSED)
+    texts = (view.reason, view.condition) if is_stopped else (view.condition, view.reason)
+    return "  ".join(" ".join(text.split()) for text in texts if text)
+
+
 def now_of(view: TrainerView) -> str:
-    """What it does at this moment, on one line."""
+    """One line of text: loss, rate, batch, metrics, nodes, generation and epoch of the trainer at this moment."""
     nodes = "1 node" if len(view.nodes) == 1 else f"{len(view.nodes)} nodes"
-    if len(view.granted) != len(view.nodes) and not view.state.ended:
-        nodes += f" ({len(view.granted)} granted)"
-    facts = [f"loss {decimal(view.loss)}", f"{rate(view.samples_per_s)} samples/s"]
+    changes = [f"{len(view.joining)} joining"] if view.joining else []
+    changes += [f"{len(view.leaving)} leaving"] if view.leaving else []
+    if changes:
+        nodes += f" ({', '.join(changes)})"
+    facts = [f"loss {decimal(view.loss)}", f"{rate_of(view)} samples/s"]
     facts.append(f"batch {count(view.global_batch or view.spec.global_batch)}")
     if view.learning_rate is not None:
         facts.append(f"learning rate {decimal(view.learning_rate)}")
@@ -61,6 +89,26 @@ def now_of(view: TrainerView) -> str:
     epoch = min(view.epoch + 1, view.spec.epochs)
     facts += [nodes, f"generation {view.generation}", f"epoch {epoch} of {view.spec.epochs}"]
     return "   ".join(facts)
+
+
+def rate_of(view: TrainerView) -> str:
+    """Samples/s, or `<` and an upper bound while a single step takes long."""
+    if view.samples_per_s is None and view.samples_per_s_below is not None:
+        return f"< {rate(view.samples_per_s_below)}"
+    return rate(view.samples_per_s)
+
+
+def step_cost_of(view: TrainerView) -> str:
+    """Text: how long a step takes, and the shares of reading, waiting and computing; empty where no pace is
+    known."""
+    if view.pace is None:
+        return ""
+    pace = view.pace
+    parts = [f"data {pace.reading_share:.0%}"]
+    if pace.waiting_share is not None:
+        parts.append(f"waiting for other ranks {pace.waiting_share:.0%}")
+    rest = max(0.0, 1 - pace.reading_share - (pace.waiting_share or 0.0))
+    return f"{duration(pace.step_s)}: {', '.join([*parts, f'computing {rest:.0%}'])}"
 
 
 def _left_s(view: TrainerView) -> float | None:
@@ -74,26 +122,33 @@ def _left_s(view: TrainerView) -> float | None:
 
 
 def _title(view: TrainerView) -> Text:
-    return Text.assemble((view.name, "bold"), "  ", (view.state, STATE_STYLES.get(view.state, "")))
+    return Text.assemble((view.name, "bold"), "  ", (view.status, STATE_STYLES.get(view.status, "")))
 
 
 def _progress(view: TrainerView) -> Table:
     line = Table.grid(padding=(0, 2, 0, 0))
-    style = STATE_STYLES.get(view.state, "")
+    style = STATE_STYLES.get(view.status, "")
     share = share_of(view) or 0.0
     bar = ProgressBar(total=1.0, completed=share, width=_BAR_WIDTH, complete_style=style, finished_style=style)
     line.add_row(bar, Text(steps_of(view)))
     return line
 
 
-def _message_style(view: TrainerView) -> str:
-    if view.state is TrainerState.FAILED:
+def told_of(view: TrainerView) -> list[str]:
+    """Sentences on what stands out: how the trainer ended, a hold or pause, what is wrong with it. The reason for
+    its size is shown elsewhere."""
+    tells = view.state.ended or view.status in (Status.HELD, Status.PAUSED)
+    return [text for text in (view.reason if tells else "", view.condition) if text]
+
+
+def _told_style(view: TrainerView) -> str:
+    if view.state in (TrainerState.FAILED, TrainerState.DIVERGED):
         return "red"
     return "" if view.state.ended else _LOST
 
 
 def _placement(view: TrainerView) -> Table:
-    """Where it trains, where it is about to, why no more, and what is safe on the disk."""
+    """A table: where the trainer trains, where it will, why not on more nodes, and its newest checkpoint."""
     facts = Table.grid(padding=(0, 2, 0, 0))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -111,24 +166,40 @@ def _places(view: TrainerView) -> Iterator[tuple[str, str]]:
     yield "Warming up", ", ".join(warming)
     launched = {*view.nodes, *(each.node for each in view.warming)}
     yield "Also granted", ", ".join(node for node in view.granted if node not in launched)
-    if not view.state.ended:
-        yield "Leaving", ", ".join(node for node in view.nodes if node not in view.granted)
-        yield "Why", view.reason
+    yield "Leaving", ", ".join(view.leaving)
+    yield "Why", "" if view.reason in told_of(view) else view.reason
+    yield "Step", step_cost_of(view)
     yield "Checkpoint", checkpoint_of(view, now)
+    yield "Best", best_of(view)
+
+
+def best_of(view: TrainerView) -> str:
+    """Text: the best evaluation by the metric that the spec names, and how to get its model; empty without
+    one."""
+    best = view.best
+    if best is None:
+        return ""
+    where = f"`oakum export {view.name} --step best -o {view.name}.safetensors`"
+    return f"{best.metric} {decimal(best.value)}, step {count(best.step)}: {where}"
 
 
 def checkpoint_of(view: TrainerView, now: float) -> str:
-    """The newest durable checkpoint and its age."""
+    """Text: the newest durable checkpoint, its age at `now` (Unix seconds) and its folder; `none` or `none yet`
+    without one, empty before the first start."""
     if view.checkpoint_step is None:
-        return "none yet" if view.started_at is not None else ""
+        if view.started_at is None:
+            return ""
+        return "none" if view.state.ended else "none yet"
     text = f"step {count(view.checkpoint_step)}"
+    where = f", in {view.checkpoint_folder}" if view.checkpoint_folder else ""
     if view.checkpoint_at is None:
-        return f"{text}, found on the disk"
-    return f"{text}, {duration(round(max(0.0, now - view.checkpoint_at)))} ago"
+        return f"{text}, found on the disk{where}"
+    return f"{text}, {duration(round(max(0.0, now - view.checkpoint_at)))} ago{where}"
 
 
 def _times(view: TrainerView, spent: TimeSpent) -> Table:
-    """A line for each thing that time went into, with what one of its kind costs."""
+    """A table with a line for each use of the trainer's time: seconds, share, and how long such a stall usually
+    takes."""
     uses = {
         "training": (spent.training_s, _redone(spent), "green"),
         "growing": (spent.grow_s, _each(view.stalls.get(TimeUse.GROW)), _LOST),

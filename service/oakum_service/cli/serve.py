@@ -1,7 +1,8 @@
-"""`oakum serve`: run the service."""
+"""`oakum serve`: runs the service."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,9 @@ SERVICE = "Service"
     ),
 )
 def serve(
+    config: Annotated[
+        Path | None, typer.Option(help="Configuration file; default /etc/oakum/oakum.toml. [OAKUM_CONFIG]")
+    ] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Database, checkpoints and logs. [OAKUM_DATA_DIR]")] = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on. [OAKUM_HOST]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0 for any free one. [OAKUM_PORT]")] = None,
@@ -52,11 +56,14 @@ def serve(
 ) -> None:
     """Run the service until Ctrl-C: control loop, REST API and dashboard in one process."""
     from oakum_service.config import LocalClusterSettings, Settings
+    from oakum_service.config_file import VARIABLE as CONFIG_VARIABLE
     from oakum_service.errors import ServiceError
-    from oakum_service.serving import serve_until_stopped
+    from oakum_service.serve_command import serve_until_stopped
     from oakum_solver.errors import SolverError
     from oakum_worker.errors import SpecError
 
+    if config is not None:
+        os.environ[CONFIG_VARIABLE] = str(config.absolute())
     local: dict[str, Any] = {"nodes": nodes, "seed": seed, "load": load, "swf": swf}
     given: dict[str, Any] = {
         "data_dir": data_dir,

@@ -1,74 +1,41 @@
-"""Trainers: submit, ps, show, explain, scale, cancel."""
+"""Commands for trainers: ps, show, explain, scale, cancel."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, CommandError, app, example
+from oakum_service.cli.app import TRAINERS, app, example
 from oakum_service.cli.connection import connect
 from oakum_service.cli.output import STATE_STYLES, JsonFlag, TrainerRef, console, print_json, table
-from oakum_service.cli.units import age, clock, count, decimal, duration, rate
+from oakum_service.cli.units import age, clock, count, decimal, duration
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas import TrainerView
 
 
-@app.command(
-    rich_help_panel=TRAINERS, epilog=example("oakum submit digits.yaml", "oakum submit digits.yaml --follow")
-)
-def submit(
-    spec: Annotated[Path, typer.Argument(help="Trainer spec, YAML or JSON.", show_default=False)],
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Watch it until it ends.")] = False,
-    as_json: JsonFlag = False,
-) -> None:
-    """Hand in a trainer.
-
-    With --follow the exit code says how it ended: 0 finished, 1 failed or cancelled.
-    """
-    from oakum_worker.errors import SpecError
-    from oakum_worker.spec import read_spec
-
-    try:
-        document = read_spec(spec)
-    except SpecError as error:
-        raise CommandError(str(error)) from error
-    with connect() as client:
-        trainer = client.submit(document)
-        if as_json:
-            print_json(trainer, indent=None if follow else 2)
-        else:
-            _say_submitted(trainer)
-        if follow:
-            from oakum_service.cli.watch import watch_trainer
-
-            raise typer.Exit(watch_trainer(client, trainer.id, as_json=as_json))
-
-
-def _say_submitted(trainer: TrainerView) -> None:
-    typer.echo(
-        f"Submitted {trainer.name} ({trainer.id}). It trains whether or not anyone watches: "
-        f"`oakum show {trainer.name}`."
-    )
-
-
 @app.command(rich_help_panel=TRAINERS, epilog=example("oakum ps", "oakum ps --all --json"))
 def ps(
-    everything: Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")] = False,
+    everything: Annotated[bool, typer.Option("--all", "-a", help="List trainers that have ended, too.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """List trainers: where they are and how many nodes they have."""
+    """List trainers: status, nodes, range of nodes, progress, how long they have had the status, and why."""
     from oakum_service.api.schemas import TrainerList
 
     with connect() as client:
-        trainers = client.trainers().trainers
+        listing = client.trainers()
+    trainers = listing.trainers
     shown = [trainer for trainer in trainers if everything or not trainer.state.ended]
     if as_json:
-        print_json(TrainerList(trainers=shown))
-    elif shown:
+        print_json(TrainerList(trainers=shown, hold=listing.hold, fault=listing.fault))
+        return
+    if listing.fault is not None:
+        console().print(f"{listing.fault}.\n", style="red", markup=False)
+    if listing.hold is not None:
+        console().print(f"{listing.hold.sentence}\n", style="yellow")
+    if shown:
         _print_trainers(shown)
     elif trainers:
         typer.echo(f"No trainer is live; {len(trainers)} have ended (`oakum ps --all`).")
@@ -79,21 +46,25 @@ def ps(
 def _print_trainers(trainers: list[TrainerView]) -> None:
     from rich.text import Text
 
-    from oakum_service.cli.screen import share_of
+    from oakum_service.cli.screen import left_of, rate_of, share_of, size_of, state_for, why_of
 
-    columns = ("NAME", "STATE", "NODES", "STEP", "DONE", "LOSS", "SAMPLES/S", "AGE")
-    listing = table(*columns, right=("NODES", "STEP", "DONE", "LOSS", "SAMPLES/S", "AGE"))
+    numbers = ("NODES", "OF", "STEP", "DONE", "LOSS", "SAMPLES/S", "FOR", "LEFT", "AGE")
+    listing = table("NAME", "STATE", *numbers, "WHY", right=numbers, wrapping=("WHY",))
     for trainer in trainers:
         share = share_of(trainer)
         listing.add_row(
             Text(trainer.name),
-            Text(trainer.state, style=STATE_STYLES.get(trainer.state, "")),
+            Text(trainer.status, style=STATE_STYLES.get(trainer.status, "")),
             str(len(trainer.nodes)),
+            size_of(trainer),
             count(trainer.step),
             "-" if share is None else f"{share:.0%}",
             decimal(trainer.loss),
-            rate(None if trainer.state.ended else trainer.samples_per_s),
+            rate_of(trainer),
+            state_for(trainer),
+            left_of(trainer),
             age(trainer.submitted_at),
+            Text(why_of(trainer)),
         )
     console().print(listing)
 
@@ -101,10 +72,10 @@ def _print_trainers(trainers: list[TrainerView]) -> None:
 @app.command(rich_help_panel=TRAINERS, epilog=example("oakum show digits", "oakum show digits --watch"))
 def show(
     trainer: TrainerRef,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep the view up to date until it ends.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Update the view until the trainer ends.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show one trainer: progress, size, and why it has that size."""
+    """Show one trainer: its progress, its size, and why it has that size."""
     with connect() as client:
         if watch:
             from oakum_service.cli.watch import watch_trainer
@@ -134,7 +105,7 @@ def _facts(view: TrainerView) -> list[tuple[str, str]]:
     spec = view.spec
     facts = [
         ("Id", view.id),
-        ("Entrypoint", spec.entrypoint),
+        ("Script" if spec.script else "Entrypoint", spec.code),
         ("Submitted", f"{clock(view.submitted_at)} ({age(view.submitted_at)} ago){_by(view)}"),
         ("Bounds", f"{spec.min_nodes} to {spec.max_nodes} nodes, weight {spec.weight:g}"),
         ("Priority", str(spec.priority or "")),
@@ -175,44 +146,59 @@ def _rescales(view: TrainerView) -> str:
 
 @app.command(rich_help_panel=TRAINERS, epilog=example("oakum explain digits"))
 def explain(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
-    """Say why a trainer has the nodes it has."""
+    """Say why a trainer has its number of nodes."""
     with connect() as client:
         explanation = client.explain(trainer)
     if as_json:
         print_json(explanation)
         return
-    size = f"{explanation.trainer} has {_nodes(explanation.nodes)}"
-    if explanation.granted != explanation.nodes:
-        size += f" and is granted {explanation.granted}"
     plan = "" if explanation.plan is None else f" (plan {explanation.plan})"
-    console().print(f"{size}{plan}.\n{explanation.reason}")
+    console().print(f"{explanation.trainer} is {explanation.status}{plan}.\n{explanation.reason}")
+    if explanation.condition:
+        console().print(explanation.condition, style="yellow")
 
 
 def _nodes(number: int) -> str:
     return "1 node" if number == 1 else f"{number} nodes"
 
 
+def _epochs(number: int) -> str:
+    return "1 epoch" if number == 1 else f"{count(number)} epochs"
+
+
 @app.command(
     rich_help_panel=TRAINERS,
-    epilog=example("oakum scale digits --max-nodes 8", "oakum scale digits --weight 2"),
+    epilog=example(
+        "oakum scale digits --max-nodes 8",
+        "oakum scale digits --weight 2 --priority -5",
+        "oakum pause digits; oakum scale digits --epochs 400; oakum unpause digits",
+    ),
 )
 def scale(
     trainer: TrainerRef,
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Fewest nodes it may train on.")] = None,
     max_nodes: Annotated[int | None, typer.Option(min=1, help="Most nodes it may train on.")] = None,
     weight: Annotated[float | None, typer.Option(help="Value of its samples relative to others'.")] = None,
+    priority: Annotated[
+        int | None, typer.Option(min=-100, max=100, help="Higher ones choose first; above 0 only for admins.")
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Epochs of a paused trainer; more than it has finished.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Change a live trainer's bounds or weight."""
+    """Change a live trainer's bounds, weight or priority; while it is paused, also its epochs."""
     from pydantic import ValidationError
 
     from oakum_service.api.schemas import TrainerChange
     from oakum_worker.spec import explain as explain_errors
 
-    given = {"min_nodes": min_nodes, "max_nodes": max_nodes, "weight": weight}
-    given = {name: value for name, value in given.items() if value is not None}
+    options = {"min_nodes": min_nodes, "max_nodes": max_nodes, "weight": weight, "priority": priority}
+    given = {name: value for name, value in (options | {"epochs": epochs}).items() if value is not None}
     if not given:
-        raise typer.BadParameter("nothing to change: give --min-nodes, --max-nodes or --weight")
+        raise typer.BadParameter(
+            "nothing to change: give --min-nodes, --max-nodes, --weight, --priority or --epochs"
+        )
     try:
         change = TrainerChange.model_validate(given)
     except ValidationError as error:
@@ -224,8 +210,9 @@ def scale(
     else:
         spec = view.spec
         typer.echo(
-            f"{view.name} may use {spec.min_nodes} to {_nodes(spec.max_nodes)}, weight {spec.weight:g}. "
-            "The next plan counts it so."
+            f"{view.name} may use {spec.min_nodes} to {_nodes(spec.max_nodes)}, weight {spec.weight:g}, "
+            f"priority {spec.priority}, for {_epochs(spec.epochs)}. "
+            "The next plan takes this into account."
         )
 
 
@@ -237,4 +224,4 @@ def cancel(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
     if as_json:
         print_json(view)
     else:
-        typer.echo(f"{view.name} is {view.state} at step {count(view.step)}.")
+        typer.echo(f"{view.name} is {view.status} at step {count(view.step)}.")

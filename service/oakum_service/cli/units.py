@@ -1,4 +1,4 @@
-"""Quantities as people read and write them."""
+"""Formats and parses quantities for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*([smhd]?)")
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `90`, `90s`, `15m`, `1.5h` or `2d`."""
+    """The seconds that `text` tells: `90`, `90s`, `15m`, `1.5h` or `2d`. Raises typer's `BadParameter` for
+    anything else."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise typer.BadParameter(f"{text!r} is not a duration: write 90s, 15m, 1.5h or 2d")
@@ -20,7 +21,8 @@ def parse_duration(text: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """Two significant parts: `12 ms`, `0.31 s`, `42 s`, `3 min 05 s`, `2 h 10 min`, `3 d 4 h`."""
+    """Text for a number of seconds, in at most two units: `12 ms`, `0.31 s`, `42 s`, `3 min 05 s`, `2 h 10 min`,
+    `3 d 4 h`."""
     if 0 < seconds < 0.1:
         return f"{1000 * seconds:.2g} ms"
     if seconds < 10:
@@ -36,7 +38,8 @@ def duration(seconds: float) -> str:
 
 
 def age(at: float) -> str:
-    """How long a moment lies back, in its largest unit: `42 s`, `3 min`, `2 h`, `5 d`."""
+    """Text for how long ago the moment `at` (Unix seconds) was, in the largest unit: `42 s`, `3 min`, `2 h`, `5
+    d`."""
     seconds = max(round(time.time() - at), 0)
     for unit_s, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= unit_s:
@@ -45,24 +48,24 @@ def age(at: float) -> str:
 
 
 def clock(at: float) -> str:
-    """A moment of today as a time, another with its date; local time."""
+    """Text for the moment `at` (Unix seconds) in local time; with the date unless it is today."""
     moment = time.localtime(at)
     today = time.localtime()[:3] == moment[:3]
     return time.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S", moment)
 
 
 def count(number: float) -> str:
-    """A whole number with thousands separated."""
+    """Text for a whole number, with commas between thousands."""
     return f"{number:,.0f}"
 
 
 def rate(samples_per_s: float | None) -> str:
-    """A throughput, without its unit."""
+    """A throughput without its unit; `-` if unknown."""
     if samples_per_s is None:
         return "-"
     return f"{samples_per_s:,.0f}" if samples_per_s >= 100 else f"{samples_per_s:.3g}"
 
 
 def decimal(number: float | None) -> str:
-    """A loss or metric to four significant digits."""
+    """Text for a number such as a loss, to four significant digits; `-` for None."""
     return "-" if number is None else f"{number:.4g}"

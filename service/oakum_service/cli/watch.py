@@ -11,8 +11,7 @@ from rich.live import Live
 
 from oakum_service.api.schemas import TrainerView
 from oakum_service.cli.output import console, print_json
-from oakum_service.cli.screen import now_of, screen_of, steps_of
-from oakum_service.states import TrainerState
+from oakum_service.cli.screen import now_of, screen_of, steps_of, told_of
 
 if TYPE_CHECKING:
     from oakum_service.client import OakumClient
@@ -21,13 +20,13 @@ _PERIOD_S = 1.0
 
 
 def watch_trainer(client: OakumClient, ref: str, *, as_json: bool) -> int:
-    """Show the trainer until it ends; the exit code says whether it finished."""
+    """Show the trainer, again at each change, until it ends. Returns the exit status that stands for its end."""
     screen = console()
     if as_json or not screen.is_terminal:
         view = _stream(client, ref, as_json=as_json)
     else:
         view = _live(client, ref)
-    return 0 if view.state == TrainerState.FINISHED else 1
+    return view.state.exit_status
 
 
 def _live(client: OakumClient, ref: str) -> TrainerView:
@@ -38,23 +37,24 @@ def _live(client: OakumClient, ref: str) -> TrainerView:
 
 
 def _stream(client: OakumClient, ref: str, *, as_json: bool) -> TrainerView:
-    """One line for each change, for pipes and log files."""
+    """Print a line for each change until the trainer ends, for pipes and log files. Returns its last document."""
     shown: TrainerView | None = None
     for view in _views(client, ref):
-        # Its time goes on whether or not anything happens.
-        if view.model_copy(update={"time_spent": None}) == shown:
+        # These fields change all the time, whether or not anything happens.
+        timeless = view.model_copy(update=dict.fromkeys(("time_spent", "pace", "samples_per_s_below")))
+        if timeless == shown:
             continue
-        shown = view.model_copy(update={"time_spent": None})
+        shown = timeless
         if as_json:
             print_json(view, indent=None)
         else:
-            parts = (view.name, view.state, steps_of(view), now_of(view), view.message)
+            parts = (view.name, view.status, steps_of(view), now_of(view), *told_of(view))
             typer.echo("  ".join(part for part in parts if part))
     return view
 
 
 def _views(client: OakumClient, ref: str) -> Iterator[TrainerView]:
-    """The trainer once a second, its end last."""
+    """The trainer's document once a second, the last one after its end."""
     while True:
         view = client.trainer(ref)
         yield view

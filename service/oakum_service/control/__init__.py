@@ -1,4 +1,4 @@
-"""The control loop: observe -> membership, forecast -> plan -> execute, and the controller that turns them.
+"""The control loop: observe -> membership and forecast -> plan -> execute, and the controller that runs it.
 
-Everything here reads and writes the database; `decide` and `forecast` are pure. Only the lease's holder writes.
+The modules here read and write the database; `decide` is pure. Only the process that holds the lease writes.
 """

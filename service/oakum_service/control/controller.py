@@ -1,8 +1,8 @@
-"""The controller: two loops over one database, running while this process holds the lease.
+"""The controller: its loops over one database, which run while this process holds the lease.
 
-The membership loop is short and answers every report and every change of the cluster at once: a node that has
-to leave waits for it. The planning loop may take as long as the solver is allowed to; what it decides is carried
-out only while the snapshot is fresh, and the next turn corrects it.
+The membership loop is short and answers every report and every change of the cluster at once, because a node that
+has to leave waits for the answer. The planning loop may take as long as the solver may. Its plan is carried out
+only while its snapshot is fresh, and the next turn corrects it. Two more loops delete old rows and send notices.
 """
 
 from __future__ import annotations
@@ -15,32 +15,49 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from oakum_service import hold, instruments, pause
+from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
-from oakum_service.control import hold, journal
+from oakum_service.control.chart_points import record_gap
 from oakum_service.control.endings import cancel_requested
 from oakum_service.control.execute import Executor
-from oakum_service.control.hub import Hub
-from oakum_service.control.lease import TERM_S, LeaseHolder
-from oakum_service.control.membership import MembershipKeeper
-from oakum_service.control.observe import Observed, end_fragments, place_fragments, write_snapshot
+from oakum_service.control.membership import MembershipUpdater
+from oakum_service.control.meter import ClusterMeter
+from oakum_service.control.node_preference import NodePreferenceTracker
+from oakum_service.control.observe import Observation, end_fragments, place_fragments, write_snapshot
 from oakum_service.control.planner import Planner
 from oakum_service.control.retention import EVERY_S, forget, remove_folders
-from oakum_service.control.waits import WaitKeeper
+from oakum_service.control.usage import complete_hours
+from oakum_service.control.waiting_times import WaitingTimes
+from oakum_service.db import event_log
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, Trainer
+from oakum_service.db.lease import LeaseHolder
+from oakum_service.db.models import Fragment, Trainer
+from oakum_service.db.writability import Writability
 from oakum_service.errors import LeaseLost, SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.schedulers.port import Scheduler
+from oakum_service.live_settings import current
+from oakum_service.log_fields import about
+from oakum_service.notices.sender import EVERY_S as SEND_EVERY_S
+from oakum_service.notices.sender import NoticeSender
+from oakum_service.schedulers.port import Scheduler, too_old_s
+from oakum_service.standing import ActiveHold, hold_sentence
+from oakum_service.states import LIVE_STATES
+from oakum_service.turn_clock import TurnClock
 
 _log = logging.getLogger("oakum")
+_TAKEN_OVER = "another controller has taken over; this process only answers requests"
 Result = TypeVar("Result")
 _AGAIN_S = 5.0
+_LOOK_S = 1.0
+"""Seconds between two looks at a lease that another process holds."""
 
 
 class Controller:
-    """Observes, forecasts, plans and executes."""
+    """Runs the service's loops: observe the cluster, decide memberships, plan, execute, tidy up, send notices."""
 
     def __init__(
         self,
@@ -50,158 +67,232 @@ class Controller:
         scheduler: Scheduler,
         configs: FragmentConfigs,
         lease: LeaseHolder,
-        inbox: Hub,
-        outbox: Hub,
+        news_for_controller: ChangeSignal,
+        news_for_readers: ChangeSignal,
+        writability: Writability | None = None,
+        turns: TurnClock | None = None,
     ) -> None:
-        """`inbox` is raised when there is something to look at; `outbox` when others have."""
-        self._settings = settings
+        """`news_for_controller` wakes this controller; the controller notifies `news_for_readers`, which wakes
+        whoever waits for directives or events. `turns` gets to know of every turn."""
+        self._turns = turns or TurnClock()
+        self._writability = writability or Writability("the database")
+        self._settings = self._now = settings
         self._sessions = sessions
         self._readers = readers
         self._scheduler = scheduler
         self._lease = lease
         self._planner = Planner(settings, readers, lease)
         self._executor = Executor(lease, scheduler, configs, dry_run=settings.dry_run)
-        self._keeper = MembershipKeeper(
+        self._membership = MembershipUpdater(
             settings.regroup_timeout_s, settings.warm_up_timeout_s, settings.exploration
         )
-        self._waits = WaitKeeper(settings.starvation_guard)
-        self._inbox = inbox
-        self._outbox = outbox
-        self._replan = Hub()
-        self._closing = Hub()
-        self._observed: Observed | None = None
+        self._waits = WaitingTimes(settings.starvation_guard)
+        self._notices = NoticeSender(settings.notices, configs.url, readers, lease)
+        self._preference = NodePreferenceTracker()
+        self._news_for_controller = news_for_controller
+        self._news_for_readers = news_for_readers
+        self._replan = ChangeSignal()
+        self._closing = ChangeSignal()
+        self._observed: Observation | None = None
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="controller")
         self._watching = False
         self._listening_since = self._turned_at = time.time()
-        self._held = False
+        self._held: ActiveHold | None = None
+        self._meter = ClusterMeter()
         self._stopping = False
+        self._folders_to = 0.0
 
     async def run(self) -> None:
-        """Turn both loops until `stop`; wait for the lease first, and again when it is lost."""
+        """Run the loops until `stop`. They begin once this process holds the lease and the scheduler has
+        answered, and begin again after the lease was lost and regained."""
         while not self._stopping:
-            if not await self._in_thread(self._lease.acquire):
-                await self._inbox.wait(self._inbox.version, TERM_S / 3)
+            self._turns.forget()
+            if not await self._has_taken_over():
+                await self._news_for_controller.wait(self._news_for_controller.version, _LOOK_S)
                 continue
             self._listening_since = self._turned_at = time.time()
             self._waits.begin()
+            self._meter.begin()
+            self._preference.begin()
+            self._membership.begin()
+            self._observed = None
             if not self._watching:
-                self._scheduler.start(self._inbox.notify)
+                self._scheduler.start(self._news_for_controller.notify)
                 self._watching = True
             if not await self._has_begun():
-                await self._inbox.wait(self._inbox.version, _AGAIN_S)
+                await self._news_for_controller.wait(self._news_for_controller.version, _AGAIN_S)
                 continue
             try:
                 async with asyncio.TaskGroup() as loops:
-                    poll_s = self._settings.poll_s
-                    loops.create_task(self._repeat(self._inbox, self._membership_turn, poll_s))
-                    loops.create_task(self._repeat(self._replan, self._planning_turn, poll_s))
-                    loops.create_task(self._repeat(self._closing, self._tidy, EVERY_S))
+                    news = self._news_for_controller
+                    loops.create_task(self._repeat("membership", news, self._membership_turn, self._poll_s))
+                    loops.create_task(self._repeat("planning", self._replan, self._planning_turn, self._poll_s))
+                    loops.create_task(self._repeat("tidying", self._closing, self._tidy, lambda: EVERY_S))
+                    loops.create_task(
+                        self._repeat("notices", self._closing, self._notices.turn, lambda: SEND_EVERY_S)
+                    )
             except* LeaseLost:
-                _log.warning("another controller has taken over; this process only answers requests")
+                _log.warning(_TAKEN_OVER)
+
+    async def _has_taken_over(self) -> bool:
+        """Take the lease or renew it. Returns False if another process holds it, or if the database does not
+        answer or a file cannot be written; the caller tries again later."""
+        try:
+            return await self._in_thread(self._lease.acquire)
+        except (SQLAlchemyError, OSError) as error:
+            _log.warning("this process cannot become the controller: %s", error)
+            return False
 
     async def _has_begun(self) -> bool:
-        """Look around for the first time; a scheduler that does not answer yet is asked again later."""
+        """Do the work of a controller's start. Returns False if the scheduler or the database does not answer yet,
+        or if another controller has taken over meanwhile; the caller tries again later."""
         try:
             await self._in_thread(self._begin)
         except SchedulerError as error:
             _log.warning("the scheduler: %s", error)
+            return False
+        except SQLAlchemyError as error:
+            _log.warning("the controller cannot begin: %s", error)
+            return False
+        except LeaseLost:
+            _log.warning(_TAKEN_OVER)
             return False
         return True
 
     async def stop(self) -> None:
         """End the loops."""
         self._stopping = True
-        self._inbox.close()
+        self._news_for_controller.close()
         self._replan.close()
         self._closing.close()
+        self._notices.stop()
 
     async def drain(self, timeout_s: float) -> None:
-        """Send every fragment away with its last checkpoint, and launch none; returns when they have gone."""
+        """Tell every fragment to checkpoint and leave, and launch none; return when all have left or after
+        `timeout_s` seconds."""
         self._executor.is_closed = True
         try:
             await self._in_thread(self._release_all)
         except LeaseLost:
-            return  # the fragments are another controller's by now
-        self._inbox.notify()
+            return  # another controller is in charge of the fragments
+        self._news_for_controller.notify()
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            seen = self._outbox.version
+            seen = self._news_for_readers.version
             if not await self._in_thread(self._num_live):
                 return
-            await self._outbox.wait(seen, 0.2)
+            await self._news_for_readers.wait(seen, 0.2)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
-        """Run blocking work in a thread of the controller's own: readers of the API must not make it wait."""
+        """Run blocking work in a thread of the controller's own pool and return its result. So it never waits for
+        threads that serve API requests."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    async def _repeat(self, hub: Hub, turn: Callable[[], Awaitable[None]], every_s: float) -> None:
-        """Take a turn whenever the hub is raised, and at the latest every so many seconds."""
+    async def _repeat(
+        self, loop: str, changes: ChangeSignal, turn: Callable[[], Awaitable[None]], every_s: Callable[[], float]
+    ) -> None:
+        """Call `turn` whenever `changes` counts a change, and at least every `every_s()` seconds, until the
+        controller stops. Errors are counted as those of `loop` and logged, except `LeaseLost`, which is raised."""
         while not self._stopping:
-            seen = hub.version
+            seen = changes.version
             try:
                 await turn()
             except LeaseLost:
                 raise
             except SchedulerError as error:
+                instruments.TURN_FAILURES.labels(loop).inc()
                 _log.warning("the scheduler: %s", error)
             except Exception:
-                # A locked database or a full disk passes; nodes have to be given back also while it lasts.
-                _log.exception("a turn of the control loop failed; the next one tries again")
-            await hub.wait(seen, every_s)
+                instruments.TURN_FAILURES.labels(loop).inc()
+                # A locked database or a full disk passes, and meanwhile nodes still have to be given back.
+                if self._writability.fault is None:  # otherwise that fault was logged already
+                    _log.exception("a turn of the control loop failed; the next one tries again")
+            await changes.wait(seen, every_s())
 
     async def _tidy(self) -> None:
-        await self._in_thread(self._forget)
+        with instruments.TURN_S.labels("tidying").time():
+            await self._in_thread(self._forget)
 
     def _forget(self) -> None:
+        """Add up the hours that are over, and delete what is too old, in short transactions: agents and hooks wait
+        for each of them."""
+        with self._readers.begin() as session:
+            hours = complete_hours(session, time.time())
         with self._lease.writing() as session:
-            ended = forget(session)
-        remove_folders(self._settings.fragments_dir, ended)
+            session.add_all(hours)
+        is_all = False
+        while not is_all and not self._stopping:
+            with self._lease.writing() as session:
+                forgotten = forget(session, time.time(), self._folders_to)
+            self._folders_to, is_all = forgotten.folders_to, forgotten.is_all
+            remove_folders(self._settings.fragments_dir, forgotten.fragments)
 
     async def _membership_turn(self) -> None:
-        if await self._in_thread(self._observe_and_decide):
+        with instruments.TURN_S.labels("membership").time():
+            needs_plan = await self._in_thread(self._observe_and_decide)
+        self._turns.note_turn()
+        if needs_plan:
             self._replan.notify()
 
     async def _planning_turn(self) -> None:
         await asyncio.sleep(self._settings.debounce_s)
-        if not self._executor.is_closed and not self._held:
-            await self._in_thread(self._plan_and_execute)
+        if not self._executor.is_closed and self._held is None:
+            with instruments.TURN_S.labels("planning").time():
+                await self._in_thread(self._plan_and_execute)
 
     def _begin(self) -> None:
-        """What a crash may have left behind: intents whose job is unknown, jobs whose fragment is."""
+        """Bring the database and the scheduler together at a controller's start: read the reports, end fragments
+        whose jobs are gone, cancel jobs that have no live fragment, and record the start.
+
+        Raises `SchedulerError` where the scheduler does not answer, and `LeaseLost` if another controller has
+        taken over.
+        """
         snapshot = self._scheduler.snapshot()
+        now = time.time()
         with self._lease.writing() as session:
+            record_gap(session, now)
             place_fragments(session, snapshot)
-            self._keeper.hear(session)
+            self._membership.read_reports(session, now)
             end_fragments(
-                session, snapshot, self._settings.heartbeat_timeout_s, listening_since=self._listening_since
+                session,
+                snapshot,
+                self._settings.heartbeat_timeout_s,
+                now=now,
+                listening_since=self._listening_since,
             )
-            strangers = self._executor.strangers(session, snapshot)
-            self._executor.cancel(strangers)
-            adopted = len(snapshot.own_jobs) - len(strangers)
-            journal.record(
+            orphans = self._executor.orphans(session, snapshot)
+            self._executor.cancel(orphans)
+            adopted = len(snapshot.own_jobs) - len(orphans)
+            event_log.record(
                 session,
                 "service.started",
                 self._scheduler.name,
                 f"controller {self._lease.name} watches {len(snapshot.nodes)} nodes; "
-                f"{adopted} fragments adopted, {len(strangers)} orphans cancelled",
+                f"{adopted} fragments adopted, {len(orphans)} orphans cancelled",
             )
 
     def _observe_and_decide(self) -> bool:
-        """One short turn; returns whether a new plan is called for."""
+        """One turn of the membership loop: read the scheduler, the reports and the hold, and publish what follows.
+        Returns whether a new plan is needed. Raises `LeaseLost` where another process holds the lease."""
         if not self._lease.acquire():
             raise LeaseLost(f"{self._lease.name} could not renew the controller's lease")
         now = time.time()
-        if now - self._turned_at > self._settings.heartbeat_timeout_s / 2:
-            # This process was stopped for a while: whoever reported meanwhile was not heard.
+        was_stopped = now - self._turned_at > self._settings.heartbeat_timeout_s / 2
+        if was_stopped:
+            # This process was stopped for a while and received no reports meanwhile.
             self._listening_since = now
         self._turned_at = now
         submitting = frozenset(self._executor.submitting)
         snapshot = self._scheduler.snapshot()
         with self._lease.writing() as session:
+            if was_stopped:
+                record_gap(session, now)
+            self._now = current(session, self._settings)
             before = self._fingerprint(session)
-            observed = write_snapshot(session, snapshot, self._observed)
+            observed = self._preference.ordered(session, write_snapshot(session, snapshot, self._observed))
+            self._lease.note_snapshot(session, snapshot.taken_at)
             place_fragments(session, snapshot)
-            self._keeper.hear(session)
+            self._membership.read_reports(session, now)
             silent = end_fragments(
                 session,
                 snapshot,
@@ -211,27 +302,39 @@ class Controller:
                 listening_since=self._listening_since,
                 warm_up_timeout_s=self._settings.warm_up_timeout_s,
             )
-            cancel_requested(session)
-            self._held = hold.current(session) is not None
-            if self._held:
+            cancel_requested(session, now)
+            held = hold.held(session)
+            if held is not None:
                 hold.release_all(session)
-            to_cancel = self._keeper.turn(session, silent)
-            to_cancel += self._executor.strangers(session, snapshot)
+            pause.release_paused(session)
+            to_cancel = self._membership.turn(session, silent, now)
+            to_cancel += self._executor.orphans(session, snapshot)
             self._waits.turn(session, now)
+            self._meter.read(session, snapshot, now)
             changed = self._fingerprint(session) != before
         stale = self._observed is None or observed.number != self._observed.number
         self._observed = observed
+        self._take_hold(held)
         self._executor.cancel(to_cancel)
-        self._outbox.notify()
+        self._news_for_readers.notify()
         return changed or stale
 
+    def _take_hold(self, held: ActiveHold | None) -> None:
+        """Remember the hold, during which nothing is planned, and log its beginning and its end."""
+        if held is not None and held != self._held:
+            _log.warning("%s", hold_sentence(held))
+        elif held is None and self._held is not None:
+            _log.warning("The hold has ended: the planner launches again.")
+        self._held = held
+        instruments.HELD.set(held is not None)
+
     def _fingerprint(self, session: Session) -> tuple[object, ...]:
-        """What a plan depends on beside the nodes."""
-        trainers = session.execute(select(Trainer.id, Trainer.state).order_by(Trainer.id)).all()
-        live = session.execute(
-            select(Fragment.id).where(Fragment.state != FragmentState.ENDED).order_by(Fragment.id)
-        ).scalars()
-        return (*trainers, *live)
+        """The trainers and fragments that a plan depends on: a change calls for a new plan."""
+        trainers = session.execute(
+            select(Trainer.id, Trainer.state, Trainer.pause).where(Trainer.state.in_(LIVE_STATES))
+        )
+        fragments = session.execute(select(Fragment.id).where(Fragment.is_live)).scalars()
+        return (*sorted(map(tuple, trainers)), *sorted(fragments))
 
     def _plan_and_execute(self) -> None:
         observed = self._observed
@@ -239,26 +342,29 @@ class Controller:
             return
         plan_id = self._planner.plan(observed)
         if plan_id is None or self._is_stale(observed):
-            return  # the solver took its time: the next turn plans on what is true by now
-        if self._executor.carry_out(plan_id, observed):
-            self._inbox.notify()
-        self._outbox.notify()
+            return  # the solver took too long: the next turn plans on a newer snapshot
+        with about(plan=plan_id):
+            launched = self._executor.carry_out(plan_id, observed)
+        if launched:
+            self._news_for_controller.notify()
+        self._news_for_readers.notify()
 
-    def _is_stale(self, observed: Observed) -> bool:
-        """Whether the snapshot is too old: nothing is launched on it any more."""
-        oldest_s = 2 * self._settings.poll_s + self._scheduler.max_age_s
-        return time.time() - observed.snapshot.taken_at > oldest_s
+    def _poll_s(self) -> float:
+        """Seconds between two turns without an event, as the settings are now."""
+        return self._now.poll_s
+
+    def _is_stale(self, observed: Observation) -> bool:
+        """Whether the snapshot is too old to launch anything on it."""
+        return time.time() - observed.snapshot.taken_at > too_old_s(self._scheduler, self._poll_s())
 
     def _release_all(self) -> None:
         with self._lease.writing() as session:
             told = hold.release_all(session)
-            journal.record(
+            event_log.record(
                 session, "service.stopping", self._scheduler.name, f"{told} fragments checkpoint and leave"
             )
 
     def _num_live(self) -> int:
         with self._readers.begin() as session:
-            count = session.execute(
-                select(func.count()).select_from(Fragment).where(Fragment.state != FragmentState.ENDED)
-            )
+            count = session.execute(select(func.count()).select_from(Fragment).where(Fragment.is_live))
             return count.scalar_one()

@@ -1,11 +1,10 @@
-"""Curves: what the planner is told of each trainer's scalability."""
+"""The scalability curves that the planner gets for the trainers."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -15,17 +14,18 @@ from oakum_service.db.models import MeasuredRate, Trainer
 from oakum_solver.curves import Sample, curve_from_points, fit_curve, newcomer_curve
 from oakum_solver.exploration import Exploration, explore
 from oakum_solver.problem import Curve
+from oakum_worker.protocol import TrainingProgress
 from oakum_worker.spec import TrainerSpec
 
 
 def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings: Settings) -> dict[str, Curve]:
-    """Trainer id -> its curve: learnt where it was measured, else its spec's.
+    """Trainer id -> its curve: learnt from measured rates where there are some, otherwise the spec's.
 
-    Raised where a size is worth trying. A trainer without a curve that nobody has measured yet, beside others that
-    are known, is promised its minimum of nodes: in the default's one sample per second and node, it would never
-    get one and never be measured.
+    A size that is worth exploring gets a raised rate. A trainer of unknown speed, beside others of known speed,
+    gets a curve that promises the best known rate per node at its minimum: with the default of one sample per
+    second and node it would never get nodes and never be measured.
     """
-    specs = {trainer.id: TrainerSpec.model_validate(trainer.spec) for trainer in trainers}
+    specs = {trainer.id: trainer.spec for trainer in trainers}
     if not settings.learns_curves:
         return {trainer: curve_from_points(spec.curve, spec.max_nodes) for trainer, spec in specs.items()}
     measured = measured_rates(session, list(specs))
@@ -41,11 +41,12 @@ def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings:
 
 
 def _samples(rows: Sequence[MeasuredRate]) -> tuple[Sample, ...]:
-    """The newest windows of each size, as evidence for all the seconds that were measured there."""
+    """The newest measurements of every size as samples for fitting a curve. Each is weighted so that together they
+    stand for all seconds measured at that size."""
     return tuple(
-        Sample(row.nodes, rate, seconds * row.seconds / sum(recent_s for recent_s, _ in row.recent))
+        Sample(row.nodes, window.samples_per_s, window.seconds * row.seconds / sum(w.seconds for w in row.recent))
         for row in rows
-        for seconds, rate in row.recent
+        for window in row.recent
     )
 
 
@@ -57,19 +58,17 @@ def _learnt(spec: TrainerSpec, prior: Curve | None, rows: Sequence[MeasuredRate]
     return _fitted_and_raised(_samples(rows), prior, spec.max_nodes, budget, exploration)
 
 
-def _prior(spec: TrainerSpec, progress: Mapping[str, Any]) -> Curve | None:
-    """The user's curve; where there is one for each type of nodes, that of the fastest.
-
-    Without one it is what the worker predicts, as those of pipelines do.
-    """
+def _prior(spec: TrainerSpec, progress: TrainingProgress | None) -> Curve | None:
+    """The spec's curve, of several node types that of the fastest; without one the worker's prediction, as
+    pipelines have; else None."""
     given = [points for points in (spec.curve, *spec.curves_by_type.values()) if points]
-    predicted = _rising(progress.get("predicted_curve", ()))
+    predicted = _rising(() if progress is None else progress.predicted_curve)
     curves = [Curve(points) for points in given or ([predicted] if predicted else [])]
     return max(curves, key=lambda curve: curve.rate(spec.min_nodes), default=None)
 
 
 def _rising(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """Those that rise above all before them: an agent may say anything."""
+    """The points that rise above all before them. Agents' reports are not trusted to be a valid curve."""
     found: list[tuple[int, float]] = []
     for nodes, rate in points:
         before = found[-1] if found else (0, 0.0)
@@ -82,7 +81,8 @@ def _rising(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...
 def _fitted_and_raised(
     samples: tuple[Sample, ...], prior: Curve | None, max_nodes: int, budget: float, exploration: Exploration
 ) -> Curve:
-    """Remembered, as a planning turn comes every second, and a new measurement every few."""
+    """Fit the curve and raise the rate of sizes to explore. Cached: plans are made every second, and
+    measurements change every few seconds. Returns the curve to plan with."""
     return explore(fit_curve(samples, prior, max_nodes), max_nodes, budget, exploration)
 
 

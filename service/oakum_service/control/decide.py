@@ -1,153 +1,224 @@
 """Who is a member of a trainer's next generation: a pure function of what its fragments report.
 
-Written as a decision over values so that every order of reports, losses and releases can be tried on it.
+`decide` asks the rules of `Situation` in order. Each rule is a property that can be read alone, with its reason.
+Everything is a value, so that tests can try every order of reports, losses and releases.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
+from oakum_service.control.fragment_view import FragmentView, Membership
 from oakum_worker.protocol import Phase
 
-SAID_GOODBYE = (Phase.LEFT, Phase.FINISHED, Phase.FAILED)
-"""Phases of a fragment that has gone in an orderly way: its connections are closed."""
-
+_CONNECTION_BROKE = "a connection between members broke"
 _LOST = "lost"
 _REGROUPED = "regrouped"
-"""A connection between members has broken, with nobody known to be gone: a rank may have died and begun anew."""
-
-
-@dataclass(frozen=True)
-class FragmentView:
-    """A fragment as the decision sees it."""
-
-    id: str
-    phase: Phase
-    alive: bool
-    """Its scheduler job exists and its agent is heard of."""
-    released: bool = False
-    """The plan no longer grants its node."""
-    formed: int = 0
-    """Newest generation its ranks have formed."""
-    broken: int = 0
-    """Newest generation that is unusable for its ranks."""
-    ready_at: float = 0.0
-    overdue: bool = False
-    """It should have reacted to the newest generation, or to its end, and has not."""
-
-    @property
-    def stays(self) -> bool:
-        """Whether it may be a member of the next generation."""
-        return self.alive and not self.released and self.phase in (Phase.READY, Phase.TRAINING, Phase.BROKEN)
-
-
-@dataclass(frozen=True)
-class Membership:
-    """A trainer's newest published generation."""
-
-    generation: int
-    members: tuple[str, ...]
-    over: int
+"""A connection between members broke and no member is known to be gone: a rank may have been restarted."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What to publish. None as `members` publishes no new generation, only that those up to `over` are over."""
+    """What to publish: a new generation, or, with None as `members`, only that generations have ended."""
 
     members: tuple[str, ...] | None
-    over: int
-    closer: str | None = None
+    ended_through: int
+    """Every generation up to this one has ended."""
+    saver: str | None = None
+    """The fragment that writes a durable checkpoint before training pauses."""
+    has_state: bool = False
+    """Whether a member has the trainer's state."""
     lost: tuple[str, ...] = ()
     """Members that are gone or do not answer: their jobs are to be cancelled."""
     cause: str = ""
 
 
 def decide(now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int) -> Decision | None:
-    """The change of membership that the reports call for, or None when all is well as it is."""
-    by_id = {fragment.id: fragment for fragment in fragments}
-    members = [by_id[member] for member in now.members if member in by_id]
-    gone = tuple(member for member in now.members if member not in by_id or not by_id[member].alive)
-    overdue = tuple(fragment.id for fragment in members if fragment.overdue)
-    broken = any(fragment.broken >= now.generation for fragment in members if fragment.alive)
-    over = now.generation if now.members and (gone or overdue or broken) else now.over
-    lost = tuple(dict.fromkeys(gone + overdue))
-
-    if over > now.over and not lost:
-        # Ranks saw a connection break and nobody is known to be gone. Free the others from their collectives
-        # first: whoever then does not say that it broke, too, is the one that is lost.
-        return Decision(None, over, cause="a connection between members broke")
-    if over == now.generation and now.members and not lost and not _all_broken(members, now.generation):
+    """The change of membership that the reports call for, or None when nothing is to be changed yet."""
+    seen = Situation(now, fragments, min_nodes)
+    if seen.break_is_news:
+        return Decision(None, now.generation, cause=_CONNECTION_BROKE)
+    if seen.awaits_answers:
         return None
-    before = max((fragment.broken for fragment in members if fragment.alive), default=0)
-    before = max(before, _vanished(fragments, now.members))
-    if now.over < before < now.generation:
-        # Someone left the generation before this one in a hurry, and some of its ranks are still blocked in it.
-        return Decision(None, before, cause="a connection between members broke")
-    survivors = [fragment for fragment in members if fragment.stays and fragment.id not in lost]
-    settled = over == now.generation or all(fragment.formed >= now.generation for fragment in members)
-    newcomers = _newcomers(fragments, now.members) if settled else []
-    if not any(fragment.formed for fragment in survivors) and _leaving_with_state(fragments):
-        # Whoever came next would begin without what these know: they make it durable first.
-        survivors, newcomers = [], []
-    target = tuple(fragment.id for fragment in survivors + newcomers)
-    if len(target) < min_nodes:
-        target = ()
-    if target == now.members and over < now.generation:
-        return None
-    if not target and not now.members:
+    if seen.older_break is not None:
+        return Decision(None, seen.older_break, cause=_CONNECTION_BROKE)
+    target = tuple(fragment.id for fragment in seen.next_members)
+    if target == now.members and (not target or not seen.has_ended):
         return None
     return Decision(
         members=target,
-        over=over,
-        closer=_closer(members, lost) if not target else None,
-        lost=lost,
-        cause=_cause(now, target, lost, broke=bool(now.members) and over == now.generation),
+        ended_through=now.generation if seen.has_ended else now.ended_through,
+        saver=None if target else seen.saver,
+        has_state=_hold_state(seen.next_members),
+        lost=seen.lost,
+        cause=_cause(now, target, seen.lost, broke=bool(now.members) and seen.has_ended),
     )
 
 
-def _all_broken(members: list[FragmentView], generation: int) -> bool:
-    return all(
-        fragment.broken >= generation or fragment.formed < generation or fragment.phase is Phase.LEAVING
-        for fragment in members
-        if fragment.alive
-    )
+@dataclass(frozen=True)
+class Situation:
+    """A trainer's membership, what is known of its fragments, and what follows from both, rule by rule."""
+
+    now: Membership
+    fragments: tuple[FragmentView, ...]
+    min_nodes: int
+
+    @cached_property
+    def members(self) -> tuple[FragmentView, ...]:
+        """Members of the newest generation whose fragments are in `fragments`, in order of rank."""
+        by_id = {fragment.id: fragment for fragment in self.fragments}
+        return tuple(by_id[member] for member in self.now.members if member in by_id)
+
+    @cached_property
+    def lost(self) -> tuple[str, ...]:
+        """Ids of members that are lost: first those that are gone, then those that are alive and have not answered
+        in time."""
+        alive = {member.id for member in self.members if member.alive}
+        gone = [member for member in self.now.members if member not in alive]
+        overdue = [member.id for member in self.members if member.overdue and member.alive]
+        return (*gone, *overdue)
+
+    @cached_property
+    def present(self) -> tuple[FragmentView, ...]:
+        """Members that are not lost."""
+        return tuple(member for member in self.members if member.id not in self.lost)
+
+    # When the newest generation, or the previous one, ends.
+
+    @cached_property
+    def is_broken(self) -> bool:
+        """Whether a member says that the newest generation is unusable."""
+        return any(member.alive and member.broken >= self.now.generation for member in self.members)
+
+    @cached_property
+    def has_ended(self) -> bool:
+        """Whether the newest generation has ended. It ends when a member is lost, since collectives need all
+        members, and when a connection breaks."""
+        has_broken_down = bool(self.now.members) and (bool(self.lost) or self.is_broken)
+        return has_broken_down or self.now.ended_through == self.now.generation
+
+    @cached_property
+    def break_is_news(self) -> bool:
+        """Whether a connection of the newest generation broke, no member is known to be gone, and nobody was told.
+
+        The other members are freed from their collectives first. A member that then does not report the break is
+        the one that is lost.
+        """
+        return self.has_ended and self.now.ended_through < self.now.generation and not self.lost
+
+    @cached_property
+    def awaits_answers(self) -> bool:
+        """Whether members were told that the newest generation has ended, and some still have to report its break.
+
+        Once one member has formed the generation, all its members were in it, whatever they have reported until
+        now, and may have the state. Without such a member, and from members that are leaving, no answer is needed.
+        """
+        if not self.now.members or not self.has_ended or self.lost:
+            return False
+        has_formed = any(member.formed >= self.now.generation for member in self.members)
+        return has_formed and any(
+            member.alive and member.broken < self.now.generation and member.phase is not Phase.LEAVING
+            for member in self.members
+        )
+
+    @cached_property
+    def older_break(self) -> int | None:
+        """An older generation to be ended because ranks may be blocked in it while the newest forms, or None.
+
+        Either a member reports that it broke, or a fragment that was about to leave it has vanished: a node that
+        loses power closes no connection, and the ranks that are still in that generation would wait without end.
+        """
+        reported = [member.broken for member in self.members if member.alive]
+        vanished = [f.formed for f in self.fragments if f.has_vanished and f.id not in self.now.members]
+        newest = max((*reported, *vanished), default=0)
+        return newest if self.now.ended_through < newest < self.now.generation else None
+
+    # Who is in the next generation.
+
+    @cached_property
+    def is_settled(self) -> bool:
+        """Whether the newest generation is no longer being formed: it has ended, or every member has formed it."""
+        return self.has_ended or all(member.formed >= self.now.generation for member in self.members)
+
+    @cached_property
+    def newcomers(self) -> tuple[FragmentView, ...]:
+        """Fragments that are ready and not members yet, in the order in which they became ready.
+
+        While a generation forms they wait, unless they bring the state to members of which none has it.
+        """
+        ready = [f for f in self.fragments if f.stays and f.phase is Phase.READY and f not in self.members]
+        if not self.is_settled:
+            ready = [] if _hold_state(self.members) else [fragment for fragment in ready if fragment.holds]
+        return tuple(sorted(ready, key=lambda fragment: (fragment.ready_at, fragment.id)))
+
+    @cached_property
+    def staying(self) -> tuple[FragmentView, ...]:
+        """Members whose nodes nobody wants back."""
+        return tuple(member for member in self.present if member.stays)
+
+    @cached_property
+    def not_needed(self) -> tuple[FragmentView, ...]:
+        """Members whose nodes the plan wants back, if enough fragments to train remain without them; else
+        empty."""
+        if len(self.staying) + len(self.newcomers) < max(1, self.min_nodes):
+            return ()
+        return tuple(member for member in self.present if member.has_time)
+
+    @cached_property
+    def survivors(self) -> tuple[FragmentView, ...]:
+        """Members that the next generation keeps, not considering who has the state.
+
+        While a generation forms, members that only the plan lets go are kept: it is not known yet which members
+        have formed it, and so have the state.
+        """
+        return self.staying if self.is_settled else self._staying_with(self.not_needed)
+
+    @cached_property
+    def next_members(self) -> tuple[FragmentView, ...]:
+        """Members of the next generation, in order of rank; empty if training has to pause.
+
+        If the survivors and newcomers lack the state while another fragment has it, they would begin from an older
+        checkpoint. So members that hold the state and have time stay until the others have it, too. If there are
+        no such members, training pauses: a fragment that has the state saves it first, or loads it from memory
+        soon.
+        """
+        chosen = (*self.survivors, *self.newcomers)
+        if self.state_exists and not _hold_state(chosen):
+            bearers = [member for member in self.not_needed if member.holds]
+            chosen = (*self._staying_with(bearers), *self.newcomers) if bearers else ()
+        return chosen if len(chosen) >= self.min_nodes else ()
+
+    @cached_property
+    def state_exists(self) -> bool:
+        """Whether any fragment has the state, or will load it from its node's memory."""
+        return any(fragment.alive and (fragment.holds or fragment.recalls) for fragment in self.fragments)
+
+    @cached_property
+    def saver(self) -> str | None:
+        """The member that writes the checkpoint before training pauses: the first that has the state, else the
+        first that is there."""
+        there = sorted(self.present, key=lambda member: not member.holds)
+        return there[0].id if there else None
+
+    def _staying_with(self, kept: Iterable[FragmentView]) -> tuple[FragmentView, ...]:
+        return tuple(member for member in self.present if member.stays or member in kept)
 
 
-def _vanished(fragments: tuple[FragmentView, ...], members: tuple[str, ...]) -> int:
-    """Newest generation that somebody on the way out of it has vanished from without a word, or 0.
-
-    A node that has lost power closes no connection: those still in that generation would wait for it for ever.
-    """
-    gone = [f for f in fragments if not f.alive and f.id not in members and f.phase not in SAID_GOODBYE]
-    return max((fragment.formed for fragment in gone), default=0)
-
-
-def _newcomers(fragments: tuple[FragmentView, ...], members: tuple[str, ...]) -> list[FragmentView]:
-    ready = [f for f in fragments if f.stays and f.phase is Phase.READY and f.id not in members]
-    return sorted(ready, key=lambda fragment: (fragment.ready_at, fragment.id))
-
-
-def _leaving_with_state(fragments: tuple[FragmentView, ...]) -> bool:
-    """Whether somebody is on the way out who has trained and has not said goodbye."""
-    phases = (Phase.TRAINING, Phase.BROKEN, Phase.LEAVING)
-    return any(f.alive and f.formed and not f.stays and f.phase in phases for f in fragments)
-
-
-def _closer(members: list[FragmentView], lost: tuple[str, ...]) -> str | None:
-    """The first member that is still there, and has trained, writes the checkpoint that ends training for now."""
-    there = [fragment for fragment in members if fragment.alive and fragment.id not in lost]
-    return next((f.id for f in sorted(there, key=lambda fragment: not fragment.formed)), None)
+def _hold_state(fragments: Iterable[FragmentView]) -> bool:
+    return any(fragment.holds for fragment in fragments)
 
 
 def _cause(now: Membership, target: tuple[str, ...], lost: tuple[str, ...], *, broke: bool) -> str:
     joined = len(set(target) - set(now.members))
     left = len(set(now.members) - set(target) - set(lost))
-    parts = [(joined, "joined"), (left, "left"), (len(lost), _LOST)]
-    said = [f"{count} {verb}" for count, verb in parts if count]
-    return ", ".join(said if lost or not broke else [*said, _REGROUPED])
+    counts = [(joined, "joined"), (left, "left"), (len(lost), _LOST)]
+    parts = [f"{count} {verb}" for count, verb in counts if count]
+    return ", ".join(parts if lost or not broke else [*parts, _REGROUPED])
 
 
 def is_unplanned(cause: str) -> bool:
-    """Whether a decision of that cause was called for by something that went wrong."""
+    """Whether a decision with this cause followed from a fault: a lost member or a broken connection."""
     return bool({_LOST, _REGROUPED} & set(re.findall(r"\w+", cause)))

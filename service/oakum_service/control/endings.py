@@ -1,44 +1,84 @@
-"""How trainers end: finished, failed, or cancelled by their users."""
+"""How a trainer ends: finished, failed, diverged, or cancelled by its user."""
 
 from __future__ import annotations
-
-import time
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.control import journal
-from oakum_service.control.accounts import Account
+from oakum_service.db import event_log
 from oakum_service.db.models import Trainer
+from oakum_service.log_fields import about
+from oakum_service.notices.outbox import announce
 from oakum_service.states import LIVE_STATES, TrainerState
+from oakum_worker.option_rules import splits_state
+from oakum_worker.spec_options import NoticeEvent
+
+_NOTICES: dict[TrainerState, NoticeEvent] = {
+    TrainerState.FINISHED: "finished",
+    TrainerState.FAILED: "failed",
+    TrainerState.DIVERGED: "diverged",
+    TrainerState.CANCELLED: "cancelled",
+}
 
 
-def end(session: Session, trainer: Trainer, state: TrainerState, message: str) -> None:
-    """Nothing more will happen to the trainer: an empty generation sends its fragments away."""
-    trainer.state, trainer.message, trainer.ended_at = state, message, time.time()
-    if state == TrainerState.FAILED:
-        trainer.over = trainer.generation
+def end(session: Session, trainer: Trainer, state: TrainerState, message: str, now: float) -> None:
+    """End the trainer in the given state. Publishes a generation without members, which makes its fragments leave,
+    and records the event and notices."""
+    trainer.state, trainer.message, trainer.ended_at = state, message, now
+    if state in (TrainerState.FAILED, TrainerState.DIVERGED):
+        trainer.ended_through = trainer.generation
     trainer.generation += 1
-    trainer.members, trainer.closer = [], None
+    trainer.members, trainer.saver, trainer.has_state = (), None, False
     trainer.revision += 1
-    if (account := Account.of(trainer.account)) is not None:
-        trainer.account = account.turn_to(None, trainer.ended_at).document()
-    journal.record(session, f"trainer.{state}", trainer.name, message)
+    if trainer.account is not None:
+        trainer.account = trainer.account.turn_to(None, now)
+    with about(trainer=trainer.id):
+        event_log.record(session, f"trainer.{state}", trainer.name, message)
+    announce(session, trainer, _NOTICES[state], message, now)
 
 
-def finish(session: Session, trainer: Trainer) -> None:
-    """Its last step is done and durable."""
+def finish(session: Session, trainer: Trainer, now: float) -> None:
+    """End the trainer as finished: its last step is done and in a durable checkpoint."""
     progress = trainer.progress
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in progress.get("metrics", {}).items())
-    loss = "" if progress.get("loss") is None else f", loss {progress['loss']:.4g}"
-    text = f"finished after {progress.get('step', 0)} steps{loss}{', ' + metrics if metrics else ''}"
-    end(session, trainer, TrainerState.FINISHED, text)
+    told = {} if progress is None else progress.metrics
+    metrics = "".join(f", {name} {value:.4g}" for name, value in told.items())
+    loss = "" if progress is None or progress.loss is None else f", loss {progress.loss:.4g}"
+    early = f"; it ended early: {progress.ended_early}" if progress is not None and progress.ended_early else ""
+    text = f"finished after {trainer.told_step} steps{loss}{metrics}{early}"
+    end(session, trainer, TrainerState.FINISHED, text, now)
 
 
-def cancel_requested(session: Session) -> None:
-    """End the trainers whose users do not want them any more."""
+def diverge(session: Session, trainer: Trainer, message: str, now: float) -> None:
+    """End the trainer because its loss, gradients or weights are not finite. No checkpoint of that state was
+    written."""
+    end(session, trainer, TrainerState.DIVERGED, message + _kept_checkpoint(trainer), now)
+
+
+def keep_checkpoint(trainer: Trainer, step: int, now: float) -> None:
+    """Record the trainer's newest durable checkpoint. That of a diverged trainer is added to its message if the
+    message names none: rank 0 may finish writing it after another rank has reported the divergence."""
+    is_first = trainer.checkpoint_step is None
+    trainer.checkpoint_step, trainer.checkpoint_at = step, now
+    if not TrainerState(trainer.state).ended:
+        trainer.message = ""
+    elif trainer.state == TrainerState.DIVERGED and is_first:
+        trainer.message += _kept_checkpoint(trainer)
+
+
+def _kept_checkpoint(trainer: Trainer) -> str:
+    """The end of a diverged trainer's message, which tells of its checkpoint; empty where there is none."""
+    if trainer.checkpoint_step is None:
+        return ""
+    kept = ". Its newest checkpoint was written before that and is kept"
+    if not splits_state(trainer.spec):
+        kept += f": `oakum submit SPEC --from {trainer.name}` begins there"
+    return kept
+
+
+def cancel_requested(session: Session, now: float) -> None:
+    """End the trainers whose users have cancelled them."""
     rows = session.execute(
         select(Trainer).where(Trainer.cancel_requested.is_(True), Trainer.state.in_(LIVE_STATES))
     )
     for trainer in rows.scalars():
-        end(session, trainer, TrainerState.CANCELLED, "cancelled by its user")
+        end(session, trainer, TrainerState.CANCELLED, "cancelled by its user", now)

@@ -1,4 +1,4 @@
-"""Execute: make the world match the plan. Idempotent; decides nothing of its own."""
+"""Execute: makes the cluster match the plan. Repeating it changes nothing; it takes no decisions of its own."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.control import hold, journal
-from oakum_service.control.lease import LeaseHolder
-from oakum_service.control.observe import Observed
-from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Report, Trainer
+from oakum_service import hold
+from oakum_service.control.fragment_ends import end_fragment
+from oakum_service.control.observe import Observation
+from oakum_service.db import event_log
+from oakum_service.db.lease import LeaseHolder
+from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Report, Trainer, live_fragments
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.log_fields import about
 from oakum_service.schedulers.port import ArrayScheduler, Scheduler, Snapshot
 from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentConfig
@@ -25,8 +28,8 @@ _log = logging.getLogger("oakum")
 
 
 @dataclass(frozen=True)
-class Launch:
-    """An intent: committed, not yet submitted."""
+class LaunchIntent:
+    """A fragment whose row is committed and whose job is not submitted yet."""
 
     fragment: str
     trainer: str
@@ -35,7 +38,7 @@ class Launch:
 
 
 class Executor:
-    """Launches and releases fragments."""
+    """Launches, releases and cancels fragments as a plan says."""
 
     def __init__(
         self, lease: LeaseHolder, scheduler: Scheduler, configs: FragmentConfigs, *, dry_run: bool = False
@@ -46,22 +49,28 @@ class Executor:
         self._configs = configs
         self._dry_run = dry_run
         self.submitting: set[str] = set()
-        """Fragments whose intent is committed and whose job may not exist yet."""
+        """Fragments whose rows are committed and whose jobs may not exist yet."""
         self.is_closed = False
-        """Whether nothing is launched any more."""
+        """Whether launching has stopped for good because the service is shutting down."""
 
-    def carry_out(self, plan_id: int, observed: Observed) -> int:
-        """Release what the plan no longer grants and launch what it newly grants; returns the launches."""
+    def carry_out(self, plan_id: int, observed: Observation) -> int:
+        """Release the fragments whose nodes the plan no longer grants and launch on newly granted nodes. Returns
+        the number of launches.
+
+        Does nothing and returns 0 in a dry run, during a hold, while launching is closed, and if a live fragment
+        was told to leave after the snapshot was taken.
+        """
         if self._dry_run:
             return 0
+        now = time.time()
         with self._lease.writing() as session:
-            if self._holds(session) or _taken_since(session, observed.snapshot.taken_at):
+            if self._is_held(session) or _taken_since(session, observed.snapshot.taken_at):
                 return 0
             plan = session.get_one(PlanRecord, plan_id)
-            grants = {node: trainer for trainer, given in plan.allocations.items() for node in given["nodes"]}
+            grants = {node: trainer for trainer, given in plan.allocations.items() for node in given.nodes}
             _release(session, grants, observed.snapshot)
-            launches = _intend(session, plan_id, grants, observed.snapshot)
-            # Before the commit: from then on a snapshot without the job must not be taken for its end.
+            launches = _intend(session, plan_id, grants, observed.snapshot, now)
+            # Before the commit: after it, a snapshot without the job must not be taken for the fragment's end.
             self.submitting.update(launch.fragment for launch in launches)
         try:
             for group in self._groups(launches):
@@ -71,9 +80,10 @@ class Executor:
             self.submitting.difference_update(launch.fragment for launch in launches)
         return len(launches)
 
-    def _groups(self, launches: Sequence[Launch]) -> Iterator[Sequence[Launch]]:
-        """What is submitted at once: many of one trainer where the scheduler takes them so, else one by one."""
-        by_trainer: dict[str, list[Launch]] = {}
+    def _groups(self, launches: Sequence[LaunchIntent]) -> Iterator[Sequence[LaunchIntent]]:
+        """The launches grouped into submissions: many fragments of one trainer at once if the scheduler offers
+        that, else one by one."""
+        by_trainer: dict[str, list[LaunchIntent]] = {}
         for launch in launches:
             by_trainer.setdefault(launch.trainer, []).append(launch)
         for group in by_trainer.values():
@@ -83,11 +93,15 @@ class Executor:
             for begin in range(0, len(group), most):
                 yield group[begin : begin + most]
 
-    def _submit(self, group: Sequence[Launch], seen_at: float) -> None:
-        """Submit the group of one trainer's fragments to nodes that were idle at `seen_at`."""
+    def _submit(self, group: Sequence[LaunchIntent], seen_at: float) -> None:
+        """Submit one trainer's fragments to nodes that were idle at `seen_at`, in Unix seconds, and record for
+        each fragment what came of it. If a hold has begun, or the scheduler has told a fragment to leave since
+        then, nothing is submitted and the fragments are recorded as not started."""
         configs: list[FragmentConfig] = []
         with self._lease.writing() as session:
-            if not self._holds(session) and not _taken_since(session, seen_at):  # since the plan was made
+            if not self._is_held(session) and not _taken_since(
+                session, seen_at
+            ):  # checked again: the plan may be older
                 trainer = session.get_one(Trainer, group[0].trainer)
                 configs = [self._configs.make(each.fragment, trainer, each.node, each.address) for each in group]
         job_ids: Mapping[str, str] = {}
@@ -95,11 +109,13 @@ class Executor:
             job_ids = self._start(configs)
         except SchedulerError as error:
             _log.info("fragments on %s were not started: %s", ", ".join(each.node for each in group), error)
+        answered_at = time.time()  # a submission may have taken long
         with self._lease.writing() as session:
             for launch in group:
-                self._settle(session, launch.fragment, job_ids.get(launch.fragment))
+                with about(trainer=launch.trainer, fragment=launch.fragment):
+                    self._settle(session, launch.fragment, job_ids.get(launch.fragment), answered_at)
 
-    def _holds(self, session: Session) -> bool:
+    def _is_held(self, session: Session) -> bool:
         return self.is_closed or hold.current(session) is not None
 
     def _start(self, configs: Sequence[FragmentConfig]) -> Mapping[str, str]:
@@ -108,56 +124,55 @@ class Executor:
             return self._scheduler.submit_any(configs)
         return {config.fragment: self._scheduler.submit(config) for config in configs}
 
-    def _settle(self, session: Session, fragment_id: str, job_id: str | None) -> None:
-        """Write down how the submission went. Without a job the node was taken meanwhile: plan anew."""
+    def _settle(self, session: Session, fragment_id: str, job_id: str | None, now: float) -> None:
+        """Record the outcome of a submission. Without a job id it failed, as when the node was taken meanwhile;
+        a later plan tries again."""
         fragment = session.get_one(Fragment, fragment_id)
         if fragment.state == FragmentState.ENDED:
             if job_id is not None:
                 self._scheduler.cancel(fragment_id)
             return
         fragment.job_id = job_id
-        fragment.state = FragmentState.LIVE if job_id is not None else FragmentState.ENDED
         if job_id is None:
-            fragment.ended_at, fragment.cause = time.time(), "never started"
+            fragment.cause = "never started"
+            end_fragment(session, fragment, now)
             return
+        fragment.state = FragmentState.LIVE
         trainer = session.get_one(Trainer, fragment.trainer_id)
-        journal.record(
+        event_log.record(
             session, "fragment.launched", trainer.name, f"{fragment.node}: launched", node=fragment.node
         )
 
     def cancel(self, fragments: list[str]) -> None:
-        """Have the scheduler end the jobs of these fragments."""
+        """Tell the scheduler to end the jobs of these fragments. Does nothing in a dry run."""
         if self._dry_run:
             return
         for fragment in dict.fromkeys(fragments):
             self._scheduler.cancel(fragment)
 
-    def strangers(self, session: Session, snapshot: Snapshot) -> list[str]:
-        """Own jobs that no live fragment stands for: what a crash left behind, or a submission that was accepted
-        without a word."""
-        rows = session.execute(select(Fragment.id).where(Fragment.state != FragmentState.ENDED)).scalars()
-        known = {*rows, *self.submitting}
+    def orphans(self, session: Session, snapshot: Snapshot) -> list[str]:
+        """Ids of our jobs that have no live fragment in the database. A crash left them behind, or a scheduler
+        accepted them and its answer was lost."""
+        known = {fragment.id for fragment in live_fragments(session)} | self.submitting
         return [job.fragment for job in snapshot.own_jobs if job.fragment not in known]
 
 
 def _taken_since(session: Session, seen_at: float) -> bool:
-    """Whether the scheduler has told a fragment to go since: it may count on nodes that were idle then, too."""
+    """Whether the scheduler has told any live fragment to leave since a snapshot that was taken at `seen_at`.
+
+    The foreground job that the fragment makes room for may also start on nodes that are idle in the snapshot, so
+    nothing is launched on the word of the snapshot.
+    """
     rows = session.execute(
-        select(Report.body)
-        .join(Fragment, Fragment.id == Report.fragment_id)
-        .where(Fragment.state != FragmentState.ENDED)
+        select(Report.body).join(Fragment, Fragment.id == Report.fragment_id).where(Fragment.is_live)
     ).scalars()
-    return any((body.get("signalled_at") or 0.0) > seen_at for body in rows)
-
-
-def _live(session: Session) -> list[Fragment]:
-    rows = session.execute(select(Fragment).where(Fragment.state != FragmentState.ENDED)).scalars()
-    return list(rows)
+    return any((body.signalled_at or 0.0) > seen_at for body in rows)
 
 
 def _release(session: Session, grants: dict[str, str], snapshot: Snapshot) -> None:
-    """Let go of what the plan gives to nobody or to others. A node that the scheduler takes is its own affair."""
-    for fragment in _live(session):
+    """Release each fragment whose node the plan no longer grants to its trainer, unless the scheduler itself
+    takes the node."""
+    for fragment in live_fragments(session):
         node = snapshot.node(fragment.node)
         taken = node is not None and node.state is not NodeState.HOLE
         if fragment.released or taken or grants.get(fragment.node) == fragment.trainer_id:
@@ -167,15 +182,18 @@ def _release(session: Session, grants: dict[str, str], snapshot: Snapshot) -> No
         trainer.revision += 1
 
 
-def _intend(session: Session, plan_id: int, grants: dict[str, str], snapshot: Snapshot) -> list[Launch]:
-    """Commit the intent to launch on every granted node that is idle and free of our own jobs."""
-    busy = {fragment.node for fragment in _live(session)} | {job.node for job in snapshot.own_jobs}
+def _intend(
+    session: Session, plan_id: int, grants: dict[str, str], snapshot: Snapshot, now: float
+) -> list[LaunchIntent]:
+    """Add a fragment's row for each node in `grants` (node -> trainer id) that is idle and free of our jobs;
+    returns the launches to submit once the caller has committed the rows."""
+    busy = {fragment.node for fragment in live_fragments(session)} | {job.node for job in snapshot.own_jobs}
     launches = []
     for node, trainer in grants.items():
         state = snapshot.node(node)
         if node in busy or state is None or state.state is not NodeState.HOLE:
             continue
-        launch = Launch(str(uuid.uuid4()), trainer, node, state.address)
+        launch = LaunchIntent(str(uuid.uuid4()), trainer, node, state.address)
         session.add(
             Fragment(
                 id=launch.fragment,
@@ -183,7 +201,7 @@ def _intend(session: Session, plan_id: int, grants: dict[str, str], snapshot: Sn
                 node=node,
                 plan_id=plan_id,
                 state=FragmentState.INTENDED,
-                launched_at=time.time(),
+                launched_at=now,
             )
         )
         launches.append(launch)

@@ -1,70 +1,96 @@
-"""Forecast: the nodes that a plan may grant, how long their holes will last, and who holds them."""
+"""Forecast: which nodes a plan may grant, how long their holes are expected to last, and which trainer holds
+each."""
 
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import Fragment, FragmentState, NodeInterval, Report
-from oakum_service.schedulers.port import Node, Snapshot
+from oakum_service.db.models import Fragment, NodeInterval, Report
+from oakum_service.documents.node import Node
+from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
 from oakum_solver.forecast import HoleForecast, IdleNode
-from oakum_worker.protocol import Phase
+from oakum_worker.protocol import Held, Phase
 
 _PAST_HOLES = 500
 _LEAVING = {Phase.LEAVING, Phase.LEFT, Phase.FINISHED, Phase.FAILED}
 
 
 def holders(session: Session) -> dict[str, str]:
-    """Node -> trainer that holds it: its fragment is launched, not released, and not on its way out."""
+    """Node -> id of the trainer that holds it: its fragment there is live, not released and not leaving."""
+    return {fragment.node: fragment.trainer_id for fragment, _ in _holding(session)}
+
+
+def _holding(session: Session) -> list[tuple[Fragment, Held | None]]:
+    """The fragments that hold nodes (live, not released, not leaving), each with where its node has the trainer's
+    state; None where the agent has not reported that."""
     rows = session.execute(
         select(Fragment, Report)
         .outerjoin(Report, Report.fragment_id == Fragment.id)
-        .where(Fragment.state != FragmentState.ENDED, Fragment.released.is_(False))
+        .where(Fragment.is_live, Fragment.released.is_(False))
     )
-    return {
-        fragment.node: fragment.trainer_id
-        for fragment, report in rows
-        if report is None or report.body.get("phase") not in _LEAVING
-    }
+    told = [(fragment, None if report is None else report.body) for fragment, report in rows]
+    return [
+        (fragment, None if report is None else report.holds)
+        for fragment, report in told
+        if report is None or report.phase not in _LEAVING
+    ]
 
 
-def idle_nodes(session: Session, snapshot: Snapshot, default_s: float, learned: bool) -> list[IdleNode]:
-    """Every node in a hole, with the forecast of how long the hole goes on.
+def idle_nodes(
+    session: Session,
+    snapshot: Snapshot,
+    default_s: float,
+    learned: bool,
+    now: float,
+    preference: Sequence[str] = (),
+) -> list[IdleNode]:
+    """Every idle node with the forecast of how long its hole goes on, in order of preference.
 
-    Where no foreground job is announced for the node, that is what past holes taught if `learned`, else for ever.
-    If `learned`, nodes that are expected to leave together are of one cohort, too.
+    The horizon of a node with an announced foreground job follows from the announcement. Otherwise it is learnt
+    from past holes if `learned`, else infinite. With `learned`, nodes expected to leave together share a cohort.
+    Nodes whose fragments have the trainer's state come before ones that warm up; among equals, the order of
+    `preference` decides.
     """
-    forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s) if learned else None
+    forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s)
     started = _hole_starts(session)
-    held = holders(session)
-    now = time.time()
+    holding = {fragment.node: (fragment, held) for fragment, held in _holding(session)}
     nodes = []
     for node in snapshot.nodes:
         if node.state is not NodeState.HOLE:
             continue
         age_s = max(0.0, now - started.get(node.name, now))
         announced_in_s = None if node.announced_at is None else node.announced_at - now
-        if forecast is not None:
-            horizon_s = forecast.remaining_s(age_s, announced_in_s)
-        else:
-            horizon_s = math.inf if announced_in_s is None else max(0.0, announced_in_s)
+        rest_s = forecast.remaining_s(age_s, announced_in_s)
+        horizon_s = rest_s if learned or announced_in_s is not None else math.inf
         cohort = _cohort(node, started.get(node.name)) if learned else None
-        nodes.append(IdleNode(node.name, horizon_s, held.get(node.name), node.node_type, cohort))
-    return nodes
+        owner = holding[node.name][0].trainer_id if node.name in holding else None
+        nodes.append(IdleNode(node.name, horizon_s, owner, node.node_type, cohort, rest_s))
+    rank = {name: position for position, name in enumerate(preference)}
+    return sorted(nodes, key=lambda n: (_readiness(*holding.get(n.node, ())), rank.get(n.node, len(rank))))
+
+
+def _readiness(fragment: Fragment | None = None, held: Held | None = None) -> int:
+    """How far the node's fragment is from training: 0 if it has the state or there is no fragment, 1 if it is
+    ready, 2 if it warms up."""
+    has_state = held != Held.NOWHERE if held is not None else fragment is None or fragment.training_at is not None
+    if fragment is None or has_state:
+        return 0
+    return 1 if fragment.ready_at is not None else 2
 
 
 def _cohort(node: Node, started: float | None) -> str:
-    """What nodes that are expected to leave together share: their holes began in the same snapshot, so that one
-    foreground job had them, or their next job is announced for the same time."""
+    """A label that nodes share if they are expected to leave together: their holes began in the same snapshot,
+    so one foreground job had them, or the same start is announced for them."""
     return f"idle since {started}" if node.announced_at is None else f"wanted at {node.announced_at}"
 
 
 def _past_holes(session: Session) -> tuple[float, ...]:
-    """Lengths of the newest holes that have ended, the newest last."""
+    """Lengths in seconds of the newest holes that have ended, the newest last."""
     rows = session.execute(
         select(NodeInterval.start_at, NodeInterval.end_at)
         .where(NodeInterval.state == NodeState.HOLE, NodeInterval.end_at.is_not(None))

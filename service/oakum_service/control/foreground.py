@@ -1,26 +1,37 @@
-"""Foreground jobs that have started, and how long our fragments kept them waiting."""
+"""Records foreground jobs' starts, and how long our fragments kept each job waiting."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import ForegroundStart, Fragment, Report
+from oakum_service.control.ledger import charge
+from oakum_service.db.after_commit import after_commit
+from oakum_service.db.models import ForegroundStart, Fragment, Report, Trainer
+from oakum_service.instruments import FOREGROUND_DELAY_S
 from oakum_service.schedulers.port import JobStart
 
 _LONGEST_EXIT_S = 600.0
-"""A fragment that was signalled longer before a job's start did not keep that job waiting."""
+"""A signal more than this many seconds before a job's start was not for this job."""
 
 
 def write_starts(session: Session, starts: Sequence[JobStart]) -> None:
-    """Write down those that are new, of starts the newest of which may have been seen before."""
+    """Record those foreground jobs' starts that are not in the database yet, each with the seconds for which our
+    fragments delayed it, and charge the delay to the fragments' users."""
     newest = session.execute(select(func.max(ForegroundStart.started_at))).scalar_one_or_none() or 0.0
     for start in starts:
-        # Several jobs may start in one moment, and not all of them be seen at once.
+        # Several jobs may start at the same second and appear in different snapshots.
         if start.started_at >= newest and session.get(ForegroundStart, start.job) is None:
-            delay_s = start.delay_s if start.delay_s is not None else _delay_s(session, start)
+            signals = [] if start.delay_s == 0 else _signals(session, start)
+            delay_s = start.delay_s
+            if delay_s is None:
+                delay_s = start.started_at - min((at for _, at in signals), default=start.started_at)
+            after_commit(session, partial(FOREGROUND_DELAY_S.observe, delay_s))
+            for user in (users := {user for user, _ in signals}):
+                charge(session, user, start.started_at, foreground_delay_s=delay_s / len(users))
             session.add(
                 ForegroundStart(
                     job=start.job, started_at=start.started_at, num_nodes=start.num_nodes, delay_s=delay_s
@@ -28,18 +39,20 @@ def write_starts(session: Session, starts: Sequence[JobStart]) -> None:
             )
 
 
-def _delay_s(session: Session, start: JobStart) -> float:
-    """From the first signal to a fragment on the job's nodes to its start; 0 where none had to leave."""
+def _signals(session: Session, start: JobStart) -> list[tuple[str | None, float]]:
+    """(user, time of the first signal, in Unix seconds) for each fragment on the job's nodes that had to leave for
+    the job."""
     nodes = set(start.nodes)
     earliest = start.started_at - _LONGEST_EXIT_S
-    rows = session.execute(
-        select(Fragment.node, Report.body)
+    told = (
+        select(Fragment.node, Trainer.user_name, Report.body)
         .join(Report, Report.fragment_id == Fragment.id)
-        .where(or_(Fragment.ended_at.is_(None), Fragment.ended_at >= earliest))
+        .join(Trainer, Trainer.id == Fragment.trainer_id)
     )
-    signalled = [
-        at
-        for node, body in rows
-        if node in nodes and (at := body.get("signalled_at")) is not None and earliest <= at <= start.started_at
+    live = session.execute(told.where(Fragment.ended_at.is_(None))).all()
+    rows = [*live, *session.execute(told.where(Fragment.ended_at >= earliest))]
+    return [
+        (user, at)
+        for node, user, body in rows
+        if node in nodes and (at := body.signalled_at) is not None and earliest <= at <= start.started_at
     ]
-    return start.started_at - min(signalled) if signalled else 0.0

@@ -1,30 +1,31 @@
-"""Membership: reads the agents' reports, moves trainers on, and publishes their next generations."""
+"""Membership: reads the agents' reports, updates the trainers' states, and publishes their next generations."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 
-from sqlalchemy import event, or_, select
+from sqlalchemy import event, select
 from sqlalchemy.orm import Session
 
-from oakum_service.control import journal
-from oakum_service.control.accounts import Account
-from oakum_service.control.decide import SAID_GOODBYE, Decision, FragmentView, Membership, decide, is_unplanned
+from oakum_service.control.chart_points import record_idle
+from oakum_service.control.decide import Decision, decide, is_unplanned
 from oakum_service.control.endings import end
-from oakum_service.control.intake import ReportIntake
+from oakum_service.control.fragment_view import SAID_GOODBYE, Known, Late, Membership, view
+from oakum_service.control.report_reader import ReportReader
+from oakum_service.db import event_log
 from oakum_service.db.models import Fragment, FragmentState, GenerationRecord, Report, Trainer
+from oakum_service.documents.time_account import TimeAccount
+from oakum_service.log_fields import about
 from oakum_service.states import LIVE_STATES, TimeUse, TrainerState
 from oakum_solver.exploration import Exploration
 from oakum_worker.protocol import FragmentReport, Phase
-from oakum_worker.spec import TrainerSpec
 
-_MOST_CRASHES = 5
 _ON_ITS_WAY = (Phase.WARMING, Phase.READY)
 
 
-class MembershipKeeper:
-    """Turns reports into generations. Remembers only which reports have been taken in already."""
+class MembershipUpdater:
+    """Turns agents' reports into trainers' states and generations. Keeps in memory only which reports it has
+    read."""
 
     def __init__(
         self,
@@ -35,66 +36,74 @@ class MembershipKeeper:
         self._regroup_timeout_s = regroup_timeout_s
         self._warm_up_timeout_s = warm_up_timeout_s
         self._exploration = exploration
-        self._intake = ReportIntake(exploration)
+        self._reports = ReportReader(exploration)
 
-    def hear(self, session: Session) -> None:
-        """Take in what live trainers' fragments say for the first time.
+    def begin(self) -> None:
+        """Forget what was read of reports: another process may have been the controller meanwhile."""
+        self._reports = ReportReader(self._exploration)
 
-        Before any is marked as ended: last words may come since the last turn, and the job be over by this one.
+    def read_reports(self, session: Session, now: float) -> None:
+        """Record what reports of live fragments say for the first time.
+
+        To be called before fragments are marked as ended: a last report may have arrived since the last turn
+        although its job is over by now.
         """
         event.listen(session, "after_rollback", self._forget, once=True)
         heard = select(Report.fragment_id, Report.sequence).join(Fragment, Fragment.id == Report.fragment_id)
-        live = session.execute(heard.where(Fragment.state != FragmentState.ENDED))
-        news = self._intake.news_of(dict(live.all()))
+        live = session.execute(heard.where(Fragment.is_live))
+        news = self._reports.unread(dict(live.all()))
         rows = session.execute(
             select(Trainer, Fragment, Report)
             .join(Fragment, Fragment.trainer_id == Trainer.id)
             .join(Report, Report.fragment_id == Fragment.id)
-            .where(Trainer.state.in_(LIVE_STATES), Fragment.id.in_(news))
+            .where(Fragment.id.in_(news))
         )
         for trainer, fragment, report in rows:
-            self._intake.take(session, trainer, fragment, report)
+            with about(trainer=trainer.id, fragment=fragment.id):
+                self._reports.read(session, trainer, fragment, report, now)
 
-    def turn(self, session: Session, silent: list[str]) -> list[str]:
-        """Bring every live trainer up to date with what was heard; returns the fragments whose jobs are to be
-        cancelled."""
+    def turn(self, session: Session, silent: list[str], now: float) -> list[str]:
+        """Update every live trainer from the reports that were read; returns the fragments whose jobs have to
+        be cancelled."""
         to_cancel = list(silent)
         trainers = session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars().all()
         for trainer in trainers:
-            to_cancel.extend(self._turn_of(session, trainer, silent))
-        self._intake.forget_trainers_but({trainer.id for trainer in trainers})
+            with about(trainer=trainer.id):
+                to_cancel.extend(self._turn_of(session, trainer, silent, now))
+        self._reports.forget_trainers_but({trainer.id for trainer in trainers})
         return to_cancel
 
     def _forget(self, _: Session) -> None:
-        """What was heard has not been written down: hear it again."""
-        self._intake = ReportIntake(self._exploration)
+        """Read all reports again after a rollback, since what was read has not been written."""
+        self.begin()
 
-    def _turn_of(self, session: Session, trainer: Trainer, silent: list[str]) -> tuple[str, ...]:
-        """Bring one trainer up to date; returns those of its members that are lost."""
+    def _turn_of(self, session: Session, trainer: Trainer, silent: list[str], now: float) -> tuple[str, ...]:
+        """Update one trainer's state, and publish its next generation if its fragments' reports call for one.
+        Returns its lost members, whose jobs have to be cancelled."""
         known, reports = _read(session, trainer)
-        fragments = [fragment for fragment in known if fragment.state != FragmentState.ENDED]
-        self._fail_if_hung(session, trainer, fragments)
-        _move_on(session, trainer, fragments, reports)
+        fragments = [fragment for fragment in known if fragment.is_live]
+        self._fail_if_hung(session, trainer, fragments, now)
+        _move_on(session, trainer, fragments, reports, now)
         if TrainerState(trainer.state).ended:
             return ()
-        decision = self._decide(trainer, known, reports, silent)
+        decision = self._decide(trainer, known, reports, silent, now)
         lost = () if decision is None else decision.lost
         if decision is not None:
-            _publish(session, trainer, fragments, decision)
+            _publish(session, trainer, fragments, decision, now)
             _give_up([fragment for fragment in fragments if fragment.id in lost], reports)
-        _move_on(session, trainer, fragments, reports)
-        _keep_account(trainer, unplanned=decision is not None and is_unplanned(decision.cause))
+        _move_on(session, trainer, fragments, reports, now)
+        _keep_account(trainer, now, unplanned=decision is not None and is_unplanned(decision.cause))
         return lost
 
-    def _fail_if_hung(self, session: Session, trainer: Trainer, fragments: list[Fragment]) -> None:
+    def _fail_if_hung(self, session: Session, trainer: Trainer, fragments: list[Fragment], now: float) -> None:
         for fragment in fragments:
-            waited_s = time.time() - fragment.launched_at
+            waited_s = now - fragment.launched_at
             if fragment.ready_at is None and waited_s > self._warm_up_timeout_s:
                 text = (
                     f"the task was not built and loaded within {self._warm_up_timeout_s:g} s on {fragment.node}: "
                     f"see `oakum logs {trainer.name}`, or raise OAKUM_WARM_UP_TIMEOUT_S"
                 )
-                end(session, trainer, TrainerState.FAILED, text)
+                end(session, trainer, TrainerState.FAILED, text, now)
                 return
 
     def _decide(
@@ -103,43 +112,47 @@ class MembershipKeeper:
         fragments: list[Fragment],
         reports: dict[str, FragmentReport],
         silent: list[str],
+        now: float,
     ) -> Decision | None:
-        late = time.time() - trainer.published_at > self._regroup_timeout_s
-        views = tuple(
-            _view(trainer, fragment, reports[fragment.id], silent=fragment.id in silent, late=late)
-            for fragment in fragments
-            if fragment.id in reports
-        )
-        now = Membership(trainer.generation, tuple(trainer.members), trainer.over)
-        return decide(now, views, TrainerSpec.model_validate(trainer.spec).min_nodes)
+        membership = Membership(trainer.generation, trainer.members, trainer.ended_through)
+        waited_s = now - trainer.published_at
+        views = []
+        for fragment in fragments:
+            if (report := reports.get(fragment.id)) is not None:
+                late = Late(
+                    answer=waited_s > self._regroup_timeout_s,
+                    # Twice its first start-up, which read its files without any cache.
+                    recall=waited_s > max(self._regroup_timeout_s, 2 * (report.startup_s or 0.0)),
+                )
+                views.append(view(membership, _known(fragment, silent=fragment.id in silent), report, late))
+        return decide(membership, tuple(views), trainer.spec.min_nodes)
 
 
 def _read(session: Session, trainer: Trainer) -> tuple[list[Fragment], dict[str, FragmentReport]]:
-    """The trainer's fragments and what they have reported: the live ones, and those whose job has ended since the
-    newest generation was published. One of these may have vanished while no controller was looking."""
-    rows = session.execute(
+    """(the trainer's fragments, fragment -> its report), for live fragments and those whose jobs ended after the
+    newest generation was published: a member may have vanished while no controller was running."""
+    of_trainer = (
         select(Fragment, Report)
         .outerjoin(Report, Report.fragment_id == Fragment.id)
-        .where(
-            Fragment.trainer_id == trainer.id,
-            or_(Fragment.state != FragmentState.ENDED, Fragment.ended_at >= trainer.published_at),
-        )
-    ).all()
-    reports = {
-        fragment.id: FragmentReport.model_validate(report.body) for fragment, report in rows if report is not None
-    }
+        .where(Fragment.trainer_id == trainer.id)
+    )
+    # Two queries: one with both conditions would read all fragments that the trainer has ever had.
+    live = session.execute(of_trainer.where(Fragment.ended_at.is_(None))).all()
+    rows = [*live, *session.execute(of_trainer.where(Fragment.ended_at > trainer.published_at))]
+    reports = {fragment.id: report.body for fragment, report in rows if report is not None}
     return [fragment for fragment, _ in rows], reports
 
 
 def _move_on(
-    session: Session, trainer: Trainer, fragments: list[Fragment], reports: Mapping[str, FragmentReport]
+    session: Session,
+    trainer: Trainer,
+    fragments: list[Fragment],
+    reports: Mapping[str, FragmentReport],
+    now: float,
 ) -> None:
-    """The trainer's state follows from its membership and its fragments."""
+    """Set the state of a trainer that has not ended: running if it has members, starting if fragments are on their
+    way, else waiting."""
     if TrainerState(trainer.state).ended:
-        return
-    if trainer.crashes > _MOST_CRASHES:
-        text = f"{trainer.crashes} fragments in a row died without a step; see `oakum logs {trainer.name}`"
-        end(session, trainer, TrainerState.FAILED, text)
         return
     state = TrainerState.WAITING
     if trainer.members:
@@ -147,7 +160,7 @@ def _move_on(
     elif any(_is_on_its_way(fragment, reports.get(fragment.id)) for fragment in fragments):
         state = TrainerState.STARTING
     if state != trainer.state:
-        _change_state(session, trainer, state)
+        _change_state(session, trainer, state, now)
 
 
 def _is_on_its_way(fragment: Fragment, report: FragmentReport | None) -> bool:
@@ -155,50 +168,46 @@ def _is_on_its_way(fragment: Fragment, report: FragmentReport | None) -> bool:
     return wanted and (report is None or report.phase in _ON_ITS_WAY)
 
 
-def _keep_account(trainer: Trainer, *, unplanned: bool) -> None:
-    """What the trainer's time goes into follows from its state; the first step after a cold start is heard of."""
+def _keep_account(trainer: Trainer, now: float, *, unplanned: bool) -> None:
+    """Set what the trainer's time is spent on, which follows from its state. Only the report of a first step ends
+    a cold start. Does nothing before the trainer's first start."""
     if trainer.started_at is None:
         return
-    now = time.time()
-    before = Account.of(trainer.account) or Account(began_at=now, since=now)
+    before = trainer.account or TimeAccount(began_at=now, since=now)
     account = before
     if trainer.state == TrainerState.RUNNING:
         if account.use is not TimeUse.TRAINING:
             account = account.turn_to(TimeUse.COLD_START, now)
     else:
         if account.use is TimeUse.TRAINING and unplanned:
-            # Its last step ended some time before anyone knew that nobody was left to take another.
+            # Training stopped at the last step, some time before the service noticed that no member was left.
             account = account.stalled(TimeUse.LOSS, account.silent_s(now), now)
         starting = trainer.state == TrainerState.STARTING
         account = account.turn_to(TimeUse.COLD_START if starting else TimeUse.WAITING, now)
-    if account is not before or not trainer.account:
-        trainer.account = account.document()
+    trainer.account = account
 
 
-def _view(
-    trainer: Trainer, fragment: Fragment, report: FragmentReport, *, silent: bool, late: bool
-) -> FragmentView:
-    # A planned switch waits for a step to end, however long the step; an unplanned one has nothing to wait for.
-    unplanned = trainer.over >= trainer.generation - 1 and trainer.over > 0
-    ended = fragment.state == FragmentState.ENDED
-    answered = report.generation >= trainer.generation or report.broken >= trainer.generation
-    return FragmentView(
+def _known(fragment: Fragment, *, silent: bool) -> Known:
+    return Known(
         id=fragment.id,
-        phase=report.phase,
-        alive=report.phase not in SAID_GOODBYE and not silent and not fragment.cause and not ended,
-        released=fragment.released,
-        formed=report.generation,
-        broken=report.broken,
         ready_at=fragment.ready_at or 0.0,
-        overdue=late and unplanned and not answered,
+        released=fragment.released,
+        preempted=fragment.preempted,
+        ended=fragment.state == FragmentState.ENDED,
+        given_up=bool(fragment.cause),
+        silent=silent,
     )
 
 
-def _publish(session: Session, trainer: Trainer, fragments: list[Fragment], decision: Decision) -> None:
-    """Make a decision the word that the trainer's fragments obey."""
-    trainer.over = max(trainer.over, decision.over)
+def _publish(
+    session: Session, trainer: Trainer, fragments: list[Fragment], decision: Decision, now: float
+) -> None:
+    """Carry a decision out: write what has ended and, if the decision names members, the new generation into
+    the trainer's row, from which its fragments' directives are read. Counts the rescale with its gained and
+    lost nodes, and adds a row for the generation."""
+    trainer.ended_through = max(trainer.ended_through, decision.ended_through)
     trainer.revision += 1
-    trainer.published_at = time.time()
+    trainer.published_at = now
     if decision.members is None:
         return
     gained = set(decision.members) - set(trainer.members)
@@ -206,20 +215,20 @@ def _publish(session: Session, trainer: Trainer, fragments: list[Fragment], deci
     released = {fragment.id for fragment in fragments if fragment.released and not fragment.preempted}
     if trainer.started_at is None:
         trainer.started_at = trainer.published_at
-        trainer.account = Account(began_at=trainer.started_at, since=trainer.started_at).document()
+        trainer.account = TimeAccount(began_at=trainer.started_at, since=trainer.started_at)
     else:
         trainer.nodes_gained += len(gained)
     trainer.nodes_lost += len(left - released)
     trainer.rescales += bool(trainer.members)
     trainer.generation += 1
-    trainer.members = list(decision.members)
-    trainer.closer = decision.closer
+    trainer.members = decision.members
+    trainer.saver, trainer.has_state = decision.saver, decision.has_state
     nodes = {fragment.id: fragment.node for fragment in fragments}
     session.add(
         GenerationRecord(
             trainer_id=trainer.id,
             number=trainer.generation,
-            nodes=[nodes[member] for member in decision.members],
+            nodes=tuple(nodes[member] for member in decision.members),
             cause=decision.cause,
             published_at=trainer.published_at,
         )
@@ -227,17 +236,22 @@ def _publish(session: Session, trainer: Trainer, fragments: list[Fragment], deci
 
 
 def _give_up(fragments: list[Fragment], reports: Mapping[str, FragmentReport]) -> None:
-    """A member that did not answer is not taken back, whatever it says until its job has ended."""
+    """Mark lost members as given up. None of them becomes a member again, whatever it reports until its job has
+    ended."""
     for fragment in fragments:
         if reports[fragment.id].phase not in SAID_GOODBYE and not fragment.cause:
             fragment.cause = "lost"
 
 
-def _change_state(session: Session, trainer: Trainer, state: TrainerState) -> None:
+def _change_state(session: Session, trainer: Trainer, state: TrainerState, now: float) -> None:
+    if TrainerState.RUNNING in (state, trainer.state) and trainer.started_at is not None:
+        record_idle(session, trainer, now)
     trainer.state = state
+    if state != TrainerState.RUNNING:
+        trainer.pace = None
     words = {
         TrainerState.WAITING: "waits for a node",
         TrainerState.STARTING: "warms up its first nodes",
         TrainerState.RUNNING: "trains",
     }
-    journal.record(session, f"trainer.{state}", trainer.name, words[state])
+    event_log.record(session, f"trainer.{state}", trainer.name, words[state])

@@ -1,19 +1,21 @@
-"""Observe: the scheduler's snapshot written down: node intervals (holes among them), starts, our jobs' ends."""
+"""Observe: records the scheduler's snapshot: node intervals (holes among them), foreground starts, ends of our
+jobs."""
 
 from __future__ import annotations
 
-import dataclasses
+import logging
 import math
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
-from oakum_service.control import journal
+from oakum_service.control import attempts
 from oakum_service.control.foreground import write_starts
+from oakum_service.control.fragment_ends import end_fragment
+from oakum_service.control.report_pace import silence_s
+from oakum_service.db import event_log
 from oakum_service.db.models import (
     Fragment,
     FragmentState,
@@ -21,45 +23,59 @@ from oakum_service.db.models import (
     Report,
     SnapshotRecord,
     Trainer,
+    live_fragments,
 )
-from oakum_service.schedulers.port import Node, Snapshot
+from oakum_service.documents.node import Node, RecordedNodes
+from oakum_service.log_fields import about
+from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState, TrainerState
+from oakum_worker.memory_advice import memory_advice
 from oakum_worker.protocol import FragmentReport, Phase
 
+_log = logging.getLogger("oakum")
 _KEPT_SNAPSHOTS = 500
 _KEPT_NODES = 200_000
-"""In all snapshots that are kept: some tens of megabytes, however large the cluster is."""
+"""Nodes in all kept snapshots together: some tens of megabytes, whatever the size of the cluster."""
+_FEW = 8
+"""Up to so many fragments that fall silent at once are lost, whatever share of all they are."""
+_OVERLOAD_FACTOR = 6
 
 
 @dataclass(frozen=True)
-class Observed:
-    """A snapshot with its number. The number rises when the nodes or their jobs change."""
+class Observation:
+    """A snapshot with its number, which rises when nodes or their jobs change."""
 
     number: int
     snapshot: Snapshot
+    preference: tuple[str, ...] = ()
+    """Names of the idle nodes, those expected to stay idle the longest first; empty if the order is not known."""
 
 
-def write_snapshot(session: Session, snapshot: Snapshot, last: Observed | None) -> Observed:
+def newest_observation(session: Session) -> Observation | None:
+    """The newest snapshot in the database, with its nodes but without our jobs; None before the first."""
+    row = session.execute(select(SnapshotRecord).order_by(SnapshotRecord.number.desc()).limit(1)).scalar()
+    if row is None:
+        return None
+    return Observation(row.number, Snapshot(row.taken_at, row.body.nodes, ()))
+
+
+def write_snapshot(session: Session, snapshot: Snapshot, last: Observation | None) -> Observation:
     """Record what has changed since the last snapshot; returns the snapshot with its number."""
     if last is not None and last.snapshot.nodes == snapshot.nodes:
         write_starts(session, snapshot.starts)
-        return Observed(last.number, snapshot)
-    row = SnapshotRecord(taken_at=snapshot.taken_at, body=_document(snapshot))
+        return Observation(last.number, snapshot)
+    row = SnapshotRecord(taken_at=snapshot.taken_at, body=RecordedNodes(snapshot.nodes))
     session.add(row)
     _write_intervals(session, snapshot)
     write_starts(session, snapshot.starts)
     session.flush()
     kept = min(_KEPT_SNAPSHOTS, 1 + _KEPT_NODES // max(1, len(snapshot.nodes)))
     session.execute(delete(SnapshotRecord).where(SnapshotRecord.number <= row.number - kept))
-    return Observed(row.number, snapshot)
-
-
-def _document(snapshot: Snapshot) -> dict[str, Any]:
-    return {"nodes": [dataclasses.asdict(node) for node in snapshot.nodes]}
+    return Observation(row.number, snapshot)
 
 
 def _write_intervals(session: Session, snapshot: Snapshot) -> None:
-    """End the intervals whose node has changed and begin new ones."""
+    """End the intervals of nodes that have changed and begin new ones."""
     open_rows = session.execute(select(NodeInterval).where(NodeInterval.end_at.is_(None))).scalars()
     open_intervals = {row.node: row for row in open_rows}
     present = {node.name: node for node in snapshot.nodes}
@@ -73,7 +89,8 @@ def _write_intervals(session: Session, snapshot: Snapshot) -> None:
 
 
 def _begin_intervals(session: Session, nodes: Sequence[Node], at: float) -> None:
-    """All in two statements: the first snapshot of a large cluster begins as many as it has nodes."""
+    """Begin an interval and record an event for each node, in two statements for all: the first snapshot of a
+    large cluster has thousands of nodes."""
     if not nodes:
         return
     rows = [
@@ -81,7 +98,7 @@ def _begin_intervals(session: Session, nodes: Sequence[Node], at: float) -> None
         for node in nodes
     ]
     session.execute(insert(NodeInterval), rows)
-    journal.record_all(session, [(f"node.{node.state}", node.name, _told(node)) for node in nodes])
+    event_log.record_all(session, [(f"node.{node.state}", node.name, _told(node)) for node in nodes])
 
 
 def _told(node: Node) -> str:
@@ -96,17 +113,18 @@ def _told(node: Node) -> str:
 
 
 def place_fragments(session: Session, snapshot: Snapshot) -> None:
-    """Write down on which nodes fragments run that were launched for any of several."""
+    """Record on which node each fragment runs if the scheduler chose another one than planned, as it may for
+    job arrays."""
     placed = {job.fragment: job.node for job in snapshot.own_jobs if job.node is not None}
-    rows = session.execute(select(Fragment).where(Fragment.state != FragmentState.ENDED)).scalars().all()
+    rows = live_fragments(session)
     moved = [fragment for fragment in rows if placed.get(fragment.id, fragment.node) != fragment.node]
     for trainer in {fragment.trainer_id for fragment in moved}:
         _place([fragment for fragment in rows if fragment.trainer_id == trainer], placed)
 
 
 def _place(fragments: Sequence[Fragment], placed: Mapping[str, str]) -> None:
-    """One that waits takes over a node that another of its trainer's did not get, so that each node stands for
-    one of them."""
+    """Set each fragment's node to the one in `placed` (fragment -> node). A fragment that still waits for a node
+    takes over a node that no other of these fragments got, so that each node belongs to one fragment."""
     before = {fragment.node for fragment in fragments}
     for fragment in fragments:
         fragment.node = placed.get(fragment.id, fragment.node)
@@ -121,31 +139,35 @@ def end_fragments(
     snapshot: Snapshot,
     heartbeat_timeout_s: float,
     *,
+    now: float,
     submitting: Collection[str] = (),
-    now: float | None = None,
     listening_since: float = 0.0,
     warm_up_timeout_s: float = math.inf,
 ) -> list[str]:
-    """Mark fragments as ended whose job is gone; returns those that are silent and have to be cancelled.
+    """Mark the fragments as ended whose jobs are gone, and record for each why. Returns the fragments that count
+    as lost although their jobs may still run; the caller has those jobs cancelled.
 
-    Nobody is silent who could not be heard: before `listening_since` there was no service to report to, and who
-    has spoken by `now` is not silent because this process was stopped since. Those in `submitting`, which has to
-    be older than the snapshot, are left alone. A fragment whose job was only intended, or withdrawn before it
-    began, never started.
+    A fragment counts as lost when its agent has not reported for `heartbeat_timeout_s`, longer with very many
+    agents. One that has never reported counts as lost after `warm_up_timeout_s`, after `heartbeat_timeout_s` if it
+    is to leave, and at once if it was preempted. Only time after `listening_since` counts, since no service was
+    there to report to before, and only time until `now`, so that a later stop of this process does not count
+    either. Fragments in `submitting` are left alone; the set must have been read before the snapshot was taken.
     """
-    now = time.time() if now is None else now
     jobs = {job.fragment for job in snapshot.own_jobs}
     silent: list[str] = []
+    unheard_s: dict[str, float] = {}
     rows = session.execute(
         select(Fragment, Report, Trainer)
         .join(Trainer, Trainer.id == Fragment.trainer_id)
         .outerjoin(Report, Report.fragment_id == Fragment.id)
-        .where(Fragment.state != FragmentState.ENDED)
-    )
+        .where(Fragment.is_live)
+    ).all()
+    num_reporting = sum(row is not None for _, row, _ in rows)
+    patience_s = silence_s(heartbeat_timeout_s, num_reporting)
     for fragment, row, trainer in rows:
         report: Report | None = row  # of an outer join
         if fragment.id in submitting or fragment.launched_at > snapshot.taken_at:
-            continue  # the snapshot may know nothing of it yet
+            continue  # the snapshot may be older than the job
         fragment.preempted |= fragment.id in snapshot.preempted
         if fragment.id not in jobs:
             node = snapshot.node(fragment.node)
@@ -153,53 +175,117 @@ def end_fragments(
                 fragment.cause = "never started"
             taken = node is None or node.state is not NodeState.HOLE
             heard_at = fragment.launched_at if report is None else report.received_at
-            _end(session, fragment, report, trainer, taken=taken, unheard=heard_at < listening_since)
+            unheard = heard_at < listening_since
+            with about(trainer=trainer.id, fragment=fragment.id):
+                _end(session, fragment, report, trainer, snapshot, now, taken=taken, unheard=unheard)
             continue
         if fragment.preempted and not _has_heard(fragment, report, trainer):
             silent.append(fragment.id)
         if report is not None:
-            given_s, silent_s = heartbeat_timeout_s, now - max(report.received_at, listening_since)
-        else:
-            # Nothing can be told to whoever has never been heard.
-            unwanted = fragment.released or TrainerState(trainer.state).ended
-            given_s = heartbeat_timeout_s if unwanted else warm_up_timeout_s
-            silent_s = snapshot.taken_at - max(fragment.launched_at, listening_since)
-        if silent_s > given_s:
+            unheard_s[fragment.id] = now - max(report.received_at, listening_since)
+            continue
+        # An agent that has never reported has not received the word to leave either.
+        unwanted = fragment.released or TrainerState(trainer.state).ended
+        given_s = heartbeat_timeout_s if unwanted else warm_up_timeout_s
+        if snapshot.taken_at - max(fragment.launched_at, listening_since) > given_s:
             silent.append(fragment.id)
-    return silent
+    return silent + _lost(unheard_s, patience_s)
+
+
+def _lost(unheard_s: Mapping[str, float], patience_s: float) -> list[str]:
+    """The fragments that count as lost, of `unheard_s` (fragment -> seconds without a report): those silent for
+    longer than `patience_s`.
+
+    Where most of many fragments fall silent at once, the service or the network is overloaded, since nodes do not
+    die together; six times the patience then applies.
+    """
+    silent = [fragment for fragment, seconds in unheard_s.items() if seconds > patience_s]
+    if len(silent) <= max(_FEW, len(unheard_s) // 2):
+        return silent
+    longer_s = _OVERLOAD_FACTOR * patience_s
+    lost = [fragment for fragment in silent if unheard_s[fragment] > longer_s]
+    _log.warning(
+        "%d of %d agents have not reported for %.0f s: the service or the network is overloaded, so none counts "
+        "as lost before %.0f s",
+        len(silent),
+        len(unheard_s),
+        patience_s,
+        longer_s,
+    )
+    return lost
 
 
 def _has_heard(fragment: Fragment, report: Report | None, trainer: Trainer) -> bool:
-    """Whether a fragment that was preempted has heard of it, or hears of it from us; else it has nothing to save.
+    """Make sure that a preempted fragment is told to leave. Returns whether it can be told: False for a fragment
+    that has never reported, which has nothing to save.
 
-    A scheduler signals a job once, and one that was just beginning may have had no process to hear it.
+    A fragment whose agent has not heard the scheduler's signal is released here, which tells it to leave: the
+    scheduler signals a job only once, and a job that had just begun may have had no process to receive the signal.
     """
     if report is None:
         return False
-    if not report.body.get("signalled") and not fragment.released:
+    if not report.body.signalled and not fragment.released:
         fragment.released = True
         trainer.revision += 1
     return True
 
 
 def _end(
-    session: Session, fragment: Fragment, row: Report | None, trainer: Trainer, *, taken: bool, unheard: bool
+    session: Session,
+    fragment: Fragment,
+    row: Report | None,
+    trainer: Trainer,
+    snapshot: Snapshot,
+    now: float,
+    *,
+    taken: bool,
+    unheard: bool,
 ) -> None:
-    """`unheard`: there was no service to tell why it ended, which it does by itself where none answers."""
-    report = FragmentReport.model_validate(row.body) if row is not None else None
-    fragment.state, fragment.ended_at = FragmentState.ENDED, time.time()
+    """Mark the fragment as ended. `taken`: the scheduler has taken its node. `unheard`: no service was running
+    to be told why it ended, so its loss does not count as a crash."""
+    report = row.body if row is not None else None
+    end_fragment(session, fragment, now)
     fragment.cause = _cause_of_end(fragment, report, taken=taken)
     kind = "fragment.lost" if fragment.cause == "lost" else "fragment.left"
-    journal.record(
+    event_log.record(
         session, kind, trainer.name, f"{fragment.node}: {fragment.cause}", node=fragment.node, cause=fragment.cause
     )
     if fragment.cause == "lost" and not unheard:
-        count_crash(trainer, int(trainer.progress.get("step", 0)))
+        _count_loss(session, trainer, fragment, report, now, short=fragment.id in snapshot.out_of_memory)
+
+
+def _count_loss(
+    session: Session,
+    trainer: Trainer,
+    fragment: Fragment,
+    report: FragmentReport | None,
+    now: float,
+    *,
+    short: bool,
+) -> None:
+    """Count the loss of a fragment as a crash, unless its trainer has ended. `short`: the scheduler ended it for
+    lack of memory. A crash that the agent reported before belongs to the same attempt and is not counted again."""
+    if TrainerState(trainer.state).ended:
+        return
+    generation = 0 if report is None else report.generation
+    step = trainer.told_step
+    began_at = attempts.began_at(session, trainer, fragment.launched_at, generation)
+    if short:
+        what = f"{fragment.node} had no memory left for the fragment, says the scheduler, around step {step}. "
+        what += memory_advice(trainer.spec)
+    else:
+        what = (
+            f"the fragment on {fragment.node} ended without a last report, around step {step}: its last "
+            "lines are in "
+        )
+        what += f"`oakum logs {trainer.name}`"
+    most = attempts.MOST_OF_ERRORS if short else attempts.MOST_OF_DEATHS
+    attempts.record_crash(session, trainer, attempts.TrainerCrash(step, what, began_at, most=most), now)
 
 
 def _cause_of_end(fragment: Fragment, report: FragmentReport | None, *, taken: bool) -> str:
     if fragment.cause:
-        return fragment.cause  # known before its job has ended
+        return fragment.cause  # recorded before the job ended
     if report is not None and report.phase is Phase.FINISHED:
         return "finished"
     if report is not None and report.phase is Phase.FAILED:
@@ -209,9 +295,3 @@ def _cause_of_end(fragment: Fragment, report: FragmentReport | None, *, taken: b
     if fragment.released:
         return "released"
     return "preempted" if taken or (report is not None and report.signalled) else "lost"
-
-
-def count_crash(trainer: Trainer, step: int) -> None:
-    """Count a loss that no scheduler ordered, after `step` finished steps; another step begins the count anew."""
-    trainer.crashes = trainer.crashes + 1 if trainer.crashed_step == step else 1
-    trainer.crashed_step = step

@@ -1,79 +1,124 @@
-"""Plan: the problem that the present state poses, and the solver's answer written down."""
+"""Plan: poses the present state as an allocation problem, and records the solver's answer."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from oakum_service import quotas
 from oakum_service.config import Settings
-from oakum_service.control import journal
 from oakum_service.control.curves import curves_to_plan_with
-from oakum_service.control.durations import START_UP, expected_s
 from oakum_service.control.forecast import idle_nodes
-from oakum_service.control.observe import Observed
-from oakum_service.control.waits import wait_of
+from oakum_service.control.observe import Observation
+from oakum_service.control.speed_trials import guaranteed_now, unmeasured
+from oakum_service.control.waiting_times import wait_of
+from oakum_service.db import event_log
 from oakum_service.db.models import PlanRecord, Trainer
+from oakum_service.documents.durations import START_UP, expected_s
+from oakum_service.documents.grant import Grant
+from oakum_service.quotas import NodeHours
 from oakum_service.states import LIVE_STATES, TimeUse
 from oakum_solver import problem as solver
-from oakum_solver.forecast import group_nodes
+from oakum_solver.forecast import IdleNode, group_nodes, worth_starting
 from oakum_solver.plan import Plan
 from oakum_worker.spec import TrainerSpec
 
 _MOST_SAMPLES = 2**53
-"""A trainer that tells of more, or of less than none, is not believed."""
+"""Larger numbers of samples in a report, and negative ones, are not believed."""
 
 
-def pose(session: Session, observed: Observed, settings: Settings) -> solver.Problem:
-    """The allocation problem of this moment. Trainers go by name: those that have not ended have one each."""
+def pose(
+    session: Session,
+    observed: Observation,
+    settings: Settings,
+    now: float,
+    candidates: Sequence[Trainer] = (),
+    node_hours: NodeHours | None = None,
+) -> solver.Problem:
+    """The present allocation problem; `candidates` are added to the live trainers. `node_hours` remembers what
+    users have had this week from one call to the next."""
     rows = session.execute(
         select(Trainer).where(Trainer.state.in_(LIVE_STATES)).order_by(Trainer.submitted_at, Trainer.id)
     )
-    live = list(rows.scalars())
-    names = {row.id: row.name for row in live}
-    nodes = [
-        dataclasses.replace(node, owner=names.get(node.owner)) if node.owner is not None else node
-        for node in idle_nodes(session, observed.snapshot, 2 * settings.look_ahead_s, learned=settings.groups)
-        if node.owner is None or node.owner in names
-    ]
+    wanting = [row for row in rows.scalars() if row.pause is None]
+    live = [*wanting, *candidates]
+    nodes = _nodes(session, observed, {row.id for row in live}, settings, now)
     curves = curves_to_plan_with(session, live, settings)
-    trainers = tuple(_trainer(row, curves[row.id], settings) for row in live)
+    trainers = tuple(_trainer(row, curves[row.id], settings, now) for row in live)
+    offered = worth_starting(nodes, _least_start_up_s(trainers))
+    trainers = _with_trials(trainers, unmeasured(session, live, now), offered)
     return solver.Problem(
         trainers=trainers,
-        groups=group_nodes(nodes),
+        groups=group_nodes(offered),
+        withheld=len(nodes) - len(offered),
         look_ahead_s=settings.look_ahead_s,
         objective=settings.objective,
         time_limit_s=settings.solver_limit_s,
         terms=settings.terms,
-        user_caps=_user_caps(trainers, settings.user_cap),
+        user_caps=_user_caps(session, trainers, settings, node_hours or NodeHours(), now),
         milp_solver=settings.milp_solver,
     )
 
 
-def _user_caps(trainers: Iterable[solver.Trainer], cap: int | None) -> dict[str, int]:
-    """The cap of each user whose trainers could take more."""
-    if cap is None:
-        return {}
+def _nodes(
+    session: Session, observed: Observation, live: Collection[str], settings: Settings, now: float
+) -> list[IdleNode]:
+    """The idle nodes that are free or held by one of the trainers `live`."""
+    idle = idle_nodes(
+        session, observed.snapshot, 2 * settings.look_ahead_s, settings.groups, now, preference=observed.preference
+    )
+    return [node for node in idle if node.owner is None or node.owner in live]
+
+
+def _least_start_up_s(trainers: Iterable[solver.PlannedTrainer]) -> float:
+    """Seconds that a hole has to last for any trainer to train in it. 0 while a trainer is guaranteed nodes:
+    lengths of holes and start-ups are estimates, and a trainer that has waited so long should try any node."""
+    if any(trainer.guaranteed for trainer in trainers):
+        return 0.0
+    return min((trainer.startup_s for trainer in trainers), default=0.0)
+
+
+def _with_trials(
+    trainers: tuple[solver.PlannedTrainer, ...], unknown: Collection[str], nodes: Sequence[IdleNode]
+) -> tuple[solver.PlannedTrainer, ...]:
+    """The trainers, of which those chosen for a speed trial get their minimum of nodes guaranteed. `unknown` has
+    the names of trainers whose speed is not known."""
+    if not unknown:
+        return trainers
+    held = Counter(node.owner for node in nodes if node.owner is not None)
+    tried = guaranteed_now(trainers, unknown, held, len(nodes))
+    return tuple(dataclasses.replace(t, guaranteed=True) if t.id in tried else t for t in trainers)
+
+
+def _user_caps(
+    session: Session,
+    trainers: Iterable[solver.PlannedTrainer],
+    settings: Settings,
+    node_hours: NodeHours,
+    now: float,
+) -> dict[str, int]:
+    """User -> most nodes, for the users whose trainers could take more nodes than their quotas allow."""
     wanted: Counter[str] = Counter()
     for trainer in trainers:
         if trainer.user is not None:
             wanted[trainer.user] += trainer.max_nodes
-    return {user: cap for user, nodes in wanted.items() if nodes > cap}
+    caps = quotas.caps(session, settings, wanted, node_hours, now)
+    return {user: cap for user, cap in caps.items() if wanted[user] > cap}
 
 
-def _trainer(row: Trainer, curve: solver.Curve, settings: Settings) -> solver.Trainer:
-    now = time.time()
-    spec = TrainerSpec.model_validate(row.spec)
+def _trainer(row: Trainer, curve: solver.Curve, settings: Settings, now: float) -> solver.PlannedTrainer:
+    spec = row.spec
     curves_by_type = {node_type: solver.Curve(points) for node_type, points in spec.curves_by_type.items()}
     deadline_in_s = math.inf if spec.deadline is None else spec.deadline.timestamp() - now
     best_rate = max(known.rate(spec.max_nodes) for known in curves_by_type.values() or [curve])
-    return solver.Trainer(
-        id=row.name,
+    return solver.PlannedTrainer(
+        id=row.id,
+        name=row.name,
         curve=curve,
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
@@ -86,7 +131,7 @@ def _trainer(row: Trainer, curve: solver.Curve, settings: Settings) -> solver.Tr
         priority=spec.priority,
         user=row.user_name,
         guaranteed=settings.starvation_guard.guarantees(wait_of(row)),
-        attained_samples=_believed(row.progress.get("samples", 0)),
+        attained_samples=_believed(0 if row.progress is None else row.progress.samples),
         remaining_samples=_remaining_samples(row, spec, best_rate * max(deadline_in_s, settings.look_ahead_s)),
         deadline_in_s=deadline_in_s,
         waited_s=0.0 if row.waiting_since is None else max(0.0, now - row.waiting_since),
@@ -94,41 +139,41 @@ def _trainer(row: Trainer, curve: solver.Curve, settings: Settings) -> solver.Tr
 
 
 def _remaining_samples(row: Trainer, spec: TrainerSpec, most: float) -> float:
-    """Samples to the trainer's end; where only its steps are known, each batch is taken as a whole one.
+    """Samples to the trainer's end; if only its steps are known, each counts as a full batch.
 
-    Nobody knows them of a trainer that was never built. It is taken to need `most`, all that it can make until its
-    deadline: if it had no end, the objective `deadline` would care for it least of all.
+    A trainer that was never built has an unknown end. It is assumed to need `most` samples, all that it can
+    compute before its deadline: as an endless trainer it would come last under the objective `deadline`.
     """
-    if not row.progress:
+    progress = row.progress
+    if progress is None:
         return most
-    if (total := row.progress.get("total_samples")) is not None:
-        return _believed(total - row.progress["samples"])
-    return _believed((row.progress["total_steps"] - row.progress["step"]) * spec.global_batch)
+    if progress.total_samples is not None:
+        return _believed(progress.total_samples - progress.samples)
+    return _believed((progress.total_steps - progress.step) * spec.global_batch)
 
 
 def _believed(samples: int) -> float:
     return float(min(max(0, samples), _MOST_SAMPLES))
 
 
-def write_plan(session: Session, plan: Plan, problem: solver.Problem, observed: Observed) -> PlanRecord:
-    """Record the plan if it decides anything new; returns the plan that holds."""
+def write_plan(
+    session: Session, plan: Plan, problem: solver.Problem, observed: Observation, now: float
+) -> PlanRecord:
+    """Record the plan, and the event, if it grants other nodes than the newest plan or for other kinds of
+    reasons. Trainers that have ended or were paused meanwhile are left out. Returns the plan in force."""
     parent = session.execute(select(PlanRecord).order_by(PlanRecord.id.desc()).limit(1)).scalar_one_or_none()
-    ids = _ids(session, [allocation.trainer for allocation in plan.allocations])
-    allocations = {
-        ids[allocation.trainer]: {
-            "nodes": list(allocation.nodes),
-            "why": allocation.reason.why,
-            "reason": allocation.reason.text,
-        }
+    names = _live_names(session, [allocation.trainer for allocation in plan.allocations])
+    grants = {
+        allocation.trainer: Grant(allocation.nodes, allocation.reason.why, allocation.reason.text)
         for allocation in plan.allocations
-        if allocation.trainer in ids  # else it ended while the solver worked
+        if allocation.trainer in names  # one that ended or was paused while the solver worked gets nothing
     }
-    if parent is not None and _same(parent.allocations, allocations):
+    if parent is not None and _same(parent.allocations, grants):
         return parent
     row = PlanRecord(
         parent_id=parent.id if parent is not None else None,
         snapshot=observed.number,
-        made_at=time.time(),
+        made_at=now,
         objective=str(problem.objective),
         look_ahead_s=problem.look_ahead_s,
         value=plan.value,
@@ -136,27 +181,27 @@ def write_plan(session: Session, plan: Plan, problem: solver.Problem, observed: 
         solver=plan.solver,
         solve_s=plan.solve_s,
         optimal=plan.optimal,
-        allocations=allocations,
+        allocations=grants,
     )
     session.add(row)
     session.flush()
-    names = dict(session.execute(select(Trainer.id, Trainer.name).where(Trainer.id.in_(allocations))).all())
-    sizes = ", ".join(f"{names[trainer]} {len(given['nodes'])}" for trainer, given in allocations.items())
-    journal.record(session, "plan.made", f"plan {row.id}", sizes or "no trainer", plan=row.id)
+    sizes = ", ".join(f"{names[trainer]} {len(given.nodes)}" for trainer, given in grants.items())
+    event_log.record(session, "plan.made", f"plan {row.id}", sizes or "no trainer", plan=row.id)
     return row
 
 
-def _ids(session: Session, names: list[str]) -> dict[str, str]:
-    """Name -> id of the trainers that have not ended, in the order of `names`."""
-    rows = session.execute(
-        select(Trainer.name, Trainer.id).where(Trainer.name.in_(names), Trainer.state.in_(LIVE_STATES))
-    )
-    found = dict(rows.all())
-    return {name: found[name] for name in names if name in found}
+def _live_names(session: Session, trainers: Collection[str]) -> dict[str, str]:
+    """Id -> name of those of the trainers that have neither ended nor been paused."""
+    live = Trainer.id.in_(trainers), Trainer.state.in_(LIVE_STATES)
+    rows = session.execute(select(Trainer.id, Trainer.name, Trainer.pause).where(*live))
+    return {row.id: row.name for row in rows if row.pause is None}
 
 
-def _same(before: Mapping[str, Mapping[str, object]], now: Mapping[str, Mapping[str, object]]) -> bool:
-    """Whether two plans grant the same for the same reasons; the numbers in the sentences may differ."""
-    return {t: (g["nodes"], g["why"]) for t, g in before.items()} == {
-        t: (g["nodes"], g["why"]) for t, g in now.items()
-    }
+def _same(before: Mapping[str, Grant], now: Mapping[str, Grant]) -> bool:
+    """Whether two plans grant the same nodes for the same kinds of reasons. Numbers in the reasons' text may
+    differ, and so may the order of nodes, which changes with what is learnt about them."""
+    return _decided(before) == _decided(now)
+
+
+def _decided(allocations: Mapping[str, Grant]) -> dict[str, tuple[frozenset[str], str]]:
+    return {trainer: (frozenset(given.nodes), given.why) for trainer, given in allocations.items()}

@@ -1,9 +1,9 @@
-"""Rates: how fast trainers were measured to train at each number of nodes, for their scalability curves.
+"""Measures how fast each trainer trains at each number of nodes, for its scalability curve.
 
-Only undisturbed training counts: what lies between two reports of one generation, its first steps left out. A
-report's rate is rank 0's own, by its own clock, over the steps since its last report; here it stands for all
-samples since the last report that was seen. Rates are gathered in memory for a few seconds before they are
-written, so a controller that ends loses no more than these.
+Only undisturbed training counts: the steps between two reports of one generation, without the generation's first
+steps. The rate in a report is rank 0's own over the steps since its previous report; here it stands for all
+samples since the last report that was read. Rates are collected in memory for a few seconds before they are
+written, so a controller that ends loses no more than those seconds.
 """
 
 from __future__ import annotations
@@ -15,48 +15,50 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.db.models import MeasuredRate
+from oakum_service.documents.rate_window import RateWindow
 from oakum_solver.exploration import Exploration
-from oakum_worker.protocol import Progress
+from oakum_worker.protocol import TrainingProgress
 
 _WINDOW_S = 5.0
-"""Seconds of training that make one measurement; no trainer's are written more often."""
+"""Seconds of training that make one measurement, which is written at once."""
 _KEPT_WINDOWS = 16
 _FIRST_STEPS = 3
-"""Steps after a switch that say nothing: connections, allocators and caches warm up."""
+"""Number of steps after a switch that do not count: connections, allocators and caches warm up."""
 _LONGEST_S = 86_400.0
-"""No step takes longer: what claims to is an error."""
+"""A report that claims more seconds than this is not believed."""
 _MOST_SAMPLES = 2**53
 
 
 @dataclass
-class _Seen:
-    """The last progress taken in of a trainer."""
+class _LastProgress:
+    """What was last read of a trainer's progress."""
 
     generation: int
     settled: int
-    """Step after which the generation trains as it will."""
+    """Step from which on the generation trains undisturbed."""
     step: int
     samples: int
 
 
 @dataclass
 class _Window:
-    """Training at one size that is not written yet."""
+    """Seconds and samples of a trainer's training at one number of nodes that are not in the database yet."""
 
     seconds: float = 0.0
     samples: int = 0
 
 
-class RateKeeper:
-    """Gathers each trainer's rates from its progress. Remembers only what is not written yet."""
+class RateRecorder:
+    """Collects each trainer's rates from its progress and writes them to the database. Keeps in memory only what
+    is not written yet."""
 
     def __init__(self, exploration: Exploration) -> None:
         self._exploration = exploration
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _LastProgress] = {}
         self._windows: dict[tuple[str, int], _Window] = {}
 
-    def take(self, session: Session, trainer: str, progress: Progress) -> None:
-        """Count what a trainer has done since its last progress; write a window that is full."""
+    def take(self, session: Session, trainer: str, progress: TrainingProgress) -> None:
+        """Count the training since the trainer's last progress; write the window when it is full."""
         samples, rate = self._undisturbed_samples(trainer, progress), progress.samples_per_s
         if not samples or not progress.nodes or not rate or not 0 < samples / rate < _LONGEST_S:
             return
@@ -68,19 +70,20 @@ class RateKeeper:
             del self._windows[trainer, progress.nodes]
 
     def forget_all_but(self, trainers: Collection[str]) -> None:
-        """Forget trainers that have ended."""
+        """Drop what is remembered of trainers that are not among `trainers`: they have ended."""
         self._seen = {trainer: seen for trainer, seen in self._seen.items() if trainer in trainers}
         self._windows = {key: window for key, window in self._windows.items() if key[0] in trainers}
 
-    def _undisturbed_samples(self, trainer: str, progress: Progress) -> int:
-        """Samples since the last progress that was seen, if no switch and no first step lies between."""
+    def _undisturbed_samples(self, trainer: str, progress: TrainingProgress) -> int:
+        """Samples that the trainer has trained since the last progress that was read; 0 if a switch or a
+        generation's first step lies in between."""
         seen = self._seen.get(trainer)
         if seen is None or progress.generation > seen.generation:
             settled = progress.step + _FIRST_STEPS - 1  # it has made at least one step by now
-            self._seen[trainer] = _Seen(progress.generation, settled, progress.step, progress.samples)
+            self._seen[trainer] = _LastProgress(progress.generation, settled, progress.step, progress.samples)
             return 0
         if progress.generation < seen.generation or progress.step <= seen.step:
-            return 0  # the word of a rank 0 of before, or one that was heard already
+            return 0  # from an earlier rank 0, or read before
         samples = progress.samples - seen.samples
         settled = seen.step >= seen.settled
         seen.step, seen.samples = progress.step, progress.samples
@@ -90,7 +93,7 @@ class RateKeeper:
         rows = {row.nodes: row for row in measured_rates(session, [trainer]).get(trainer, [])}
         row = rows.get(nodes)
         if row is None:
-            row = MeasuredRate(trainer_id=trainer, nodes=nodes, recent=[])
+            row = MeasuredRate(trainer_id=trainer, nodes=nodes, recent=())
             row.seconds = row.samples = row.explored_s = 0.0
             session.add(row)
         trained_s = {size: row.seconds for size, row in rows.items()}
@@ -99,11 +102,12 @@ class RateKeeper:
             row.explored_s += min(window.seconds, self._exploration.min_seconds - row.seconds)
         row.seconds += window.seconds
         row.samples += window.samples
-        row.recent = [*row.recent[1 - _KEPT_WINDOWS :], [window.seconds, window.samples / window.seconds]]
+        newest = RateWindow(window.seconds, window.samples / window.seconds)
+        row.recent = (*row.recent[1 - _KEPT_WINDOWS :], newest)
 
 
 def measured_rates(session: Session, trainers: Collection[str]) -> dict[str, list[MeasuredRate]]:
-    """Trainer id -> what was measured of it, the smallest size first."""
+    """Trainer id -> its measured rates, the smallest size first."""
     rows = session.execute(
         select(MeasuredRate)
         .where(MeasuredRate.trainer_id.in_(trainers))

@@ -1,7 +1,7 @@
-"""The web page: nodes x time, a card for each trainer, the events; served by the service itself.
+"""The dashboard: nodes over time, a card for each trainer, the events; served by the service itself.
 
-`static/` holds the page, its style and small ES modules, with no build step and nothing from elsewhere.
-The page is a client of the REST API like any other; nothing here reads the database.
+`static/` holds the page, its style and small ES modules, with no build step and nothing loaded from elsewhere. The
+page is a client of the REST API like any other; nothing here reads the database.
 """
 
 from pathlib import Path

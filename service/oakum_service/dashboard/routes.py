@@ -1,6 +1,6 @@
-"""Serves the page and its files.
+"""Serves the dashboard's page and files.
 
-The page holds a token, so the policy lets nothing run or load that does not come from this server.
+The page holds a token, so its content security policy forbids everything that does not come from this server.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-_GUARDS = {
+GUARDS = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-_REVALIDATE = "no-cache"
+REVALIDATE = "no-cache"
 _MONTH = f"public, max-age={30 * 24 * 3600}"
 
 _PAGE = StaticFiles(directory=FOLDER)
@@ -41,25 +41,26 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/")
 async def page(request: Request) -> Response:
-    """The dashboard."""
-    return await _file(_PAGE, "index.html", request, _REVALIDATE)
+    """Serve the dashboard's page."""
+    return await send_file(_PAGE, "index.html", request)
 
 
 @router.get("/static/plotly.min.js")
 async def plotly(request: Request) -> Response:
-    """Plotly's own bundle, out of the installed package: 5 MB that change with its version only."""
-    return await _file(StaticFiles(directory=_plotly_folder()), "plotly.min.js", request, _MONTH)
+    """Serve Plotly's bundle from the installed package: 5 MB that change only with Plotly's version."""
+    return await send_file(StaticFiles(directory=_plotly_folder()), "plotly.min.js", request, _MONTH)
 
 
 @router.get("/static/{path:path}")
 async def static(path: str, request: Request) -> Response:
-    """The page's style, scripts and icon."""
-    return await _file(_PAGE, path, request, _REVALIDATE)
+    """Serve the page's style, scripts and icon."""
+    return await send_file(_PAGE, path, request)
 
 
-async def _file(files: StaticFiles, path: str, request: Request, caching: str) -> Response:
+async def send_file(files: StaticFiles, path: str, request: Request, caching: str = REVALIDATE) -> Response:
+    """One file of a page, with the headers that keep everything from elsewhere away."""
     answer = await files.get_response(path, request.scope)
-    answer.headers.update({**_GUARDS, "Cache-Control": caching})
+    answer.headers.update({**GUARDS, "Cache-Control": caching})
     return answer
 
 

@@ -1,1 +1,2 @@
-"""The database: models, engine, migrations. Nobody outside writes SQL; nothing here decides."""
+"""The database: tables, engine, migrations, the event log and the controller's lease. Nothing here takes
+decisions."""

@@ -1,10 +1,14 @@
-"""The engine, its sessions, and the schema brought up to date."""
+"""Opens the database engine and its sessions, and brings the schema up to date."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
@@ -13,7 +17,7 @@ from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, OperationalError
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from oakum_service.errors import ConfigurationError
@@ -21,31 +25,50 @@ from oakum_service.errors import ConfigurationError
 Sessions = sessionmaker[Session]
 
 _WRITERS = 0x6F616B756D
-"""Key of the advisory lock of everyone who writes; "oakum" in ASCII."""
+"""Key of the PostgreSQL advisory lock that every writer takes; "oakum" in ASCII."""
 
 
 def open_engine(url: str) -> Engine:
-    """An engine for SQLite, in WAL mode, or PostgreSQL. On both, transactions that write take turns from BEGIN on.
+    """An engine for SQLite in WAL mode or for PostgreSQL. On both, writing transactions run one after the other
+    from their BEGIN on.
 
-    So what a transaction has looked up (a free name, an unused key) still holds when it commits, and events become
-    visible in the order of their ids. Those of `open_reporters` do not on PostgreSQL. Raises `ConfigurationError`
-    for another database.
+    What a transaction has looked up (a free name, an unused key) therefore still holds when it commits, and events
+    become visible in the order of their ids. Exception: the sessions of `open_reporters` on PostgreSQL do not wait
+    for other writers. Raises `ConfigurationError` for another kind of database.
     """
     try:
         parsed = make_url(url)
     except ArgumentError as error:
         raise ConfigurationError("the database's URL is none: expected sqlite:/// or postgresql://") from error
     if parsed.get_backend_name() == "postgresql":
-        engine = create_engine(parsed.set(drivername="postgresql+psycopg"), pool_pre_ping=True, pool_size=10)
+        engine = create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_pre_ping=True,
+            pool_size=10,
+            json_serializer=_json_text,
+        )
+        # Before SQLAlchemy's own first questions, whose answers it cannot read in another encoding.
+        event.listen(engine, "connect", _refuse_other_encodings, insert=True)
         event.listen(engine, "connect", _prepare_postgresql)
         event.listen(engine, "begin", _take_turns)
         return engine
     if parsed.get_backend_name() != "sqlite":
         raise ConfigurationError(f"database {parsed.render_as_string()}: expected sqlite:/// or postgresql://")
-    engine = create_engine(parsed, connect_args={"timeout": 10.0})
+    engine = create_engine(parsed, connect_args={"timeout": 10.0}, json_serializer=_json_text)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_immediate)
     return engine
+
+
+def _json_text(value: Any) -> str:
+    """The value as JSON. Halves of surrogate pairs, which a user's code may have sent and no reader of JSON has to
+    accept, are replaced by U+FFFD: one that was stored would stop every turn of the controller."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
 
 
 def _prepare_sqlite(connection, _record) -> None:  # type: ignore[no-untyped-def]
@@ -59,17 +82,27 @@ def _prepare_sqlite(connection, _record) -> None:  # type: ignore[no-untyped-def
 
 
 def _begin_immediate(connection) -> None:  # type: ignore[no-untyped-def]
-    # A transaction that reads first and writes later fails at once under WAL when another wrote in between, and
-    # no busy timeout helps; a reader says so and takes no lock.
+    # Under WAL, a transaction that reads first fails at its first write if another one wrote in between, and no
+    # busy timeout helps. So a writer locks at BEGIN; a reader is marked read-only and takes no lock.
     mode = "DEFERRED" if connection.get_execution_options().get("read_only") else "IMMEDIATE"
     connection.exec_driver_sql(f"BEGIN {mode}")
+
+
+def _refuse_other_encodings(connection, _record) -> None:  # type: ignore[no-untyped-def]
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding != "UTF8":
+        name = connection.info.dbname
+        raise ConfigurationError(
+            f"database {name}: its encoding is {encoding}, expected UTF8: make another one, as by `createdb "
+            f"--encoding UTF8 --template template0 {name}_utf8`, and name it in OAKUM_DATABASE_URL"
+        )
 
 
 def _prepare_postgresql(connection, _record) -> None:  # type: ignore[no-untyped-def]
     from psycopg.types.string import StrDumperUnknown
 
     class NulFree(StrDumperUnknown):
-        # PostgreSQL has no NUL in its texts, and an error of the user's code may well have one.
+        # PostgreSQL's texts cannot hold NUL, and a message of the user's code may contain it.
         def dump(self, obj: str):  # type: ignore[no-untyped-def]
             return super().dump(obj.replace("\0", "\ufffd"))
 
@@ -83,7 +116,7 @@ def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]
 
 
 def open_sessions(engine: Engine) -> Sessions:
-    """Sessions that write."""
+    """Sessions that may write."""
     return sessionmaker(engine, expire_on_commit=False)
 
 
@@ -93,13 +126,14 @@ def open_readers(engine: Engine) -> Sessions:
 
 
 def open_reporters(engine: Engine) -> Sessions:
-    """Sessions that write reports and nothing else. On PostgreSQL they wait for no other writer: thousands of
-    agents report every second, each into a row of its own that others only read."""
+    """Sessions that write agents' reports and nothing else. On PostgreSQL they do not wait for other writers:
+    thousands of agents report every second, each into a row of its own, which others only read."""
     return sessionmaker(engine.execution_options(out_of_turn=True), expire_on_commit=False)
 
 
 def migrations_dir() -> Path:
-    """Folder of the migrations: inside the installed package, or at the top of a checkout."""
+    """Folder of the migrations: inside the installed package, or at the top of a checkout. Raises
+    `ConfigurationError` where it is missing."""
     installed = Path(__file__).resolve().parent.parent / "_migrations"
     if installed.is_dir():
         return installed
@@ -117,7 +151,9 @@ def _alembic(engine: Engine) -> Config:
 
 
 @contextmanager
-def _reachable(engine: Engine) -> Iterator[None]:
+def reachable(engine: Engine) -> Iterator[None]:
+    """Context in which errors of a database that does not answer, or is damaged, become `ConfigurationError`s that
+    say what to do."""
     try:
         yield
     except OperationalError as error:
@@ -125,15 +161,41 @@ def _reachable(engine: Engine) -> Iterator[None]:
             f"database {engine.url.render_as_string()}: {str(error.orig).strip()}: "
             "check OAKUM_DATABASE_URL and that the server runs"
         ) from error
+    except DatabaseError as error:
+        if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in (
+            sqlite3.SQLITE_CORRUPT,
+            sqlite3.SQLITE_NOTADB,
+        ):
+            raise
+        raise ConfigurationError(
+            f"database {engine.url.render_as_string()}: {error.orig}: the file is damaged. Put a backup in its "
+            "place, or move it and its -wal and -shm files away to begin anew; trainers' checkpoints are not in it"
+        ) from error
+
+
+def migration_scripts(engine: Engine) -> ScriptDirectory:
+    """The migrations."""
+    return ScriptDirectory.from_config(_alembic(engine))
+
+
+@cache
+def newest_revision() -> str | None:
+    """The revision of the schema that this version of Oakum works with."""
+    return ScriptDirectory(str(migrations_dir())).get_current_head()
+
+
+def present_revision(session: Session) -> str | None:
+    """The revision of the database's schema; None for a database without one."""
+    return MigrationContext.configure(session.connection()).get_current_revision()
 
 
 def upgrade(engine: Engine) -> None:
     """Bring the schema to the newest revision.
 
-    Raises `ConfigurationError` when the database does not answer, or has a schema that is not known here.
+    Raises `ConfigurationError` if the database does not answer, or a newer version of Oakum has made its schema.
     """
     try:
-        with _reachable(engine):
+        with reachable(engine):
             command.upgrade(_alembic(engine), "head")
     except CommandError as error:
         raise ConfigurationError(
@@ -142,14 +204,14 @@ def upgrade(engine: Engine) -> None:
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Take the schema back to a revision (`base` removes everything)."""
+    """Take the schema back to `revision`; `base` removes all tables."""
     command.downgrade(_alembic(engine), revision)
 
 
 def check_schema(engine: Engine) -> None:
-    """Raise `ConfigurationError` when the schema is not the newest, or the database does not answer."""
-    newest = ScriptDirectory.from_config(_alembic(engine)).get_current_head()
-    with _reachable(engine), engine.connect() as connection:
+    """Raise `ConfigurationError` if the schema is not at the newest revision, or the database does not answer."""
+    newest = newest_revision()
+    with reachable(engine), engine.connect() as connection:
         present = MigrationContext.configure(connection).get_current_revision()
     if present != newest:
         raise ConfigurationError(

@@ -1,4 +1,5 @@
-"""The main scheduler, behind one small port. `port` holds its values and its interface; the rest are adapters.
+"""The main scheduler behind one small interface. `port` holds the interface and its values; the other modules
+implement it.
 
-An adapter reads state and starts or ends our own jobs. It takes no decisions about trainers.
+An adapter reads the scheduler's state and starts or ends our own jobs. It takes no decisions about trainers.
 """

@@ -1,8 +1,8 @@
-"""Finds the processes of fragments on this machine, also those that an earlier life of the service started.
+"""Finds fragments' processes on this machine, including those that an earlier process of the service started.
 
-Every process of a fragment (submitit's controller, the agent, the ranks) is a Python module of ours or submitit's
-with the fragment's folder in its command line; that is the whole record, and `kill -9` of the service cannot
-lose it.
+Each process of a fragment (submitit's controller, the agent, its fork server, the ranks) is a Python module of
+ours or of submitit with the fragment's folder in its command line. Nothing else is recorded, so `kill -9` of the
+service loses nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from pathlib import Path
 
 import psutil
 
-_MODULES = {"submitit.local._local", "submitit.core._submit", "oakum_worker.rank"}
+AGENT_MODULES = {"submitit.core._submit", "oakum_worker.payload"}
+"""The module that an agent's command line shows: the first as a process of its own, the second when it was
+forked."""
+_MODULES = AGENT_MODULES | {
+    "submitit.local._local",
+    "oakum_worker.fragment.fork_server",
+    "oakum_worker.rank.process",
+}
 
 
 def find(fragments_dir: Path) -> dict[str, list[psutil.Process]]:
@@ -26,7 +33,7 @@ def find(fragments_dir: Path) -> dict[str, list[psutil.Process]]:
             continue
         command = process.info["cmdline"] or ()
         if not _MODULES.intersection(command):
-            continue  # someone looks at a fragment's log, say
+            continue  # another program with such an argument, such as a viewer of the fragment's log
         for argument in command:
             if argument.startswith(prefix):
                 fragment = argument.removeprefix(prefix).split("/", 1)[0]
@@ -38,7 +45,7 @@ def find(fragments_dir: Path) -> dict[str, list[psutil.Process]]:
 
 
 def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:
-    """Signal processes; those that have ended meanwhile are not an error."""
+    """Send a signal to the processes; one that has ended meanwhile is not an error."""
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(number)

@@ -1,9 +1,10 @@
-"""The embedded cluster: virtual nodes of this machine, foreground jobs as real processes, FCFS + EASY.
+"""The embedded cluster: virtual nodes of this machine, with foreground jobs as real processes, scheduled first
+come first served with EASY backfill.
 
-It behaves towards Oakum as a Slurm with preemption does: foreground jobs know nothing of fragments, take their
-nodes without asking, and start when the fragments there have ended; a fragment gets SIGTERM, then its grace,
-then SIGKILL. The cluster lives in the service's process and ends with it; fragments outlive a crash and are
-found again by their command lines.
+Towards Oakum it behaves like Slurm with preemption. Foreground jobs know nothing of fragments, take nodes without
+asking, and start when the fragments there have ended. A fragment gets SIGTERM, its grace, then SIGKILL. The
+cluster runs in the service's process and ends with it. Fragments outlive a crash of the service and are found
+again by their command lines.
 """
 
 from __future__ import annotations
@@ -24,33 +25,37 @@ from pathlib import Path
 import psutil
 
 from oakum_service.config import LocalClusterSettings
+from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers import fragment_processes
-from oakum_service.schedulers.port import JobStart, Node, OwnJob, Snapshot
+from oakum_service.schedulers.port import JobStart, OwnJob, Snapshot
+from oakum_service.schedulers.starting import FragmentStarter
 from oakum_service.schedulers.workload import ForegroundRequest, foreground_jobs, skip
 from oakum_service.states import NodeState
 from oakum_solver.logs.easy import Backfill, QueuedJob, RunningJob, easy_backfill
-from oakum_worker.launch import CONFIG_NAME, submit_local
+from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.protocol import FragmentConfig
 
 _log = logging.getLogger("oakum.local")
 
 _SIGNAL_EVERY_S = 0.5
+_STARTED_S = 30.0
+"""Longest time in seconds that the end of the cluster waits for fragments that are being started."""
 # A foreground job's process on a node: sleeps for its run time, or until the cluster that started it is gone.
 _SLEEP = "import select, sys; select.select([sys.stdin], [], [], float(sys.argv[1]))"
 
 
 @dataclass
 class _Fragment:
-    """One of our jobs, as the cluster sees it."""
+    """One of our jobs on the embedded cluster, with its first process."""
 
     id: str
     node: str
     process: psutil.Process
     kill_at_s: float | None = None
-    """When SIGKILL follows its first SIGTERM."""
+    """When SIGKILL follows its first SIGTERM; None before that."""
     signal_at_s: float = 0.0
-    """When SIGTERM is due again: processes that were just being started may have missed it."""
+    """When SIGTERM is sent again: a process that was just being started may have missed the first one."""
 
 
 @dataclass
@@ -69,7 +74,7 @@ class _ForegroundJob:
 
 
 class LocalCluster:
-    """The embedded cluster; implements the scheduler port. One thread runs it, any thread may ask it."""
+    """The embedded cluster, as a `Scheduler`. One thread runs it; any thread may call its methods."""
 
     name = "local"
     ends_with_service = True
@@ -82,20 +87,24 @@ class LocalCluster:
         self._position_file = data_dir.resolve() / "local-cluster.json"
         self._nodes = tuple(f"node{number}" for number in range(1, settings.nodes + 1))
         self._changed = threading.Condition()
+        self._starter = FragmentStarter(self._fragments_dir, forks=settings.fork_server)
         self._fragments: dict[str, _Fragment] = {}
+        self._starting: set[str] = set()
+        """Nodes on which a fragment is being started."""
         self._queue: deque[ForegroundRequest] = deque()
         self._jobs: dict[str, _ForegroundJob] = {}
         self._starts: deque[JobStart] = deque(maxlen=200)
         self._backfill = Backfill(())
-        # Ids must not come again after a restart: the database keeps what became of each job.
+        # Ids must not repeat after a restart: the database remembers each job by its id.
         self._user_jobs = itertools.count(int(time.time()))
         self._stopping = False
         self._on_change: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
 
     def start(self, on_change: Callable[[], None]) -> None:
-        """Adopt the fragments that are still there and begin to run foreground jobs."""
+        """Take over the fragments that still run, and begin to run foreground jobs."""
         self._on_change = on_change
+        self._starter.open()
         self._adopt()
         self._position = self._read_position()
         self._coming = skip(foreground_jobs(self._settings), self._position)
@@ -105,7 +114,7 @@ class LocalCluster:
         self._thread.start()
 
     def snapshot(self) -> Snapshot:
-        """Nodes, our jobs, and the newest foreground starts."""
+        """The cluster's state now: nodes, our jobs, and the newest foreground starts."""
         with self._changed:
             holders = {node: job for job in self._jobs.values() for node in job.nodes}
             announced = dict(self._announced(holders))
@@ -124,25 +133,45 @@ class LocalCluster:
             return Snapshot(time.time(), nodes, own, tuple(self._starts))
 
     def taken_at(self) -> float | None:
-        """The embedded cluster's state is always now's."""
+        """The present time in Unix seconds: the embedded cluster's state is never old."""
         return time.time()
 
     def submit(self, config: FragmentConfig) -> str:
-        """Start a fragment on an idle node. Raises `SchedulerError` when the node is not idle any more."""
+        """Start a fragment on an idle node; returns its process id. Raises `SchedulerError` if the node is no
+        longer idle or the fragment cannot be started."""
+        self._starter.prepare()
         with self._changed:
             taken = {node for job in self._jobs.values() for node in job.nodes}
-            taken |= {fragment.node for fragment in self._fragments.values()}
-            if config.node in taken or self._stopping:
+            if config.node in taken | self._held_nodes() or self._stopping:
                 raise SchedulerError(f"{config.node} is no longer idle")
-            try:
-                pid = submit_local(self._fragments_dir / config.fragment, config)
-                self._watch(_Fragment(config.fragment, config.node, psutil.Process(pid)))
-            except (OSError, psutil.Error) as error:
-                raise SchedulerError(f"the fragment for {config.node} could not be started: {error}") from error
-            return str(pid)
+            self._starting.add(config.node)
+        try:
+            # Without the lock, so that other nodes can be given back however long this takes.
+            pid = self._starter.start(config)
+            fragment = _Fragment(config.fragment, config.node, psutil.Process(pid))
+        except (OSError, psutil.Error) as error:
+            self._conclude(config.node, None)
+            raise SchedulerError(f"the fragment for {config.node} could not be started: {error}") from error
+        self._conclude(config.node, fragment)
+        return str(pid)
+
+    def _conclude(self, node: str, fragment: _Fragment | None) -> None:
+        """End the start of a fragment: watch it, and evict it if a foreground job got the node meanwhile. A
+        `fragment` of None is one whose start failed."""
+        with self._changed:
+            self._starting.discard(node)
+            if fragment is not None:
+                self._watch(fragment)
+                if any(node in job.nodes for job in self._jobs.values()):
+                    self._evict(fragment)
+            self._changed.notify_all()
+
+    def _held_nodes(self) -> set[str]:
+        """The nodes that fragments run on or are being started on."""
+        return self._starting | {fragment.node for fragment in self._fragments.values()}
 
     def cancel(self, fragment: str) -> None:
-        """SIGTERM now, SIGKILL after the grace."""
+        """Send the fragment SIGTERM now and SIGKILL after its grace. Does nothing where it has ended."""
         with self._changed:
             found = self._fragments.get(fragment)
             if found is not None:
@@ -150,7 +179,7 @@ class LocalCluster:
             self._changed.notify_all()
 
     def submit_foreground(self, nodes: int, run_s: float) -> str:
-        """Hand in a foreground job, as a user of the cluster would; returns its id."""
+        """Submit a foreground job as a user of the cluster would; returns its id."""
         with self._changed:
             job = f"user-{next(self._user_jobs)}"
             self._queue.append(ForegroundRequest(job, 0.0, nodes, run_s, requested_s=run_s))
@@ -158,9 +187,11 @@ class LocalCluster:
         return job
 
     def stop(self, *, leave_fragments: bool = False) -> None:
-        """End the foreground jobs and every fragment that is still there."""
+        """Kill the foreground jobs and, unless `leave_fragments`, all fragments at once, without their grace;
+        then end the fork server and the cluster's thread."""
         with self._changed:
             self._stopping = True
+            self._changed.wait_for(lambda: not self._starting, timeout=_STARTED_S)
             jobs = list(self._jobs.values())
             fragments = [] if leave_fragments else list(self._fragments.values())
             self._changed.notify_all()
@@ -169,6 +200,7 @@ class LocalCluster:
                 process.kill()
         for fragment in fragments:
             fragment_processes.send(self._processes(fragment.id), signal.SIGKILL)
+        self._starter.close()
         if self._thread is not None:
             self._thread.join(timeout=2.0)
 
@@ -184,12 +216,13 @@ class LocalCluster:
             self._watch(_Fragment(fragment, node, processes[0]))
 
     def _watch(self, fragment: _Fragment) -> None:
-        """Know the fragment until its last process has ended."""
+        """Keep the fragment in the cluster's list until its last process has ended. Returns at once: a thread
+        waits for the fragment's first process and then kills all others."""
         self._fragments[fragment.id] = fragment
 
         def wait() -> None:
             fragment.process.wait()
-            # What outlives the job's first process is not the job's any more: as Slurm does at a step's end.
+            # Kill what outlives the job's first process, as Slurm does at the end of a step.
             while leftovers := self._processes(fragment.id):
                 fragment_processes.send(leftovers, signal.SIGKILL)
                 psutil.wait_procs(leftovers, timeout=1.0)
@@ -213,19 +246,19 @@ class LocalCluster:
         fragment_processes.send(self._processes(fragment.id), signal.SIGTERM)
 
     def _run(self) -> None:
-        """The cluster's own life: arrivals, starts, ends, kills, each at its event."""
+        """The cluster's thread: handles arrivals, starts, ends and kills when they are due."""
         with self._changed:
             while not self._stopping:
                 try:
                     wake_at_s = self._turn()
                 except OSError as error:
-                    # No process can be started for now, say; nodes have to be given back all the same.
+                    # Perhaps no process can be started for now; nodes still have to be given back.
                     _log.warning("the embedded cluster: %s; it goes on", error)
                     wake_at_s = time.time() + 1.0
                 self._changed.wait(timeout=max(0.0, wake_at_s - time.time()))
 
     def _turn(self) -> float:
-        """Do what is due; returns when there is more to do, unless something happens before."""
+        """Do what is due; returns when the next thing is due, in Unix seconds, unless an event comes before."""
         self._press_evicted()
         changed = self._take_arrivals() | self._take_ends() | self._allocate() | self._start_allocated()
         if changed:
@@ -251,7 +284,7 @@ class LocalCluster:
         return arrived
 
     def _read_position(self) -> int:
-        """How many jobs earlier lives have taken from the stream, so that a restart does not repeat them."""
+        """Number of jobs that earlier runs took from the stream, so that a restart does not repeat them."""
         try:
             return int(json.loads(self._position_file.read_text(encoding="utf-8"))["jobs"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -272,7 +305,8 @@ class LocalCluster:
         return [node for node in self._nodes if node not in taken]
 
     def _allocate(self) -> bool:
-        """Give waiting jobs their nodes; fragments there have to go."""
+        """Give waiting jobs their nodes, by EASY backfill, and evict the fragments there. Returns whether any job
+        got nodes."""
         free = self._free()
         queue = [QueuedJob(job.id, job.nodes, job.requested_s) for job in self._queue]
         running = [RunningJob(len(job.nodes), job.expected_end_s) for job in self._jobs.values()]
@@ -287,8 +321,8 @@ class LocalCluster:
         return bool(self._backfill.start)
 
     def _start_allocated(self) -> bool:
-        """Start the jobs whose nodes are free of fragments."""
-        busy = {fragment.node for fragment in self._fragments.values()}
+        """Start the foreground jobs whose nodes are free of fragments. Returns whether any was started."""
+        busy = self._held_nodes()
         started = False
         for job in self._jobs.values():
             if job.started_at_s is None and not busy.intersection(job.nodes):
@@ -299,7 +333,7 @@ class LocalCluster:
     def _start_job(self, job: _ForegroundJob) -> None:
         job.started_at_s = time.time()
         delay_s = job.started_at_s - job.allocated_at_s
-        self._starts.append(JobStart(job.request.id, job.started_at_s, len(job.nodes), delay_s))
+        self._starts.append(JobStart(job.request.id, job.started_at_s, len(job.nodes), delay_s, tuple(job.nodes)))
         for _ in job.nodes:
             command = [sys.executable, "-S", "-c", _SLEEP, f"{job.request.run_s:.3f}"]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
@@ -318,12 +352,15 @@ class LocalCluster:
             if fragment.signal_at_s <= time.time():
                 self._signal(fragment)
             if fragment.kill_at_s <= time.time():
-                _log.warning("fragment %s outstayed its grace on %s: killed", fragment.id, fragment.node)
+                _log.warning(
+                    "fragment %s was still running after its grace on %s: killed", fragment.id, fragment.node
+                )
                 fragment_processes.send(self._processes(fragment.id), signal.SIGKILL)
                 fragment.kill_at_s = time.time() + self._settings.grace_s
 
     def _announced(self, holders: dict[str, _ForegroundJob]) -> Iterator[tuple[str, float]]:
-        """The idle nodes that the queue's head will take at its shadow time, as far as they can be told."""
+        """(node, expected start in Unix seconds) for each idle node that the first waiting job is expected to
+        take; nothing where its start cannot be told."""
         head = next((job for job in self._queue if job.id == self._backfill.head), None)
         if head is None or self._backfill.shadow_s == float("inf"):
             return

@@ -12,7 +12,8 @@ from oakum_service.schedulers.port import Scheduler
 
 
 def open_scheduler(settings: Settings, secret: bytes) -> Scheduler:
-    """The adapter. Raises `ConfigurationError` for one that does not exist, or cannot be used as configured."""
+    """The adapter for the configured scheduler. Raises `ConfigurationError` if there is none of that name, or
+    it cannot be used with these settings."""
     match settings.scheduler:
         case "local":
             return LocalCluster(settings.local, settings.data_dir)
@@ -25,17 +26,17 @@ def _open_slurm(settings: Settings, secret: bytes) -> Scheduler:
     from oakum_service.schedulers.slurm.commands import SlurmCommands
     from oakum_service.schedulers.slurm.grace import grace_s
     from oakum_service.schedulers.slurm.handover import window_s
+    from oakum_service.schedulers.slurm.reading.sources import open_source
     from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
-    from oakum_service.schedulers.slurm.snapshot import Instance
-    from oakum_service.schedulers.slurm.sources import open_source
+    from oakum_service.schedulers.slurm.snapshot import OakumInstance
 
     slurm = settings.slurm
     if not slurm.partition:
         raise ConfigurationError(
             "OAKUM_SLURM_PARTITION is not set: name the partition whose jobs foreground jobs may preempt"
         )
-    # Two services under one account must not take each other's jobs for their own.
-    instance = Instance(getpass.getuser(), hashlib.sha256(secret).hexdigest()[:8])
+    # Services under one account tell their jobs apart by this name.
+    instance = OakumInstance(getpass.getuser(), hashlib.sha256(secret).hexdigest()[:8])
     commands = SlurmCommands(slurm)
     given_s = slurm.grace_s or grace_s(commands, slurm)
     source = open_source(slurm)

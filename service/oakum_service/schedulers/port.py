@@ -1,4 +1,4 @@
-"""What Oakum needs of a scheduler."""
+"""The interface between Oakum and a scheduler."""
 
 from __future__ import annotations
 
@@ -7,33 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
-from oakum_service.states import NodeState
+from oakum_service.documents.node import Node
 from oakum_worker.protocol import FragmentConfig
 
 
 @dataclass(frozen=True)
-class Node:
-    """One node as the scheduler shows it. Our own fragments leave its state at HOLE."""
-
-    name: str
-    state: NodeState
-    address: str
-    node_type: str = "cpu"
-    job: str | None = None
-    """The foreground job that has the node, or is about to; of an unavailable one, whom it is kept free for."""
-    job_name: str = ""
-    announced_at: float | None = None
-    """When the scheduler expects to start a foreground job here: a forecast."""
-
-
-@dataclass(frozen=True)
 class OwnJob:
-    """A scheduler job of ours, known by the intent in its name."""
+    """A scheduler job of ours, with the fragment that it runs."""
 
     job_id: str
     fragment: str
     node: str | None
-    """None while the scheduler has not placed it."""
+    """None while the scheduler has not given the job a node."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +29,8 @@ class JobStart:
     started_at: float
     num_nodes: int
     delay_s: float | None
-    """None where the scheduler cannot tell; then the fragments on its nodes can."""
+    """None if the scheduler cannot tell; then it is computed from the reports of the fragments on the job's
+    nodes."""
     nodes: tuple[str, ...] = ()
 
 
@@ -56,14 +42,18 @@ class Snapshot:
     nodes: tuple[Node, ...]
     own_jobs: tuple[OwnJob, ...]
     starts: tuple[JobStart, ...] = ()
-    """Foreground jobs started since the adapter began; the newest ones."""
+    """The newest foreground jobs that started since the adapter began."""
     withdrawn: frozenset[str] = frozenset()
-    """Fragments whose jobs the adapter has withdrawn, as they waited in vain for a node."""
+    """Fragments whose jobs the adapter has withdrawn because they waited for a node in vain."""
     preempted: frozenset[str] = frozenset()
-    """Fragments whose jobs the scheduler has ended of its own accord, or told to go, as far as it remembers."""
+    """Fragments whose jobs the scheduler has ended for its own reasons, or has told to leave, as far back as it
+    remembers."""
+
+    out_of_memory: frozenset[str] = frozenset()
+    """Fragments whose jobs ended for lack of memory, according to the scheduler."""
 
     def node(self, name: str) -> Node | None:
-        """The node of that name."""
+        """The node of that name; None if there is none."""
         return self._by_name.get(name)
 
     @cached_property
@@ -71,51 +61,65 @@ class Snapshot:
         return {node.name: node for node in self.nodes}
 
 
-class Scheduler(Protocol):
-    """The port. Every method may block for as long as the scheduler takes; none is called from the event loop.
+PICTURES = 2
+"""Number of polls that may be missed before the last snapshot is too old to launch anything on."""
 
-    Raises `SchedulerError` when the scheduler refuses or does not answer.
+
+def too_old_s(scheduler: Scheduler, poll_s: float) -> float:
+    """Age in seconds from which on a snapshot is too old to launch anything on it."""
+    return PICTURES * poll_s + scheduler.max_age_s
+
+
+class Scheduler(Protocol):
+    """Interface of the main scheduler, as the controller uses it.
+
+    Every method may block for as long as the scheduler takes; none is called from the event loop. Methods raise
+    `SchedulerError` when the scheduler refuses or does not answer.
     """
 
     name: str
     ends_with_service: bool
-    """Whether the cluster itself ends when the service does, so that our jobs have to end first."""
+    """Whether the cluster ends together with the service, so that our jobs have to end before."""
     grace_s: float
-    """Seconds from the signal with which it takes a node back to the kill."""
+    """Seconds from the signal that takes a node back to the kill."""
     max_age_s: float
-    """Nothing is launched on a snapshot older than this."""
+    """Age in seconds that a snapshot may have, beside missed polls, for something to be launched on it."""
 
     def start(self, on_change: Callable[[], None]) -> None:
-        """Begin to watch; `on_change` is called, from any thread, when a new snapshot is worth taking."""
+        """Begin to watch the scheduler. `on_change` is called from any thread when a new snapshot is worth
+        taking."""
 
     def snapshot(self) -> Snapshot:
-        """The state now."""
+        """The newest known state of the cluster."""
 
     def taken_at(self) -> float | None:
-        """When the newest state was read, without waiting for one; None before the first."""
+        """When the newest state was read, in Unix seconds, without waiting for a new one; None before the
+        first."""
 
     def submit(self, config: FragmentConfig) -> str:
         """Start the fragment on its node; returns the scheduler's job id."""
 
     def cancel(self, fragment: str) -> None:
-        """Ask the fragment's job to leave; after its grace it is killed."""
+        """Tell the fragment's job to leave; it is killed after its grace."""
 
     def stop(self, *, leave_fragments: bool = False) -> None:
-        """Stop watching. A cluster that ends with the service kills everything it still runs; `leave_fragments`
-        spares our own jobs, for the next start to find."""
+        """Stop watching the scheduler. A cluster that ends with the service kills everything that it still runs;
+        with `leave_fragments` it spares our jobs, which the service's next start finds."""
 
 
 @runtime_checkable
 class ArrayScheduler(Protocol):
-    """A scheduler that starts many fragments at less than the cost of each, where it may choose their nodes."""
+    """Interface of a scheduler that can start many fragments in one submission, if it may choose which gets which
+    node."""
 
     array_from: int
-    """It is asked to for so many fragments of one trainer, and more."""
+    """Use `submit_any` from this many fragments of one trainer on."""
     array_most: int
-    """Most at once."""
+    """Most fragments in one call of `submit_any`."""
 
     def submit_any(self, configs: Sequence[FragmentConfig]) -> dict[str, str]:
-        """Start each fragment on any one of the nodes that the configs name; returns the job ids of those started.
+        """Start each fragment on any one of the nodes named in the configs; returns the job ids of the started
+        fragments.
 
-        Raises `SchedulerError` if none was.
+        Raises `SchedulerError` if the scheduler refuses the submission.
         """

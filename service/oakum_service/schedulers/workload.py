@@ -1,4 +1,5 @@
-"""The embedded cluster's foreground jobs: drawn from a workload model or read from a log, in compressed time."""
+"""The embedded cluster's foreground jobs: drawn from a workload model, or read from an SWF log, in compressed
+time."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ _LONGEST_GAP_S = 25.0
 
 @dataclass(frozen=True)
 class ForegroundRequest:
-    """A job that a user of the cluster hands in. Seconds are real ones; `gap_s` follows the job before."""
+    """A job as a user of the cluster submits it. Seconds are real seconds; `gap_s` is the time since the job
+    before."""
 
     id: str
     gap_s: float
@@ -27,12 +29,12 @@ class ForegroundRequest:
 
 
 def foreground_jobs(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
-    """The stream of foreground jobs that the settings ask for; the same settings give the same stream.
+    """The stream of foreground jobs for these settings; equal settings give equal streams.
 
-    The model is Lublin and Feitelson's (JPDC 63(11), 2003). Its run times, compressed, are clipped to the
-    settings' shortest and longest; then the gaps between arrivals are scaled so that the jobs ask for the
-    share `load` of all node-time. A log keeps its own arrivals,
-    but for gaps cut short. Raises `LogError` for a log that cannot be read.
+    The model is Lublin and Feitelson's (JPDC 63(11), 2003). Its compressed run times are clipped to the settings'
+    shortest and longest. Then the gaps between arrivals are scaled so that the jobs ask for the share `load` of
+    all node-time. A log keeps its own arrivals, except that long gaps are cut short. Raises `LogError` for a log
+    that cannot be read.
     """
     if settings.swf is not None:
         return _from_log(settings)
@@ -59,7 +61,8 @@ def _from_model(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
 
 
 def _stretch(sample: list[ForegroundRequest], settings: LocalClusterSettings) -> tuple[float, float]:
-    """Factor on the gaps at which the sample asks for the wanted load, and where long gaps are cut short."""
+    """Factor on the gaps with which the sample asks for the wanted load, and the length in seconds to which
+    long gaps are cut."""
     work_node_s = sum(job.nodes * job.run_s for job in sample)
     wanted_s = work_node_s / (settings.load * settings.nodes)
     # A light load on a few nodes has gaps that are long on average.
@@ -91,5 +94,5 @@ def _clip(run_s: float, settings: LocalClusterSettings) -> float:
 
 
 def skip(jobs: Iterable[ForegroundRequest], count: int) -> Iterator[ForegroundRequest]:
-    """The stream after its first `count` jobs."""
+    """The stream without its first `count` jobs."""
     return itertools.islice(jobs, count, None)

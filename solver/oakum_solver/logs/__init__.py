@@ -1,5 +1,5 @@
-"""The main scheduler's workload: logs read, jobs placed on nodes, and the holes that they leave.
+"""Turns logs of the main scheduler into holes: reads logs, places jobs on nodes, finds the idle intervals.
 
-Everything is a value in seconds and nodes. Reading a log and handing an idle log on are the only I/O;
-nothing here knows the solver, the database or a live scheduler.
+All values are in seconds and nodes. The only I/O is to read a log and to write an idle log; nothing here knows the
+planner, the database or a live scheduler.
 """

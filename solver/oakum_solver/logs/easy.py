@@ -1,10 +1,10 @@
-"""First come, first served with EASY backfilling: what most main schedulers do between their priorities.
+"""First come, first served with EASY backfilling, the policy of most main schedulers among jobs of one priority.
 
-Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; Mu'alem and Feitelson, IEEE TPDS 12(6), 2001, section
-2: jobs start in the queue's order until one does not fit. That one, the head, gets a reservation at its
-shadow time, when by the estimates of the running jobs it fits; a later job may start at once if it fits and
-does not delay the head, because it ends before the shadow time or needs only nodes that the head leaves
-over.
+Jobs start in the queue's order until one does not fit. This job, the head, gets a reservation at its shadow time:
+the time at which it fits according to the run-time estimates of the running jobs. A later job may start at once if
+it fits and does not delay the head, either because it ends before the shadow time or because it needs only nodes
+that the head leaves over. Sources: Lifka, "The ANL/IBM SP scheduling system", JSSPP 1995; Mu'alem and Feitelson,
+IEEE TPDS 12(6), 2001, section 2.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from oakum_solver.logs.jobs import StartedJob, SubmittedJob
 
 @dataclass(frozen=True, slots=True)
 class QueuedJob:
-    """A job that waits."""
+    """A job that waits in the queue, with its size and its user's estimate."""
 
     id: str
     nodes: int
@@ -30,31 +30,32 @@ class QueuedJob:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
-    """A job that runs."""
+    """A job that runs, with its size and its expected end."""
 
     nodes: int
     expected_end_s: float
-    """Its start plus the user's estimate. A job past it is expected to end now."""
+    """Start plus the user's run-time estimate; a job past this time is expected to end now."""
 
 
 @dataclass(frozen=True)
 class Backfill:
-    """What to start now, and the reservation that the rest has to respect."""
+    """The jobs to start now, and the reservation of the first job that has to wait."""
 
     start: tuple[str, ...]
     """Ids of the jobs to start now, in the queue's order."""
     head: str | None = None
-    """The first job that has to wait; None where every job starts."""
+    """Id of the first job that has to wait; None where every job starts."""
     shadow_s: float = math.inf
-    """When the head is expected to start: a foreground job's announced start. Infinite where it never fits."""
+    """Shadow time: when the head is expected to start; infinite where it never fits."""
     spare_nodes: int = 0
-    """Nodes that the head leaves over at its shadow time."""
+    """Number of nodes that the head leaves over at its shadow time."""
 
 
 def easy_backfill(
     now_s: float, free_nodes: int, queue: Sequence[QueuedJob], running: Sequence[RunningJob]
 ) -> Backfill:
-    """Which queued jobs start now. `queue` is in order of arrival; times are on one clock, in seconds."""
+    """Decide which queued jobs start now, and when the first of the others is expected to start. `queue` is in
+    order of arrival; all times are seconds on one clock. Returns both."""
     started: list[QueuedJob] = []
     for job in queue:
         if job.nodes > free_nodes:
@@ -78,7 +79,7 @@ def easy_backfill(
 
 
 def _reservation(now_s: float, free_nodes: int, nodes: int, running: Sequence[RunningJob]) -> tuple[float, int]:
-    """When `nodes` nodes will be free, and how many more than these will be free then."""
+    """(time at which `nodes` nodes are expected to be free, number of nodes free beyond them at that time)."""
     ends = sorted((max(now_s, job.expected_end_s), job.nodes) for job in running)
     shadow_s = math.inf
     for end_s, released in ends:
@@ -93,11 +94,12 @@ def _reservation(now_s: float, free_nodes: int, nodes: int, running: Sequence[Ru
 def easy_schedule(
     jobs: Sequence[SubmittedJob], num_nodes: int, progress: Callable[[float], None] | None = None
 ) -> list[StartedJob]:
-    """When each job runs, had `easy_backfill` decided at every arrival and every end; in the order of `jobs`.
+    """Simulate `easy_backfill` at every arrival and end; returns the jobs with their starts, in the order of
+    `jobs`.
 
-    Jobs that arrive together queue in the order given, and jobs end before others start. A job keeps its nodes
-    for its whole run time, past its request, too. `progress` is told the share of jobs that have arrived.
-    Raises `ProblemError` where a job is larger than the machine.
+    Jobs that arrive at one time queue in the given order, and at one time jobs end before others start. A job
+    keeps its nodes for its whole run time, even beyond its request. `progress` is called with the share of arrived
+    jobs. Raises `ProblemError` where a job is larger than the machine.
     """
     too_large = next((job for job in jobs if job.nodes > num_nodes), None)
     if too_large:
@@ -117,7 +119,7 @@ def easy_schedule(
             free_nodes += running.pop(heapq.heappop(ends)[1]).nodes
         while arrived < len(jobs) and jobs[arrivals[arrived]].submit_s == now_s:
             job = jobs[arrivals[arrived]]
-            # Ids of a log need not be unique: the queue knows jobs by their place.
+            # Ids in a log need not be unique, so the queue identifies jobs by their index.
             queue.append(QueuedJob(str(arrivals[arrived]), job.nodes, job.requested_s))
             arrived += 1
             if progress and arrived % tick == 0:
@@ -132,7 +134,7 @@ def easy_schedule(
 
 
 def _starting(now_s: float, free_nodes: int, queue: list[QueuedJob], running: dict[int, RunningJob]) -> list[int]:
-    """Take the jobs that start now out of the queue."""
+    """Remove the jobs that start now from the queue and return their indexes."""
     if not queue or not free_nodes:
         return []
     started = set(easy_backfill(now_s, free_nodes, queue, list(running.values())).start)

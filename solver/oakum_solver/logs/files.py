@@ -13,15 +13,16 @@ from typing import BinaryIO
 from oakum_solver.errors import LogError
 
 FURTHEST_S = 1e12
-"""30,000 years: a time beyond is none in seconds, and too coarse as a floating-point number."""
+"""Largest time accepted, in seconds: 30,000 years. Larger numbers are no seconds, and too coarse as floats."""
 
 
 @contextmanager
 def open_log(path: Path) -> Iterator[BinaryIO]:
-    """The file's bytes, unpacked where its name ends in `.gz`; whatever fails on the way is a `LogError`."""
+    """Context that opens a log for reading bytes, decompressed where the name ends in `.gz`. Raises `LogError`
+    where the file cannot be opened, read or decompressed."""
     try:
         if path.suffix.lower() == ".gz":
-            # GzipFile hands out lines one Python call at a time; a buffer around it is twice as fast.
+            # GzipFile returns each line by a Python call of its own; a buffer around it is twice as fast.
             with gzip.open(path) as packed, io.BufferedReader(packed) as file:
                 yield file
         else:

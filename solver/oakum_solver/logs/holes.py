@@ -1,6 +1,6 @@
-"""The holes of a cluster's schedule: when which node was idle.
+"""The holes of a cluster's schedule: which node was idle from when to when.
 
-Held as arrays, one element for each hole: a year of 4,360 nodes has millions of them.
+Arrays hold one element for each hole, because a year of 4,360 nodes has millions of holes.
 """
 
 from __future__ import annotations
@@ -16,39 +16,39 @@ from oakum_solver.errors import ProblemError
 
 @dataclass(frozen=True, eq=False)
 class HoleLog:
-    """When which node was idle. A node's holes do not overlap, and none is empty."""
+    """All holes of a log. A node's holes do not overlap, and each has a positive length."""
 
     name: str
     """Name of the file."""
     nodes: tuple[str, ...]
     """Names of the nodes, in a fixed order."""
     node: NDArray[np.int32]
-    """Hole i is on `nodes[node[i]]`."""
+    """Index into `nodes` of each hole's node."""
     start_s: NDArray[np.float64]
-    """Seconds since the log's start, cuts taken out; ascending."""
+    """Start of each hole in seconds since the log's start, without the time that was cut out; ascending."""
     end_s: NDArray[np.float64]
     duration_s: float
-    """The log's length, cuts taken out."""
+    """Length of the log in seconds, without the time that was cut out."""
     cut_s: float = 0.0
-    """Maintenance taken out."""
+    """Seconds of maintenance that were cut out."""
     notes: tuple[str, ...] = ()
     """What was skipped, cut, clipped or shifted, as sentences for a person."""
 
     @property
     def num_holes(self) -> int:
-        """Holes on all nodes."""
+        """Number of holes on all nodes."""
         return len(self.node)
 
     @property
     def idle_node_s(self) -> float:
-        """Idle node-time in seconds."""
+        """Lengths of all holes together, in node-seconds."""
         return float((self.end_s - self.start_s).sum())
 
     def between(self, start_s: float, end_s: float) -> HoleLog:
-        """The window from `start_s` to `end_s` or the log's end, its holes clipped, t = 0 at `start_s`.
+        """The part of the log from `start_s` to `end_s`, or to its end; t = 0 is moved to `start_s`.
 
-        Where in the log maintenance was cut out is not known here: the window's `cut_s` is 0.
-        Raises `ProblemError` where the window holds no time of the log.
+        Holes that cross the borders are clipped. `cut_s` is 0, because the log does not record where maintenance
+        was cut out. Raises `ProblemError` where the window contains no time of the log.
         """
         end_s = min(end_s, self.duration_s)
         if not 0.0 <= start_s < end_s:
@@ -61,8 +61,10 @@ class HoleLog:
         return replace(self.clipped(start_s, end_s), cut_s=0.0, notes=notes)
 
     def clipped(self, start_s: float, end_s: float) -> HoleLog:
-        """The same, for a window known to lie in the log, and nothing said about it."""
-        # Holes are in order of start: those that start after the window need no look.
+        """The part of the log from `start_s` to `end_s`, with t = 0 moved to `start_s`. Holes that cross the
+        borders are clipped; notes and `cut_s` stay. The caller ensures that the window lies in the log; `between`
+        checks it."""
+        # Holes are sorted by start, so those that start after the window are skipped.
         before_end = slice(int(np.searchsorted(self.start_s, end_s, side="left")))
         inside = np.flatnonzero(self.end_s[before_end] > start_s)
         return replace(
@@ -75,10 +77,10 @@ class HoleLog:
 
 
 def changes(log: HoleLog) -> Iterator[tuple[float, NDArray[np.int32], NDArray[np.int32]]]:
-    """Each time at which nodes change: (time_s, nodes whose holes end then, nodes that become idle then).
+    """Yield (time_s, nodes whose holes end, nodes that become idle) for each time at which a hole begins or ends.
 
-    In order of time, all changes at one time together; nodes are indexes into `log.nodes`. A node whose hole
-    ends and whose next one begins at once, as at a cut, is in both. Holes that last to the log's end end there.
+    Times ascend, and nodes are indexes into `log.nodes`. A node is in both arrays if one of its holes ends and the
+    next begins at the same time, as at a cut. Holes that last to the log's end, end there.
     """
     by_end = np.argsort(log.end_s, kind="stable").astype(np.int32)
     leaving = log.node[by_end]
@@ -97,11 +99,12 @@ def changes(log: HoleLog) -> Iterator[tuple[float, NDArray[np.int32], NDArray[np
 
 
 def count_changes(log: HoleLog) -> int:
-    """How many times `changes` yields."""
+    """Number of items that `changes` yields."""
     return len(np.union1d(_runs(log.start_s)[0], _runs(np.sort(log.end_s))[0]))
 
 
 def _runs(times_s: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """The distinct values of an ascending array and where each one's run begins, the array's end added."""
+    """(distinct values of an ascending array, index at which each value begins, followed by the array's
+    length)."""
     begins = np.flatnonzero(np.diff(times_s, prepend=-np.inf) > 0)
     return times_s[begins], np.append(begins, len(times_s))

@@ -1,7 +1,7 @@
-"""Idle logs: which node was idle from when to when, as a site hands it on.
+"""Reads and writes idle logs: CSV files that tell which node was idle from when to when.
 
-CSV in UTF-8, compressed where the name ends in `.gz`, with the header `node,start_s,end_s`: one row for
-each hole, in any order, in seconds on any clock.
+The file is CSV in UTF-8, compressed where its name ends in `.gz`, with the header `node,start_s,end_s` and one row
+for each hole. Rows are in any order; times are seconds on any clock.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ _ROWS_AT_ONCE = 100_000
 
 @dataclass
 class _Rows:
-    """The rows that hold time, in the file's order, packed: there may be millions."""
+    """The rows of an idle log whose length is positive, in the file's order, as compact arrays: there may be
+    millions."""
 
     nodes: dict[str, int] = field(default_factory=dict)
-    """Name -> number, in order of appearance."""
+    """Name of a node -> its number, in order of appearance."""
     node: array[int] = field(default_factory=lambda: array("i"))
     start_s: array[float] = field(default_factory=lambda: array("d"))
     end_s: array[float] = field(default_factory=lambda: array("d"))
@@ -40,11 +41,10 @@ class _Rows:
 
 
 def read_idle_log(path: Path) -> HoleLog:
-    """The holes of a CSV file: t = 0 is the first hole's start, and the log ends with the last hole.
+    """Read the holes of an idle log. t = 0 is the start of the first hole, and the log ends with the last hole.
 
-    Nodes are in alphabetical order. Holes of a node that touch are one; rows without length are skipped;
-    the notes count both. Raises `LogError` with file, line and cause for anything that is not such a log,
-    overlapping holes of a node included.
+    Nodes are sorted by name. Adjacent holes of a node are merged and rows of length 0 are skipped; the notes count
+    both. Raises `LogError` with file, line and cause for a malformed file and for overlapping holes of a node.
     """
     rows = _read_rows(path)
     if not rows.node:
@@ -65,7 +65,7 @@ def read_idle_log(path: Path) -> HoleLog:
         end_s[np.append(~touches, True)],
     )
     by_start = np.argsort(start_s, kind="stable")
-    # The difference to a start far away can be too coarse for a hole of microseconds.
+    # Far from 0, a difference of floats can be too coarse for a hole of microseconds.
     by_start = by_start[start_s[by_start] < end_s[by_start]]
     return HoleLog(
         name=path.name,
@@ -79,10 +79,10 @@ def read_idle_log(path: Path) -> HoleLog:
 
 
 def write_idle_log(path: Path, log: HoleLog) -> None:
-    """Write the holes as `read_idle_log` reads them, compressed where the name ends in `.gz`.
+    """Write the holes in the format that `read_idle_log` reads, compressed where the name ends in `.gz`.
 
-    Times before the first hole, after the last and nodes without any are not in such a file; holes that
-    touch at a cut are one when read again. Raises `LogError` where the file cannot be written.
+    The format loses the time before the first and after the last hole, nodes without holes, and the border between
+    holes that touch at a cut. Raises `LogError` where the file cannot be written.
     """
     try:
         open_text = gzip.open if path.suffix.lower() == ".gz" else open
@@ -107,7 +107,7 @@ def _read_rows(path: Path) -> _Rows:
                 if row:
                     _add(rows, row, reader.line_num)
         except UnicodeDecodeError as error:
-            # The reader counts a line once it has it.
+            # The reader counts a line only after it has got it.
             raise LogError(f"{path}, line {reader.line_num + 1}: {error}: expected UTF-8") from error
         except (csv.Error, ValueError) as error:
             raise LogError(f"{path}, line {max(1, reader.line_num)}: {error}") from error
@@ -115,7 +115,8 @@ def _read_rows(path: Path) -> _Rows:
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
-    """Line by line, so that a line that cannot be decoded is known by its number."""
+    """Each line decoded from UTF-8, without a byte order mark. Lines are decoded one by one, so that the reader's
+    line number tells which one is not UTF-8."""
     for number, line in enumerate(lines):
         yield (line if number else line.removeprefix(codecs.BOM_UTF8)).decode()
 
@@ -151,7 +152,8 @@ def _what_is_wrong(name: str, start_s: float, end_s: float) -> str:
 
 
 def _check_overlaps(path: Path, rows: _Rows, order: NDArray[np.intp], overlaps: NDArray[np.bool_]) -> None:
-    """`overlaps[i]`: of the rows in this order, row i + 1 starts before row i has ended."""
+    """Raise `LogError` for the first overlap: `overlaps[i]` says that row `order[i + 1]` starts before row
+    `order[i]` ends."""
     if not overlaps.any():
         return
     at = int(np.argmax(overlaps))

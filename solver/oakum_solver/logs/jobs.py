@@ -1,4 +1,4 @@
-"""A main scheduler's jobs as they are placed on nodes: times in seconds on one clock, sizes in whole nodes."""
+"""Jobs of the main scheduler, ready to be placed on nodes: times in seconds on one clock, sizes in whole nodes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """A job before anybody decided when it starts."""
+    """A job with its submission but without a start time."""
 
     id: str
     submit_s: float
     run_s: float
-    """How long it runs once started, whatever was requested."""
+    """Actual run time in seconds, which may exceed the request."""
     nodes: int
     requested_s: float
     """The user's run-time estimate."""
@@ -20,7 +20,7 @@ class SubmittedJob:
 
 @dataclass(frozen=True, slots=True)
 class StartedJob:
-    """A job with the start that it had."""
+    """A job whose start time is known, and its size."""
 
     id: str
     start_s: float

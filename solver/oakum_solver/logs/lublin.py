@@ -1,10 +1,9 @@
 """Jobs as a main scheduler's users submit them: the workload model of Lublin and Feitelson.
 
 "The workload on parallel supercomputers: modeling the characteristics of rigid jobs", JPDC 63(11), 2003,
-with the published parameters of typeless data (interactive and batch jobs together). The model's daily
-cycle of arrivals is left out: all half hours are alike here. It has no run-time estimates; ours are the run
-time times a uniform number from 1 to 3, an assumption: users overestimate, and by how much differs from
-site to site.
+with the published parameters for typeless data (interactive and batch jobs together). The model's daily cycle of
+arrivals is left out. The model has no run-time estimates; here an estimate is the run time times a uniform random
+number from 1 to 3. That is an assumption: users overestimate, by a factor that differs from site to site.
 """
 
 from __future__ import annotations
@@ -20,21 +19,22 @@ from oakum_solver.errors import ProblemError
 _SERIAL_PROBABILITY = 0.244
 _POWER_OF_TWO_PROBABILITY = 0.576
 _LOW, _MEDIUM, _LOW_PROBABILITY = 0.8, 4.5, 0.86
-"""Sizes, in log2 of nodes: uniform from low to medium with this probability, else from medium upwards."""
+"""log2 of a job's size is uniform from low to medium with the probability `_LOW_PROBABILITY`, else uniform from
+medium to the machine's size."""
 _SHORT_GAMMA, _LONG_GAMMA = (4.2, 0.94), (312.0, 0.03)
-"""Run times, in ln of seconds: (shape, scale) of the two gammas."""
+"""(shape, scale) of the gamma distributions of ln(run time in seconds), for short and for long jobs."""
 _SHORT_PER_NODE, _SHORT_OF_NONE = -0.0054, 0.78
-"""The share of short run times falls linearly with the job's nodes."""
+"""Slope and intercept of the share of short jobs, which falls linearly with the job's nodes."""
 _LONGEST_LN_S = 12.0
 _ARRIVAL_GAMMA = (10.2303 * 1.0225, 0.4871)
-"""Time between arrivals, in ln of seconds: (shape, scale)."""
+"""(shape, scale) of the gamma distribution of ln(seconds between arrivals)."""
 _LONGEST_BETWEEN_LN_S = 13.0
 _MOST_OVERESTIMATED = 3.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelJob:
-    """A job that the model drew."""
+    """A job drawn from the model: when it is submitted, how long it runs, and on how many nodes."""
 
     id: int
     """1, 2, 3, ... in order of arrival."""
@@ -47,11 +47,10 @@ class ModelJob:
 
 
 def lublin_jobs(num_nodes: int, seed: int, arrival_stretch: float = 1.0) -> Iterator[ModelJob]:
-    """An endless stream of jobs for a machine of `num_nodes` nodes; the same seed draws the same jobs.
+    """Yield jobs for a machine of `num_nodes` nodes without end; equal seeds yield equal jobs.
 
-    `arrival_stretch` multiplies the time between arrivals, and so sets the load: at 1 the model asks for about
-    0.6 of a machine of 128 nodes and 1.5 times what one of 4 nodes has. Raises `ProblemError` for a machine
-    without nodes.
+    `arrival_stretch` multiplies the times between arrivals and so sets the load. At 1 the load is about 0.6 for a
+    machine of 128 nodes and 1.5 for one of 4 nodes. Raises `ProblemError` for a machine without nodes.
     """
     if num_nodes < 1:
         raise ProblemError(f"a machine of {num_nodes} nodes: expected at least 1")
@@ -68,7 +67,8 @@ def _jobs(num_nodes: int, rng: random.Random, arrival_stretch: float) -> Iterato
 
 
 def _nodes(rng: random.Random, num_nodes: int) -> int:
-    """Serial, a power of two, or any size; two-stage uniform in log2 (section 3.1 of the paper)."""
+    """Draw a size: 1, a power of two, or any, by a two-stage uniform distribution of log2 (section 3.1 of the
+    paper)."""
     kind = rng.random()
     if kind <= _SERIAL_PROBABILITY:
         return 1
@@ -85,14 +85,14 @@ def _nodes(rng: random.Random, num_nodes: int) -> int:
 
 
 def _run_s(rng: random.Random, nodes: int) -> float:
-    """Hyper-gamma in ln of seconds; large jobs run long more often."""
+    """Draw a run time: its logarithm is hyper-gamma distributed, with more long run times for larger jobs."""
     short = min(1.0, max(0.0, _SHORT_PER_NODE * nodes + _SHORT_OF_NONE))
     gamma = _SHORT_GAMMA if rng.random() <= short else _LONG_GAMMA
     return _exp_gamma_s(rng, gamma, _LONGEST_LN_S)
 
 
 def _exp_gamma_s(rng: random.Random, gamma: tuple[float, float], longest_ln_s: float) -> float:
-    """Seconds whose logarithm is gamma-distributed, redrawn while above the longest."""
+    """Draw seconds whose natural logarithm is gamma distributed; draw anew while it exceeds `longest_ln_s`."""
     while (ln_s := rng.gammavariate(*gamma)) > longest_ln_s:
         pass
     return math.exp(ln_s)

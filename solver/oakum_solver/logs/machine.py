@@ -1,4 +1,4 @@
-"""A machine's nodes, given to jobs in order of time, and the holes that come about."""
+"""Places jobs on a machine's nodes in order of time and records the holes between them."""
 
 from __future__ import annotations
 
@@ -14,37 +14,40 @@ from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.jobs import StartedJob
 
 Placement = Literal["first", "fifo"]
-"""Which free nodes a job takes: the lowest-numbered, or those that have been free the longest."""
+"""Which free nodes a job takes: the lowest-numbered ("first") or those that have been free the longest
+("fifo")."""
 Progress = Callable[[float], None]
-"""Told the finished share, from 0 to 1."""
+"""Called with the finished share of the work, from 0 to 1."""
 
 
-class Machine:
-    """Nodes, busy or free, and the holes that have ended. Times are seconds since the log's start."""
+class MachineOccupancy:
+    """The busy and the free nodes of a machine, and the holes that have ended so far. Times are seconds since the
+    log's start."""
 
     def __init__(self, num_nodes: int, placement: Placement, turnover_s: float, num_starts: int) -> None:
         self.free = _LowestFirst(num_nodes) if placement == "first" else _LongestFirst(num_nodes)
         self._turnover_s = turnover_s
         self._usable_from_s = np.zeros(num_nodes)
         self._num_holes = 0
-        # Each start of a node and the log's end close at most one hole: room for all, in one allocation.
+        # Each start of a job on a node, and the log's end, closes at most one hole: one allocation suffices.
         self._node = np.empty(num_starts + num_nodes, dtype=np.int32)
         self._start_s = np.empty(num_starts + num_nodes)
         self._end_s = np.empty(num_starts + num_nodes)
 
     def start(self, count: int, now_s: float) -> NDArray[np.intp]:
-        """A job starts on `count` free nodes: on which?"""
+        """Start a job on `count` free nodes and return their numbers."""
         nodes = self.free.take(count)
         self._close_holes(nodes, now_s)
         return nodes
 
     def end(self, nodes: NDArray[np.intp], now_s: float) -> None:
-        """All jobs on `nodes` that end now."""
+        """Free `nodes`, whose jobs end now. Their next holes begin when the turnover time has passed."""
         self.free.put(nodes)
         self._usable_from_s[nodes] = now_s + self._turnover_s
 
     def hole_log(self, name: str, duration_s: float) -> HoleLog:
-        """All holes, those that reach the log's end included; every job has ended."""
+        """All holes, including those that last to the log's end at `duration_s`. To be called once, after every
+        job has ended."""
         num_nodes = len(self._usable_from_s)
         self._close_holes(np.arange(num_nodes), duration_s)
         by_start = np.argsort(self._start_s[: self._num_holes], kind="stable")
@@ -68,9 +71,13 @@ class Machine:
 
 
 def place_jobs(
-    jobs: Sequence[StartedJob], machine: Machine, progress: Progress | None
+    jobs: Sequence[StartedJob], machine: MachineOccupancy, progress: Progress | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Place jobs, in order of start: when each starts and ends, since the first start, and how much too late."""
+    """Place jobs, given in order of start.
+
+    Returns the start, end and delay of each job in seconds; starts and ends count from the first start, and a
+    delay is the time after the recorded start for which a job waited for free nodes.
+    """
     recorded_s = [job.start_s - jobs[0].start_s for job in jobs]
     started_s, delay_s = np.array(recorded_s), np.zeros(len(jobs))
     ended_s = np.array([job.end_s - jobs[0].start_s for job in jobs])
@@ -107,7 +114,7 @@ def place_jobs(
 
 
 class _LowestFirst:
-    """Free nodes, of which the lowest-numbered go first."""
+    """Free nodes, of which the lowest-numbered are taken first."""
 
     def __init__(self, num_nodes: int) -> None:
         self.count = num_nodes
@@ -125,7 +132,7 @@ class _LowestFirst:
 
 
 class _LongestFirst:
-    """Free nodes, of which those free the longest go first; of equals, the lowest-numbered."""
+    """Free nodes, of which those that have been free the longest are taken first; ties go to the lowest number."""
 
     def __init__(self, num_nodes: int) -> None:
         self.count = num_nodes

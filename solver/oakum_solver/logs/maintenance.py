@@ -1,4 +1,4 @@
-"""Maintenance: stretches in which next to nothing runs, which no trainer could have used."""
+"""Finds maintenance, the stretches in which next to nothing runs, and cuts it out of a log."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from oakum_solver.logs.holes import HoleLog
 
 SHORTEST_STRETCH_S = 2 * 3600.0
 BUSY_SHARE = 0.05
-"""Of the nodes. With fewer busy than that for the shortest stretch or longer, the machine counts as down."""
+"""Share of busy nodes below which the machine counts as down, if that lasts for `SHORTEST_STRETCH_S` or longer."""
 
 
 def maintenance_stretches(
     start_s: NDArray[np.float64], end_s: NDArray[np.float64], nodes: NDArray[np.int64], num_nodes: int
 ) -> list[tuple[float, float]]:
-    """From when to when the machine was down, for jobs given by their starts, ends and sizes."""
+    """(start_s, end_s) of each stretch in which the machine was down, from the jobs' starts, ends and sizes."""
     times_s, place = np.unique(np.concatenate((start_s, end_s)), return_inverse=True)
     change = np.bincount(place, weights=np.concatenate((nodes, -nodes)))
-    # Between times_s[i] and times_s[i + 1]; the sums are of whole numbers and exact.
+    # Busy nodes between times_s[i] and times_s[i + 1]; sums of whole numbers are exact.
     down = (np.cumsum(change) < BUSY_SHARE * num_nodes)[:-1]
     edges = np.diff(np.concatenate(([False], down, [False])).astype(np.int8))
     begins, ends = times_s[np.flatnonzero(edges == 1)], times_s[np.flatnonzero(edges == -1)]
@@ -30,10 +30,12 @@ def maintenance_stretches(
 
 
 def cut_out(log: HoleLog, stretches: Sequence[tuple[float, float]]) -> HoleLog:
-    """The log without these stretches: holes end where one begins, and what comes after moves forward.
+    """The log without these stretches of time: a hole ends where a stretch begins, and everything later is
+    shifted to earlier times by the length of the stretches before it. `cut_s` of the result counts what was cut
+    out.
 
-    A hole that lasts through a stretch becomes two that touch: at its begin the node goes, at its end it
-    comes back. `stretches` are in order and leave some time over.
+    A hole that lasts through a stretch becomes two adjacent holes, so that a replay sees the node leave and
+    come back. `stretches` are in order of time and must not cover the whole log.
     """
     ends = [begin for begin, _ in stretches] + [log.duration_s]
     begins = [0.0] + [end for _, end in stretches]

@@ -1,9 +1,8 @@
-"""Jobs placed on nodes, and the holes between them.
+"""Places a workload log's jobs on nodes and returns the holes between them.
 
-A workload log says when a job ran and on how many nodes, never on which. They are given here as the jobs
-start: the lowest-numbered free nodes, as a scheduler with a fixed order of nodes would ("first"), or those
-that have been free the longest ("fifo"). The idle node-time is the same with both; how long the
-holes are is not.
+A workload log says when a job ran and on how many nodes, but not on which. This module gives each job nodes when
+it starts: the lowest-numbered free ones ("first"), as a scheduler with a fixed order of nodes does, or those that
+have been free the longest ("fifo"). Both give the same idle node-time, but holes of different lengths.
 """
 
 from __future__ import annotations
@@ -22,15 +21,16 @@ from oakum_solver.errors import LogError, ProblemError
 from oakum_solver.logs.easy import easy_schedule
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.jobs import StartedJob, SubmittedJob
-from oakum_solver.logs.machine import Machine, Placement, Progress, place_jobs
+from oakum_solver.logs.machine import MachineOccupancy, Placement, Progress, place_jobs
 from oakum_solver.logs.maintenance import BUSY_SHARE, SHORTEST_STRETCH_S, cut_out, maintenance_stretches
-from oakum_solver.logs.swf import Job, Status, SwfLog, read_swf
+from oakum_solver.logs.swf import Job, SwfLog, SwfStatus, read_swf
 
 Maintenance = Literal["cut", "keep"]
 
 _MOST_NODES = 1_000_000
-"""Several times the largest machine: a bound on what a wrong header or option can make us allocate."""
-_PARTS = (Status.PARTIAL, Status.PARTIAL_COMPLETED, Status.PARTIAL_FAILED)
+"""Largest number of nodes accepted: several times the largest machine. Bounds the memory that a wrong header or
+option can take."""
+_PARTS = (SwfStatus.PARTIAL, SwfStatus.PARTIAL_COMPLETED, SwfStatus.PARTIAL_FAILED)
 
 
 def holes_of_jobs(
@@ -45,24 +45,22 @@ def holes_of_jobs(
 ) -> HoleLog:
     """The holes that these jobs leave on a machine of `num_nodes` nodes, from the first start to the last end.
 
-    At one time, jobs end before others start. A job whose start finds too few free nodes, as the rounded
-    times of a log have it, starts as soon as there are enough and keeps its run time; others keep their
-    recorded starts meanwhile. (On the logs of Theta 2022 and KTH SP2 1996 that shifts 10 and 57 jobs and
-    misplaces 360 of 28.9 million and 484 of 562,000 node-hours; skipping such jobs instead misplaces 1,340
-    and 360, all of them counted as idle.)
+    At one time, jobs end before others start. If too few nodes are free at a job's recorded start, which happens
+    because logs round times, the job starts as soon as enough are free and keeps its run time; other jobs keep
+    their recorded starts meanwhile. (On the logs of Theta 2022 and KTH SP2 1996 this delays 10 and 57 jobs and
+    misplaces 360 of 28.9 million and 484 of 562,000 node-hours. Skipping such jobs would count 1,340 and 360
+    node-hours as idle.)
 
-    The first `turnover_s` seconds after each job are no part of a hole; they never delay the next job, whose
-    start is the log's. With maintenance "cut", stretches of 2 h and more in which fewer than 5 % of the nodes
-    are busy are taken out of the time axis.
+    The first `turnover_s` seconds after each job belong to no hole, but never delay the next job. With maintenance
+    "cut", stretches of 2 h or more in which fewer than 5 % of the nodes are busy are cut out of the time axis.
 
-    Raises `LogError` where no job or no time is left, `ProblemError` for a machine or a job that makes no
-    sense.
+    Raises `LogError` where no job or no time is left, and `ProblemError` for an impossible machine or job.
     """
     _check_machine(num_nodes, turnover_s)
     fitting, notes = _fitting(jobs, num_nodes)
     if not fitting:
         raise LogError(f"{name}: no job in it that ran on a machine of {num_nodes} nodes")
-    machine = Machine(num_nodes, placement, turnover_s, sum(job.nodes for job in fitting))
+    machine = MachineOccupancy(num_nodes, placement, turnover_s, sum(job.nodes for job in fitting))
     start_s, end_s, delay_s = place_jobs(fitting, machine, progress)
     notes += [
         f"each job placed on the {'lowest-numbered' if placement == 'first' else 'longest-idle'} free nodes",
@@ -89,16 +87,18 @@ def read_swf_holes(
     maintenance: Maintenance = "cut",
     progress: Progress | None = None,
 ) -> HoleLog:
-    """The holes of an SWF log.
+    """The holes of a log in the Standard Workload Format (SWF). Raises `LogError` for a log that cannot be
+    read, and `ProblemError` for numbers of nodes or processors that make no machine.
 
-    A job takes ceil(processors / `procs_per_node`) whole nodes from submit + wait for its run time. With
-    `easy` the recorded waits are ignored, and jobs start by FCFS and EASY backfilling instead.
+    A job takes ceil(processors / `procs_per_node`) whole nodes from submission + wait for its run time. With
+    `easy` the recorded waits are ignored, and jobs start by first come, first served with EASY backfilling
+    instead.
 
-    The machine has `nodes` nodes, else the header's MaxNodes, else its MaxProcs / `procs_per_node`. MaxNodes is
-    taken as it stands: where a site counted processors there, give `nodes`.
+    The machine has `nodes` nodes; if that is None, the header's MaxNodes; without it, MaxProcs /
+    `procs_per_node`. Some sites count processors in MaxNodes: give `nodes` then.
 
-    Jobs that never ran, or of which the log does not say when or how large, are skipped and counted in the
-    notes; so are the parts of a job that was checkpointed, since the log has a line for the whole, too.
+    Jobs that never ran, or whose time or size the log does not tell, are skipped and counted in the notes. So
+    are the partial runs of checkpointed jobs, because the log has one more line for the whole job.
     """
     if procs_per_node < 1:
         raise ProblemError(f"{procs_per_node} processors per node: expected at least 1")
@@ -151,12 +151,13 @@ def _delayed(delay_s: NDArray[np.float64]) -> list[str]:
 
 
 def _skipped(causes: Iterable[str | None]) -> list[str]:
-    """Notes on the skipped jobs, given the cause of each, None for a job that is used."""
+    """Notes that count skipped jobs by cause; `causes` has one element for each job, None for a job that is
+    used."""
     return [f"jobs skipped, {cause}: {count}" for cause, count in Counter(causes).items() if cause]
 
 
 def _fitting(jobs: Sequence[StartedJob], num_nodes: int) -> tuple[list[StartedJob], list[str]]:
-    """The jobs that take node-time on this machine, in order of start."""
+    """(jobs that take node-time and fit the machine, in order of start; notes on the others)."""
     why_skipped = [_why_not_placed(job, num_nodes) for job in jobs]
     placed = [job for job, cause in zip(jobs, why_skipped, strict=True) if cause is None]
     return sorted(placed, key=lambda job: job.start_s), _skipped(why_skipped)
@@ -193,7 +194,7 @@ def _machine_size(path: Path, log: SwfLog, procs_per_node: int) -> int:
 def _why_skipped(job: Job, easy: bool, max_procs: int) -> str | None:
     if job.status in _PARTS:
         return "a part of one that the log lists as a whole"
-    if not job.run_s and job.status is Status.CANCELLED:
+    if not job.run_s and job.status is SwfStatus.CANCELLED:
         return "cancelled before the start"
     if job.run_s is None:
         return "run time unknown"
@@ -231,5 +232,6 @@ def _started(job: Job, procs_per_node: int) -> StartedJob:
 
 
 def _part(progress: Progress | None, begin: float, length: float) -> Progress | None:
-    """Progress of one of several parts of the work."""
+    """A progress function for one part of the work: it maps the part's share from 0 to 1 onto the range from
+    `begin` to `begin + length` of `progress`. None without a `progress`."""
     return (lambda share: progress(begin + length * share)) if progress else None

@@ -1,4 +1,4 @@
-"""Any log that Oakum reads, by its file's name."""
+"""Reads any supported log; the file's name tells its format."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def read_log(
     maintenance: Maintenance = "cut",
     progress: Progress | None = None,
 ) -> HoleLog:
-    """The holes of an SWF log or of an idle log; what the options mean is told at `read_swf_holes`.
+    """The holes of an SWF log or of an idle log. `read_swf_holes` explains the options.
 
-    An idle log needs none of them: one that was given is named in the notes.
-    Raises `LogError` where the file's name or its content is none of a log.
+    They do not apply to an idle log, where the notes name each option that was given.
+    Raises `LogError` where the file's name or content is not that of a supported log.
     """
     name = path.name.lower()
     if name.endswith((".swf", ".swf.gz")):
@@ -44,4 +44,8 @@ def read_log(
         "the turnover time": turnover_s != 0.0,
     }
     unused = ", ".join(option for option, is_given in given.items() if is_given)
-    return replace(log, notes=(*log.notes, f"an idle log has its holes: {unused} not used")) if unused else log
+    return (
+        replace(log, notes=(*log.notes, f"an idle log lists the holes itself: {unused} not used"))
+        if unused
+        else log
+    )

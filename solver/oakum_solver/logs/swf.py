@@ -1,6 +1,6 @@
-"""The Standard Workload Format of the Parallel Workloads Archive.
+"""Reads the Standard Workload Format (SWF) of the Parallel Workloads Archive.
 
-One job a line, 18 numbers, -1 where a value is unknown; header comments `; Key: value`. Definition:
+Each line is one job with 18 numbers, -1 for unknown values; header lines read `; Key: value`. Definition:
 Feitelson, "The Standard Workload Format", Parallel Workloads Archive, version 2.2; Chapin et al., JSSPP
 1999.
 """
@@ -20,23 +20,23 @@ from oakum_solver.logs.files import FURTHEST_S, open_log
 _NUM_FIELDS = 18
 
 
-class Status(IntEnum):
-    """SWF field 11."""
+class SwfStatus(IntEnum):
+    """A job's status: SWF field 11."""
 
     UNKNOWN = -1
     FAILED = 0
     COMPLETED = 1
     PARTIAL = 2
-    """A part of a job that goes on."""
+    """A partial run of a checkpointed job that continues later."""
     PARTIAL_COMPLETED = 3
-    """The last part of a job that completed."""
+    """The last partial run of a checkpointed job, which completed."""
     PARTIAL_FAILED = 4
     CANCELLED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job of a log. None means that the log does not know."""
+    """One job of a log. None stands for an unknown value."""
 
     id: int
     submit_s: float
@@ -44,22 +44,22 @@ class Job:
     wait_s: float | None
     run_s: float | None
     procs: int | None
-    """Processors allocated; where unknown, requested."""
+    """Processors allocated; processors requested where the log does not tell."""
     requested_s: float | None
     """The user's run-time estimate."""
-    status: Status
+    status: SwfStatus
     user: int | None
     queue: int | None
     partition: int | None
 
     @property
     def start_s(self) -> float | None:
-        """When it started."""
+        """Start of the job in seconds since the log's start; None where unknown."""
         return None if self.wait_s is None else self.submit_s + self.wait_s
 
     @property
     def end_s(self) -> float | None:
-        """When it ended."""
+        """End of the job in seconds since the log's start; None where unknown."""
         return None if self.start_s is None or self.run_s is None else self.start_s + self.run_s
 
 
@@ -73,12 +73,12 @@ class SwfLog:
 
     @property
     def max_nodes(self) -> int | None:
-        """Nodes of the machine, where the header says."""
+        """Number of nodes of the machine; None where the header does not tell."""
         return _size(self.header, "MaxNodes")
 
     @property
     def max_procs(self) -> int | None:
-        """Processors of the machine, where the header says."""
+        """Number of processors of the machine; None where the header does not tell."""
         return _size(self.header, "MaxProcs")
 
 
@@ -102,7 +102,7 @@ def read_swf(path: Path) -> SwfLog:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    # Names in headers come in many encodings, and every byte is a character of this one.
+    # Names in headers come in many encodings; in this one every byte is a character.
     with open_log(path) as file, io.TextIOWrapper(file, encoding="latin-1") as text:
         yield from text
 
@@ -128,7 +128,7 @@ def _job(line: str) -> Job:
         run_s=_seconds(fields[3], "run time"),
         procs=_positive(fields[4]) or _positive(fields[7]),
         requested_s=_seconds(fields[8], "requested time"),
-        status=Status(int(fields[10])),
+        status=SwfStatus(int(fields[10])),
         user=_known(fields[11]),
         queue=_known(fields[14]),
         partition=_known(fields[15]),
@@ -136,7 +136,8 @@ def _job(line: str) -> Job:
 
 
 def _seconds(text: str, what: str) -> float | None:
-    """Seconds, or None for -1."""
+    """The number of seconds in `text`; None for -1, which stands for unknown. Raises `ValueError`, which names
+    `what`, for anything else."""
     seconds = float(text)
     if seconds == -1:
         return None
@@ -156,6 +157,6 @@ def _positive(text: str) -> int | None:
 
 
 def _size(header: dict[str, str], key: str) -> int | None:
-    """The number with which a header field begins: sites add remarks to it."""
+    """The number with which a header field begins (sites append remarks); None where there is none."""
     number = re.match(r"[1-9]\d{0,8}\b", header.get(key, ""), re.ASCII)
     return int(number[0]) if number else None

@@ -1,11 +1,11 @@
-"""Idle logs drawn from a model, for tests and benchmarks of a given size.
+"""Draws random idle logs of a given size from a model, for tests and benchmarks.
 
-Nodes become idle in batches, as a job ends, and leave in batches, as jobs start: of two nodes that became
-idle together, 80 % leave together. Hole lengths are lognormal with a median of 10 min and a mean of 20 min,
-so that the longer a node has been idle, the longer it will be. Both are what Liu et al. report of Summit
-("BFTrainer", arXiv:2106.12091: mean residual life of 19 min at 1 min, 30 min at 10 min and 38 min at 1 h of
-age; the model's is 20, 26 and 57 min). Batches come at random times, their sizes are geometric, and their
-nodes are any that are busy.
+Nodes become idle in batches, when a job ends, and leave in batches, when jobs start: two nodes that became idle
+together leave together with a probability of 80 %. Hole lengths are lognormal with a median of 10 min and a mean
+of 20 min, so that a node's expected remaining idle time grows with the time for which it has been idle. Both agree
+with what Liu et al. report of Summit ("BFTrainer", arXiv:2106.12091: mean residual life of 19, 30 and 38 min at an
+age of 1 min, 10 min and 1 h; the model's is 20, 26 and 57 min). Batches begin at random times, with geometrically
+distributed sizes and nodes chosen at random among the busy ones.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from oakum_solver.logs.holes import HoleLog
 _SIGMA = 1.2
 _MEAN_HOLE_S = 600.0 * math.exp(_SIGMA**2 / 2)
 _MAIN_PART = (1.0 + math.sqrt(0.6)) / 2
-"""Each node of a batch leaves with its main part with this probability p, else with its other part: two
-nodes leave together with p^2 + (1 - p)^2 = 0.8."""
+"""Each batch leaves in two parts. A node is in the main part with this probability p, so that two nodes are in the
+same part with the probability p^2 + (1 - p)^2 = 0.8."""
 _BATCHES_OF_BUSY = 4
-"""The busy nodes make at least so many batches of mean size: larger ones would often not find their nodes."""
+"""Least number of batches of mean size that the busy nodes make up; larger batches would often lack nodes."""
 _WARM_UP_HOLES = 20
-"""Mean hole lengths until the number of idle nodes has settled."""
+"""Length of the discarded beginning, in mean hole lengths, after which the number of idle nodes is steady."""
 
 
 def random_hole_log(num_nodes: int, days: float, events_per_day: float, idle_share: float, seed: int) -> HoleLog:
-    """A log with about `events_per_day` times a day at which nodes become idle or leave.
+    """A random idle log in which nodes become idle or leave at about `events_per_day` times a day.
 
-    On average about `idle_share` of the nodes are idle, less where it is so large that batches find too few
-    busy nodes. The same seed draws the same log. Raises `ProblemError` for arguments that make no log.
+    On average about the share `idle_share` of the nodes is idle; less where it is so large that batches find too
+    few busy nodes. Equal seeds give equal logs. Raises `ProblemError` for arguments that allow no log.
     """
     if num_nodes < 1 or not (0 < days < math.inf and 0 < events_per_day < math.inf and 0 < idle_share < 1):
         raise ProblemError(
@@ -85,7 +85,8 @@ def _draw_holes(
     num_nodes: int,
     mean_hole_s: float,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
-    """(node, start, end) of each hole, in order of start."""
+    """(node, start, end) of each hole, in order of start, drawn for batches of nodes that become idle at
+    `batch_start_s`. `sizes` are the batches' numbers of nodes."""
     idle_until_s = np.zeros(num_nodes)
     nodes, ends = [np.empty(0, dtype=np.int32)], [np.empty(0)]
     lengths_s = rng.lognormal(math.log(mean_hole_s) - _SIGMA**2 / 2, _SIGMA, (len(sizes), 2))

@@ -1,1 +1,1 @@
-"""A log replayed: what the holes of a recorded schedule would have trained."""
+"""Replays a log: computes what trainers would have trained in the holes of a recorded schedule."""

@@ -1,4 +1,4 @@
-"""The accounts of a replay: its steps, its trainers' outcomes, and its totals beside the yardsticks."""
+"""Sums up a replay: its steps, the trainers' outcomes, and totals compared with the ideal."""
 
 from __future__ import annotations
 
@@ -11,21 +11,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from oakum_solver.logs.holes import HoleLog
-from oakum_solver.objectives import Metric, Objective
+from oakum_solver.objectives import NamedObjective, Objective
 from oakum_solver.plan import Plan
-from oakum_solver.problem import Trainer
+from oakum_solver.problem import PlannedTrainer
 from oakum_solver.replay.ideal import ideal_achievement
-from oakum_solver.replay.result import Losses, ReplayResult, Steps, TrainerOutcome
-from oakum_solver.replay.run import Cause, TrainerRun
+from oakum_solver.replay.result import Losses, ReplayResult, ReplaySteps, TrainerOutcome
 from oakum_solver.replay.settings import ReplaySettings
+from oakum_solver.replay.trainer_run import Cause, TrainerRun
 
 
-def sample_worth(objective: Metric, trainer: Trainer) -> float:
-    """Worth of one sample where achievements are added up: as the objective says where it is linear in samples,
-    else in seconds of training on one node."""
-    if objective is Objective.THROUGHPUT:
+def sample_worth(objective: Objective, trainer: PlannedTrainer) -> float:
+    """Factor by which a trainer's samples are multiplied before achievements of several trainers are added up.
+
+    It is the worth of one sample under an objective that is linear in samples; under any other, the trainer's
+    weight times the seconds that one node takes for a sample.
+    """
+    if objective is NamedObjective.THROUGHPUT:
         return trainer.weight
-    if objective is Objective.WEIGHTED:
+    if objective is NamedObjective.WEIGHTED:
         return trainer.weight / (trainer.curve.rate(trainer.max_nodes) or 1.0)
     rate_one = trainer.curve.rate(1) or next((rate / n for n, rate in trainer.curve.points if rate > 0), 1.0)
     return trainer.weight / rate_one
@@ -33,7 +36,7 @@ def sample_worth(objective: Metric, trainer: Trainer) -> float:
 
 @dataclass
 class StepRows:
-    """The steps of a replay so far, column by column."""
+    """Collects the steps of a replay, column by column."""
 
     time_s: list[float] = field(default_factory=list)
     idle: list[int] = field(default_factory=list)
@@ -46,8 +49,9 @@ class StepRows:
     solve_s: list[float] = field(default_factory=list)
     solver: list[str] = field(default_factory=list)
 
-    def note(self, now_s: float, idle: int, live: Sequence[TrainerRun], plan: Plan, objective: Metric) -> None:
-        """Add the state after an event."""
+    def note(self, now_s: float, idle: int, live: Sequence[TrainerRun], plan: Plan, objective: Objective) -> None:
+        """Add the row for the event at `now_s`: the number of idle nodes, the sizes and rates of the live
+        trainers, and the plan made then."""
         sizes = [len(run.nodes) for run in live]
         self.time_s.append(now_s)
         self.idle.append(idle)
@@ -63,9 +67,9 @@ class StepRows:
         self.solve_s.append(plan.solve_s)
         self.solver.append(plan.solver)
 
-    def steps(self) -> Steps:
+    def steps(self) -> ReplaySteps:
         """All steps as arrays."""
-        return Steps(
+        return ReplaySteps(
             time_s=np.array(self.time_s),
             idle_nodes=np.array(self.idle, dtype=np.int64),
             used_nodes=np.array(self.used, dtype=np.int64),
@@ -80,21 +84,21 @@ class StepRows:
 
 
 @dataclass(frozen=True)
-class Book:
-    """Everything that a replay has to account for at its end."""
+class ReplayAccounts:
+    """What a replay has recorded, from which `result` computes the totals."""
 
     log: HoleLog
     settings: ReplaySettings
     runs: Sequence[TrainerRun]
     idle_steps: Sequence[tuple[float, int]]
-    """(time_s, idle nodes from then on)."""
+    """(time_s, number of idle nodes from that time on)."""
     idle_node_s: float
     events: int
     look_ahead_s: float
-    """Mean over the plans."""
+    """Mean look-ahead of the plans, in seconds."""
 
-    def result(self, steps: Steps, wall_s: float) -> ReplayResult:
-        """The whole account."""
+    def result(self, steps: ReplaySteps, wall_s: float) -> ReplayResult:
+        """The replay's result, with totals and yardsticks; `wall_s` is the replay's own run time in seconds."""
         log, settings, hours = self.log, self.settings, self.log.duration_s / 3600
         equivalent = self.idle_node_s / self.log.duration_s
         achieved = sum(run.samples * self._unit(run) for run in self.runs)
@@ -158,7 +162,7 @@ class Book:
         )
 
     def _unit(self, run: TrainerRun) -> float:
-        """Worth of one sample in the unit in which achievements are compared."""
+        """`sample_worth` of the run's trainer under the replay's objective."""
         return sample_worth(self.settings.objective, run.trainer)
 
 

@@ -1,8 +1,8 @@
-"""Step functions of time, reduced to as many points as a chart can show.
+"""Reduces step functions of time to as many points as a chart can show.
 
-A step function holds `values[i]` from `times[i]` to `times[i + 1]`. Its mean over a bin keeps the area under
-it, so that node-hours read off the chart are the log's; the least and the greatest value keep what is shorter
-than a bin.
+A step function has the value `values[i]` from `times[i]` to `times[i + 1]`. The mean over each bin keeps the area
+under the function, so that the chart shows the log's node-hours; the minimum and maximum of each bin keep extremes
+that are shorter than a bin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Binned:
-    """A step function over bins; NaN where a bin lies before the first step."""
+    """Mean, minimum and maximum of a step function in each bin; NaN in bins before the first step."""
 
     edges: Floats
     """Bin i is from edges[i] to edges[i + 1]."""
@@ -27,15 +27,16 @@ class Binned:
 
 
 def bin_edges(times: Floats, end: float, most: int) -> Floats:
-    """Where a step function's bins begin and end: its own steps while they are few, else `most` equal bins."""
+    """Borders of the bins: the step function's own times if they are few, else of `most` equal bins up to
+    `end`."""
     own = np.unique(np.concatenate([times[(times >= 0) & (times < end)], [end]]))
     return own if len(own) <= most + 1 else np.linspace(float(own[0]), end, most + 1)
 
 
 def reduce_steps(times: Floats, values: Floats | NDArray[np.int64], edges: Floats) -> Binned:
-    """The step function over the bins that `edges` bound; `times` rise, those alike count the last.
+    """Reduce a step function to the bins between `edges`.
 
-    The cost is that of one sort.
+    `times` ascend; of equal times the last value counts. Takes about as long as one sort.
     """
     last = np.append(times[1:] > times[:-1], True) if len(times) else np.empty(0, dtype=bool)
     times, levels = times[last], values[last].astype(np.float64)
@@ -54,7 +55,9 @@ def reduce_steps(times: Floats, values: Floats | NDArray[np.int64], edges: Float
 def _with_bin_starts(
     times: Floats, values: Floats, starts: Floats, at_start: Floats, end: float
 ) -> tuple[Floats, NDArray[np.intp]]:
-    """The values in force in each bin, the bins one after the other, and where each bin begins in them."""
+    """(all values of the step function, sorted by bin; index of each bin's first value). Every bin begins with
+    its element of `at_start`, the function's value at the bin's start; values at the times within the bin
+    follow."""
     inside = (times > starts[0]) & (times < end) & ~np.isin(times, starts)
     all_times = np.concatenate([starts, times[inside]])
     order = np.argsort(all_times, kind="stable")
@@ -63,7 +66,7 @@ def _with_bin_starts(
 
 
 def _means(times: Floats, values: Floats, edges: Floats) -> Floats:
-    """Mean over the part of each bin that lies after the first step."""
+    """Mean value in each bin; the time before the first step does not count."""
     until = np.append(times[1:], max(float(edges[-1]), float(times[-1])))
     area = np.concatenate([[0.0], np.cumsum(values * (until - times))])
     covered = np.clip(edges, times[0], None)

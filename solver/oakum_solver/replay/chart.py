@@ -1,8 +1,8 @@
-"""What every chart of a report has: a figure for Plotly, and what it shows as a sentence.
+"""A chart of a report: a figure for Plotly, and a sentence that says what it shows.
 
-Colours are names of the page's style, `var(--used)`, so that one figure serves light, dark and print; the
-page's script puts the values in. They are those of Okabe and Ito (jfly.uni-koeln.de/color), which colour-blind
-people tell apart.
+Colours are names from the page's style sheet, such as `var(--used)`, and the page's script inserts their values,
+so that one figure serves the light, the dark and the printed page. The values are those of Okabe and Ito
+(jfly.uni-koeln.de/color), which colour-blind people can tell apart.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ LEGEND_ABOVE = {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "tra
 
 @dataclass(frozen=True)
 class Chart:
-    """One figure of the page."""
+    """One chart of the report: its figure, title and description."""
 
     id: str
     title: str
     sentence: str
-    """For those who cannot see it, and for all others. Not yet HTML."""
+    """What the chart shows, for readers who cannot see it and for all others. Not yet escaped for HTML."""
     height: int
     """Pixels."""
     figure: Figure
 
 
 def rounded(values: Floats, digits: int) -> list[float | None]:
-    """As JSON knows numbers, None for those it does not know."""
+    """The values rounded for JSON; None for NaN and infinity."""
     return [number(value, digits) for value in values.tolist()]
 
 
 def number(value: float, digits: int) -> float | None:
-    """As JSON knows it."""
+    """The value rounded for JSON; None for NaN and infinity."""
     return round(value, digits) if math.isfinite(value) else None

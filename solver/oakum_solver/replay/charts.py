@@ -1,4 +1,4 @@
-"""The charts of a report."""
+"""All charts of a report, and those of losses and of solve times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CAUSES = {
 
 
 def charts(result: ReplayResult) -> list[Chart]:
-    """Those for which the result has anything to show."""
+    """The charts for which the result has data, in the page's order."""
     made = [losses(result)]
     if len(result.steps.time_s) and result.hours > 0:
         made = [nodes_over_time(result), used_over_time(result), *made, solve_times(result)]
@@ -35,7 +35,7 @@ def charts(result: ReplayResult) -> list[Chart]:
 
 
 def losses(result: ReplayResult) -> Chart:
-    """Node-hours that trained nothing, by cause."""
+    """Bar chart of the idle node-hours that trained nothing, by cause."""
     hours, shares = loss_hours(result.losses), loss_shares(result)
     causes = list(_CAUSES)[::-1]
     labels = [f" {amount(hours[cause])} ({percent(shares[cause])})" for cause in causes]
@@ -53,7 +53,7 @@ def losses(result: ReplayResult) -> Chart:
     told = ", ".join(f"{_CAUSES[cause]} {percent(shares[cause])}" for cause in _CAUSES)
     most = max(hours.values())
     layout = {
-        # Room for the labels, which stand to the right of their bars.
+        # Leaves space for the labels to the right of the bars.
         "xaxis": {"title": {"text": "node-hours"}, "range": [0, 1.6 * most or 1], "nticks": 5, "tickformat": ","},
         "yaxis": {"automargin": True, "ticksuffix": "  ", "showgrid": False},
         "showlegend": False,
@@ -64,9 +64,9 @@ def losses(result: ReplayResult) -> Chart:
 
 
 def solve_times(result: ReplayResult) -> Chart:
-    """How long plans took to make, on a logarithmic axis, by who made them."""
+    """Histogram of the plans' solve times on a logarithmic axis, by the method that found the plan."""
     steps, figures = result.steps, solve_ms(result.steps)
-    # Nothing is faster than a microsecond; the clock says 0 where it could not tell.
+    # The clock returns 0 for times that it cannot resolve; a logarithmic axis needs a positive number.
     magnitudes = np.log10(np.maximum(1000 * steps.solve_s, 1e-3))
     low = math.floor(magnitudes.min())
     high = max(math.ceil(magnitudes.max()), low + 1)
@@ -96,7 +96,7 @@ def solve_times(result: ReplayResult) -> Chart:
             "range": [low, high],
             "showgrid": False,
         },
-        # Room for the names of the percentiles above the bars.
+        # Leaves space for the labels of the percentiles above the bars.
         "yaxis": {"title": {"text": "plans"}, "tickformat": ",d", "nticks": 6, "range": [0, 1.3 * highest]},
         "legend": LEGEND_ABOVE,
         "showlegend": True,
@@ -110,7 +110,8 @@ def solve_times(result: ReplayResult) -> Chart:
 
 
 def _marks(p50_ms: float, p99_ms: float, low: int, high: int) -> Figure:
-    """A dotted line for each, its name beside it where there is room: p50 to the left, p99 lower to the right."""
+    """Shapes and labels for a histogram: a dotted line at each percentile, p50 labelled on its left, p99 lower and
+    on its right."""
     shapes, annotations = [], []
     for name, value_ms, yshift in (("p50", p50_ms, 0), ("p99", p99_ms, -18)):
         x = math.log10(max(value_ms, 1e-3))

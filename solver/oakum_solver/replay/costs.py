@@ -1,4 +1,4 @@
-"""What a change of size costs a trainer, by cost model."""
+"""Cost models: the seconds that a change of size costs a trainer in a replay."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
 
-from oakum_solver.problem import Trainer
+from oakum_solver.problem import PlannedTrainer
 
 
 class CostModel(StrEnum):
-    """How a replay charges rescales."""
+    """The rule by which a replay charges rescales."""
 
     PAPER = "paper"
-    """The whole trainer stands still for its grow or shrink stall (BFTrainer, arXiv:2106.12091); a node that joins
-    needs no start-up of its own. Starting from no node costs the grow stall, too."""
+    """The whole trainer stops for its grow or shrink stall (BFTrainer, arXiv:2106.12091). Joining nodes have no
+    start-up of their own. A start from no nodes costs the grow stall, too."""
     IN_PLACE = "in-place"
-    """A joining node starts up while the trainer runs on; then, and when nodes leave, the trainer regroups."""
+    """A joining node starts up while the trainer runs on. When it is ready, and when nodes leave, the trainer
+    stops to regroup."""
     NONE = "none"
-    """Nothing costs anything."""
+    """Rescales are free."""
 
 
 @dataclass(frozen=True)
 class RescaleCosts:
-    """The seconds that a cost model charges."""
+    """A cost model, and the seconds that it charges."""
 
     model: CostModel
     stall_s: float = 1.0
-    """A regroup, for `CostModel.IN_PLACE`."""
+    """Seconds of a regroup, for `CostModel.IN_PLACE`."""
     startup_s: float = 20.0
-    """Until a node that joins is ready, for `CostModel.IN_PLACE`."""
+    """Seconds until a joining node is ready, for `CostModel.IN_PLACE`."""
 
-    def charged(self, trainer: Trainer) -> Trainer:
-        """The trainer with the stalls and start-up that this model charges."""
+    def charged(self, trainer: PlannedTrainer) -> PlannedTrainer:
+        """A copy of the trainer whose stalls and start-up are those that this cost model charges."""
         if self.model is CostModel.PAPER:
             return dataclasses.replace(trainer, startup_s=0.0)
         free = self.model is CostModel.NONE

@@ -1,7 +1,7 @@
-"""A log, replayed: at every change of the idle nodes, at every arrival and end of a trainer, a plan is made.
+"""Replays a log: makes a plan whenever the idle nodes change or a trainer arrives or ends.
 
-The planner sees what it would see in service: which nodes are idle now and for how long they have been, what
-it granted, and what the past of this very log taught it. It never sees an end of a hole before it comes.
+The planner knows what it would know in the service: which nodes are idle and since when, what it has granted, and
+what the past of this log teaches. It never knows when a hole will end.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from numpy.typing import NDArray
 
 from oakum_solver.forecast import CohortForecast
 from oakum_solver.logs.holes import HoleLog, changes, count_changes
+from oakum_solver.node_preference import NodePreference
 from oakum_solver.plan import Plan
-from oakum_solver.problem import NodeGroup, Problem, Trainer
-from oakum_solver.replay.accounts import Book, StepRows
+from oakum_solver.problem import NodeGroup, PlannedTrainer, Problem
+from oakum_solver.replay.accounts import ReplayAccounts, StepRows
 from oakum_solver.replay.costs import RescaleCosts
 from oakum_solver.replay.result import ReplayResult
-from oakum_solver.replay.run import Cause, TrainerRun
 from oakum_solver.replay.settings import LOOK_AHEAD_BOUNDS_S, LOOK_AHEAD_SHARE, ReplaySettings
+from oakum_solver.replay.trainer_run import Cause, TrainerRun
 from oakum_solver.replay.workload import WorkItem, Workload
 from oakum_solver.solve import solve
 
 Nodes = NDArray[np.int32]
 Progress = Callable[[float, int, int], None]
-"""Called with the fraction of the log's time done, the events done, and the events in all."""
+"""Called with the share of the log's time done, the number of events done, and the number of all events."""
 
 _NOT_IDLE, _FREE = -2, -1
 
@@ -37,33 +38,37 @@ _NOT_IDLE, _FREE = -2, -1
 def replay(
     log: HoleLog, workload: Workload, settings: ReplaySettings, progress: Progress | None = None
 ) -> ReplayResult:
-    """Replay the log. Raises `ProblemError` where the workload makes no sense for it."""
+    """Replay `workload` on the holes of `log`. Raises `ProblemError` where the workload does not fit the log."""
     started_s = time.perf_counter()
-    engine = _Engine(log, workload, settings)
+    engine = _Replay(log, workload, settings)
     engine.run(progress)
     return engine.result(time.perf_counter() - started_s)
 
 
-class _Engine:
+class _Replay:
     def __init__(self, log: HoleLog, workload: Workload, settings: ReplaySettings) -> None:
         self.log, self.settings = log, settings
         costs = RescaleCosts(settings.cost, settings.stall_s, settings.startup_s)
         self.runs = [_run(item, costs, len(log.nodes)) for item in workload.items]
         self.waiting = list(range(len(self.runs)))
-        """Runs that have not arrived, or wait for a place among `max_trainers`, in order of submission."""
+        """Indexes of the runs that have not arrived or have to wait because of `max_trainers`, in order of
+        submission."""
         self.live: list[int] = []
         self.number = {run.trainer.id: index for index, run in enumerate(self.runs)}
         self.index = {name: index for index, name in enumerate(log.nodes)}
         self.names = np.array(log.nodes, dtype=object)
         self.owner: NDArray[np.int32] = np.full(len(log.nodes), _NOT_IDLE, dtype=np.int32)
-        """For each node, the run that has it, or one of the constants above."""
+        """For each node, the index of the run that holds it, or one of the constants above."""
         self.cohort: NDArray[np.int32] = np.zeros(len(log.nodes), dtype=np.int32)
         """For each idle node, the number of the event at which it became idle."""
+        self.born_at_s: NDArray[np.float64] = np.zeros(len(log.nodes))
+        """For each idle node, the time in seconds at which it became idle."""
         self.born_s = [0.0]
-        """When the event of each number was."""
+        """Time of each event in seconds, by the event's number."""
         self.forecast = CohortForecast()
+        self.preference = NodePreference(len(log.nodes))
         self.ends: list[tuple[float, int, int]] = []
-        """(end_s, run, version): when runs end if nothing changes."""
+        """Heap of (end_s, run, version): when each run ends if its nodes do not change."""
         self.version = [0] * len(self.runs)
         self.idle_node_s = 0.0
         self.rows = StepRows()
@@ -97,14 +102,14 @@ class _Engine:
         yield self.log.duration_s, _NONE, _NONE
 
     def _next_own_event_s(self) -> float:
-        """When the next trainer arrives or ends."""
+        """Time at which the next trainer arrives or ends."""
         while self.ends and self.ends[0][2] != self.version[self.ends[0][1]]:
             heapq.heappop(self.ends)
         end_s = self.ends[0][0] if self.ends else math.inf
         return min(end_s, self._next_arrival_s(), self._next_guarantee_s())
 
     def _next_guarantee_s(self) -> float:
-        """When the guard's word on a trainer next changes."""
+        """Time at which the starvation guard's answer for a trainer changes next."""
         guard = self.settings.guard
         if guard.wait_s == math.inf:
             return math.inf
@@ -118,9 +123,10 @@ class _Engine:
         return self.runs[self.waiting[0]].item.submit_s
 
     def _event(self, now_s: float, left: Nodes, came: Nodes) -> None:
-        """Trainers end, nodes leave and come, trainers arrive; then the rest is planned anew.
+        """Handle one event: trainers end, nodes leave and come, trainers arrive; then make a plan.
 
-        Who ends as its nodes leave has ended: otherwise it would wait for nodes to train nothing more.
+        Ends come first, so that a trainer that trains its last sample as its nodes leave has ended. Otherwise it
+        would wait for nodes without anything left to train.
         """
         self.born_s.append(now_s)
         for index in self.live if self.settings.guard.wait_s < math.inf else ():
@@ -129,6 +135,7 @@ class _Engine:
         self._take_away(now_s, left)
         self.owner[came] = _FREE
         self.cohort[came] = len(self.born_s) - 1
+        self.born_at_s[came] = now_s
         while self._next_arrival_s() <= now_s:
             run = self.waiting.pop(0)
             self.live.append(run)
@@ -143,18 +150,20 @@ class _Engine:
             self._note(now_s, len(idle), _NO_PLAN)
 
     def _take_away(self, now_s: float, left: Nodes) -> None:
-        """Foreground jobs take nodes."""
+        """Take the nodes `left`, which foreground jobs start on, from the runs that hold them. Learns from this
+        which nodes foreground jobs take first, and how long holes last."""
         if not len(left):
             return
+        idle = np.flatnonzero(self.owner != _NOT_IDLE)
+        self.preference.learn(idle, np.isin(idle, left), self._since_s(idle))
         owners = self.owner[left]
         for run in np.unique(owners[owners >= 0]).tolist():
             self._resize(run, now_s, taken=set(left[owners == run].tolist()), cause=Cause.PREEMPTION)
-        born_s = np.array([self.born_s[event] for event in self.cohort[left].tolist()])
-        self.forecast.learn(now_s - born_s)
+        self.forecast.learn(now_s - self._since_s(left))
         self.owner[left] = _NOT_IDLE
 
     def _end_runs(self, now_s: float) -> None:
-        """Nodes of those that have trained their last sample are free."""
+        """End the runs that have trained their last sample, and free their nodes."""
         while self._next_end_s() <= now_s:
             run = heapq.heappop(self.ends)[1]
             self.version[run] += 1
@@ -170,9 +179,11 @@ class _Engine:
         return self.ends[0][0] if self.ends else math.inf
 
     def _problem(self, now_s: float, idle: NDArray[np.int64]) -> Problem:
+        offered = self._worth_starting(now_s, idle)
         return Problem(
             trainers=tuple(self._trainer(run, now_s) for run in self.live),
-            groups=self._groups(now_s, idle),
+            groups=self._groups(now_s, offered),
+            withheld=len(idle) - len(offered),
             look_ahead_s=self._look_ahead_s(now_s, idle),
             objective=self.settings.objective,
             time_limit_s=self.settings.time_limit_s,
@@ -183,20 +194,20 @@ class _Engine:
         )
 
     def _look_ahead_s(self, now_s: float, idle: NDArray[np.int64]) -> float:
-        """T of the plan that is made now; as long as no hole has ended, the longest."""
+        """The look-ahead in seconds for the plan made now, and record it: as set, else a share of the time for
+        which idle nodes are expected to stay idle, within bounds. Before any hole has ended, the upper bound."""
         seconds = self.settings.look_ahead_s
         if seconds is None:
             shortest_s, longest_s = LOOK_AHEAD_BOUNDS_S
             seconds = longest_s
             if len(idle) and self.forecast.learned:
-                born_s = np.array([self.born_s[cohort] for cohort in self.cohort[idle].tolist()])
-                mean_s = float(self.forecast.remaining_s(now_s - born_s).mean())
+                mean_s = float(self.forecast.remaining_s(now_s - self._since_s(idle)).mean())
                 seconds = min(longest_s, max(shortest_s, LOOK_AHEAD_SHARE * mean_s))
         self.look_aheads_s.append(seconds)
         return seconds
 
-    def _trainer(self, index: int, now_s: float) -> Trainer:
-        """The trainer as it is now. Facts that the objective does not ask for stay away: they cost time."""
+    def _trainer(self, index: int, now_s: float) -> PlannedTrainer:
+        """The run's trainer at `now_s`. Facts that the objective does not use are left out, to save time."""
         run = self.runs[index]
         if run.item.samples is None and not self.settings.wants_facts:
             return run.trainer
@@ -210,8 +221,30 @@ class _Engine:
             waited_s=0.0 if run.nodes else now_s - run.waiting_since_s,
         )
 
+    def _since_s(self, nodes: NDArray[np.int64] | Nodes) -> NDArray[np.float64]:
+        """For each of these idle nodes, the time in seconds at which it became idle."""
+        return self.born_at_s[nodes]
+
+    def _worth_starting(self, now_s: float, idle: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The idle nodes, without free ones that are expected to be taken before a trainer has started up
+        there."""
+        startup_s = min((self.runs[run].trainer.startup_s for run in self.live), default=0.0)
+        if startup_s == 0.0 or not self.forecast.learned or self._any_guaranteed():
+            return idle
+        rest_s = self.forecast.remaining_s(now_s - self._since_s(idle))
+        worth: NDArray[np.int64] = idle[(self.owner[idle] != _FREE) | (rest_s >= startup_s)]
+        return worth
+
+    def _any_guaranteed(self) -> bool:
+        """Whether the starvation guard guarantees a trainer nodes, so that even short holes are worth trying."""
+        return any(self.settings.guard.guarantees(self.runs[run].wait) for run in self.live)
+
     def _groups(self, now_s: float, idle: NDArray[np.int64]) -> tuple[NodeGroup, ...]:
-        """The idle nodes by owner and, where the planner may know it, by cohort."""
+        """Groups of the idle nodes by owner and, with the setting `groups`, by cohort.
+
+        In each group, nodes that are expected to stay idle longest come first.
+        """
+        idle = idle[self.preference.order(idle, self._since_s(idle))]
         owners = self.owner[idle].astype(np.int64)
         cohorts = self.cohort[idle].astype(np.int64) if self.settings.groups else np.zeros_like(owners)
         keys = cohorts * (len(self.runs) + 1) + owners + 1
@@ -239,7 +272,8 @@ class _Engine:
         )
 
     def _carry_out(self, now_s: float, problem: Problem, plan: Plan) -> None:
-        """Give and take what the plan changes: first take, then give."""
+        """Change the runs' nodes as the plan says: first take nodes from all runs that shrink, then give nodes
+        to those that grow."""
         given = []
         for allocation in plan.allocations:
             held = problem.held[allocation.trainer]
@@ -280,16 +314,18 @@ class _Engine:
         self.rows.note(now_s, idle, live, plan, self.settings.objective)
 
     def result(self, wall_s: float) -> ReplayResult:
-        """What the replay has shown; to be asked for after `run`."""
+        """The replay's result, with `wall_s` as its run time in seconds. To be called after `run`."""
         events = len(self.born_s) - 1
         look_ahead_s = float(np.mean(self.look_aheads_s)) if self.look_aheads_s else 0.0
-        book = Book(self.log, self.settings, self.runs, self.idle_steps, self.idle_node_s, events, look_ahead_s)
+        book = ReplayAccounts(
+            self.log, self.settings, self.runs, self.idle_steps, self.idle_node_s, events, look_ahead_s
+        )
         return book.result(self.rows.steps(), wall_s)
 
 
 _NONE: Nodes = np.zeros(0, dtype=np.int32)
 _NO_PLAN = Plan((), 0.0, 0.0, "none", 0.0, optimal=True)
-"""What holds while there is no trainer."""
+"""The plan in force while there is no trainer."""
 
 
 def _run(item: WorkItem, costs: RescaleCosts, num_nodes: int) -> TrainerRun:

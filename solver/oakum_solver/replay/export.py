@@ -1,4 +1,4 @@
-"""A replay's result for other programs: one JSON document, and its steps as CSV."""
+"""Exports a replay's result for other programs: a JSON document, and the steps as CSV."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from oakum_solver.replay.result import Losses, ReplayResult, Steps, TrainerOutcome
+from oakum_solver.replay.result import Losses, ReplayResult, ReplaySteps, TrainerOutcome
 
 STEP_COLUMNS = (
     *("time_s", "idle_nodes", "used_nodes", "running_trainers", "rate", "value", "bound", "gap"),
@@ -21,7 +21,8 @@ _ROWS_AT_ONCE = 10_000
 
 
 def as_document(result: ReplayResult) -> dict[str, Any]:
-    """The result without its steps, as JSON knows it: what cannot be told (no trainer finished) is None."""
+    """The result without its steps as a JSON document; None for undefined values, such as a mean over no
+    trainer."""
     return {
         "log": result.log,
         "policy": result.policy,
@@ -56,11 +57,11 @@ def as_document(result: ReplayResult) -> dict[str, Any]:
     }
 
 
-def steps_csv(steps: Steps) -> Iterator[str]:
-    """The header and one line for each step, some thousand lines at a time.
+def steps_csv(steps: ReplaySteps) -> Iterator[str]:
+    """Yield CSV text: the header and one line for each step, some thousand lines at a time.
 
-    `value` and `bound` are in the objective's unit over the look-ahead, `rate` in that unit a second. Fields are
-    empty where the policy knows no bound.
+    `value` and `bound` are in the objective's unit over the look-ahead, `rate` in that unit per second. The fields
+    of the bound are empty for a policy that has none.
     """
     yield ",".join(STEP_COLUMNS) + "\n"
     gaps = gap(steps)
@@ -86,36 +87,37 @@ def steps_csv(steps: Steps) -> Iterator[str]:
         yield text.getvalue()
 
 
-def gap(steps: Steps) -> NDArray[np.float64]:
-    """Relative distance of each plan's value to its bound, as `Plan.gap`; NaN where there is no bound."""
+def gap(steps: ReplaySteps) -> NDArray[np.float64]:
+    """(bound - value) / |bound| of each plan, as `Plan.gap`; NaN where there is no bound."""
     bound = np.where(np.isfinite(steps.bound), steps.bound, np.nan)
     distance = (bound - steps.value) / np.maximum(np.abs(bound), 1e-12)
     return np.where(bound <= steps.value, 0.0, distance)
 
 
-def gaps(steps: Steps) -> dict[str, float]:
-    """Median, 99th percentile and largest gap of the plans that know a bound."""
+def gaps(steps: ReplaySteps) -> dict[str, float]:
+    """Median, 99th percentile and maximum of the plans' relative gaps, over the plans with a bound: keys `p50`,
+    `p99`, `max`."""
     known = gap(steps)
     return _spread(known[np.isfinite(known)])
 
 
-def solve_ms(steps: Steps) -> dict[str, float]:
-    """Median, 99th percentile and longest of the steps' solve times."""
+def solve_ms(steps: ReplaySteps) -> dict[str, float]:
+    """Median, 99th percentile and maximum of the plans' solve times in milliseconds: keys `p50`, `p99`, `max`."""
     return _spread(1000 * steps.solve_s)
 
 
-def not_optimal(steps: Steps) -> int:
+def not_optimal(steps: ReplaySteps) -> int:
     """Number of plans that were not proven optimal."""
     return int(np.count_nonzero(~steps.optimal))
 
 
 def loss_shares(result: ReplayResult) -> dict[str, float]:
-    """Each cause's share of the idle node-time."""
+    """Cause of a loss -> its share of the idle node-time."""
     return {cause: share(lost, result.idle_node_hours) for cause, lost in loss_hours(result.losses).items()}
 
 
 def loss_hours(losses: Losses) -> dict[str, float]:
-    """Node-hours lost, by cause."""
+    """Cause of a loss -> node-hours."""
     return {
         "startup": losses.startup,
         "grow": losses.grow,
@@ -126,23 +128,24 @@ def loss_hours(losses: Losses) -> dict[str, float]:
 
 
 def share(part: float, whole: float) -> float:
-    """NaN of an empty whole."""
+    """part / whole; NaN where `whole` is 0."""
     return part / whole if whole > 0 else math.nan
 
 
 def finished(result: ReplayResult) -> list[TrainerOutcome]:
-    """Trainers that trained their last sample."""
+    """The outcomes of those trainers that trained their last sample."""
     return [trainer for trainer in result.trainers if trainer.end_s is not None]
 
 
 def mean_completion_s(result: ReplayResult) -> float:
-    """Seconds from submission to the last sample, over the finished trainers; NaN where none finished."""
+    """Mean seconds from a trainer's submission to its last sample, over the finished trainers; NaN where none
+    finished."""
     times_s = [trainer.end_s - trainer.submit_s for trainer in result.trainers if trainer.end_s is not None]
     return sum(times_s) / len(times_s) if times_s else math.nan
 
 
 def _spread(values: NDArray[np.float64]) -> dict[str, float]:
-    """NaN of nothing."""
+    """Median, 99th percentile and maximum; NaN for an empty array."""
     if not len(values):
         return dict.fromkeys(("p50", "p99", "max"), math.nan)
     p50, p99 = np.percentile(values, (50, 99))
@@ -163,7 +166,7 @@ def _trainer(trainer: TrainerOutcome) -> dict[str, Any]:
 
 
 def _number(value: float | None) -> float | None:
-    """JSON has neither NaN nor infinity."""
+    """The value; None for NaN and infinity, which JSON lacks."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 

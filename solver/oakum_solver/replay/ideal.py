@@ -1,9 +1,9 @@
-"""What the same trainers would achieve if rescaling were free: the yardsticks of a replay.
+"""Yardsticks of a replay: what the same trainers would achieve if rescaling were free.
 
-BFTrainer (arXiv:2106.12091, section 4) divides what was trained, A_e, by what the same stream of trainers
-would achieve on N_eq dedicated nodes with the best split, A_s; N_eq is the mean number of idle nodes. The
-zero-cost bound is the same quotient for the log itself with every stall and start-up 0: nodes move freely at
-every event. Both follow from the best split of N nodes, which one dynamic program gives for every N.
+BFTrainer (arXiv:2106.12091, section 4) defines the efficiency U = A_e / A_s. A_e is what was trained; A_s is what
+the same trainers would achieve on N_eq dedicated nodes with the best split, N_eq being the mean number of idle
+nodes. The zero-cost bound is the U of the log itself if every stall and start-up took 0 s, so that nodes moved
+freely at every event. Both need the best split of N nodes; one dynamic program gives it for every N.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class BestSplits:
-    """The best split of 0, 1, ... N nodes among trainers; leftover nodes are allowed."""
+    """The best splits of 0, 1, ... N nodes among J trainers; a split may leave nodes over."""
 
     value: Floats
-    """Value of the best split of at most i nodes, shape (N + 1,)."""
+    """Element i is the value of the best split of at most i nodes; shape (N + 1,)."""
     choice: NDArray[np.int32]
-    """Nodes of trainer j where the trainers up to j share i nodes, shape (J, N + 1)."""
+    """Element (j, i) is the number of nodes of trainer j if the trainers 0 to j share i nodes; shape (J, N +
+    1)."""
 
     def sizes(self, nodes: int) -> list[int]:
         """Nodes of each trainer in the best split of `nodes`."""
@@ -36,10 +37,10 @@ class BestSplits:
 
 
 def best_splits(values: Floats, num_nodes: int) -> BestSplits:
-    """Exact dynamic program over trainers, O(J N M) with M the largest size.
+    """Compute the best splits by an exact dynamic program over trainers, in O(J N M) with M the largest size.
+    Returns the splits of 0, 1, ... N nodes.
 
-    `values`: shape (J, M + 1), the worth of trainer j at m nodes, -inf where m is not allowed; `values[:, 0]`
-    is 0.
+    `values`, shape (J, M + 1), is the worth of trainer j at m nodes: -inf where m is not allowed, 0 at m = 0.
     """
     best = np.zeros(num_nodes + 1)
     choice = np.zeros((len(values), num_nodes + 1), dtype=np.int32)
@@ -56,13 +57,13 @@ def best_splits(values: Floats, num_nodes: int) -> BestSplits:
 
 @dataclass(eq=False)
 class _Progress:
-    """A trainer on ideal nodes."""
+    """A trainer in the computation of the ideal: its values, and how much it has achieved."""
 
     values: Floats
-    """Worth a second at m nodes, shape (M + 1,)."""
+    """Worth per second at m nodes, shape (M + 1,)."""
     submit_s: float
     wanted: float
-    """Worth of its last sample; infinite where it has none."""
+    """Worth of all its samples together; infinite for an endless trainer."""
     achieved: float = 0.0
 
 
@@ -74,11 +75,12 @@ def ideal_achievement(
     most_nodes: int,
     max_trainers: int | None = None,
 ) -> float:
-    """What trainers achieve on `idle`, free of costs, all in the objective's unit.
+    """Worth that the trainers achieve together on the nodes `idle` without any cost of rescaling.
 
-    `values[j]`: worth a second at 0, 1, ... nodes; `wanted[j]`: worth of all its samples, infinite for an endless
-    trainer; `idle`: (start_s, end_s, nodes) without gaps between them, nodes may be fractional (then the two
-    whole numbers around it share the time). At most `max_trainers` run at once, first come first served.
+    `values[j]` is trainer j's worth per second at 0, 1, ... nodes; `wanted[j]` is the worth of all its samples,
+    infinite for an endless trainer. `idle` are consecutive intervals (start_s, end_s, nodes); a fractional number
+    of nodes means that the two whole numbers around it share the time. At most `max_trainers` run at once, first
+    come, first served.
     """
     waiting = [_Progress(*one) for one in zip(values, submit_s, wanted, strict=True)]
     waiting.sort(key=lambda progress: progress.submit_s)
@@ -113,7 +115,7 @@ def ideal_achievement(
 
 
 def _first_end(live: list[_Progress], rates: list[float], now_s: float, until_s: float) -> tuple[float, float]:
-    """(time reached, seconds) to the first trainer's end, at most to `until_s`."""
+    """(time of the next end of a trainer at these rates, or `until_s` if that is earlier; seconds until then)."""
     left_s = [
         (progress.wanted - progress.achieved) / rate
         for progress, rate in zip(live, rates, strict=True)

@@ -1,7 +1,7 @@
-"""A replay as one HTML page that needs nothing else: no network, no server, no other file.
+"""Draws a replay as one HTML page that needs no network, no server and no other file.
 
-Plotly's script is taken from the installed package (extra `report`). The page's policy lets it run this and its
-own script and load nothing, whatever the names in a workload or a log say.
+Plotly's script comes from the installed package (extra `report`). The page's content security policy allows this
+script and the page's own and nothing else, whatever the names in a workload or a log contain.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from oakum_solver.replay.result import ReplayResult, TrainerOutcome
 
 _STATIC = files("oakum_solver.replay").joinpath("static")
 _MOST_ROWS = 1000
-"""Most trainers in the table."""
+"""Largest number of trainers in the table."""
 
 
 def as_html(result: ReplayResult) -> str:
-    """The page. Raises `SolverError` where Plotly is not installed."""
+    """The report on a replay, as the text of an HTML page. Raises `SolverError` where Plotly is not installed."""
     library, script = _plotly(), _static("report.js")
     made = {chart.id: chart for chart in charts(result)}
     return Template(_static("report.html")).substitute(
@@ -51,17 +51,19 @@ def as_html(result: ReplayResult) -> str:
 
 
 def check_plotly() -> None:
-    """Raises `SolverError` where Plotly is not installed."""
+    """Raise `SolverError` where Plotly is not installed."""
     try:
         import plotly  # noqa: F401
     except ModuleNotFoundError as error:
-        raise SolverError("a report needs Plotly, which is not installed: pip install 'oakum[report]'") from error
+        raise SolverError(
+            "a report needs Plotly, which is not installed: run pip install '.[report]' in Oakum's checkout"
+        ) from error
 
 
 def _plotly() -> str:
     check_plotly()
     text = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
-    # A browser reads every line end as one \n before it takes the hash.
+    # A browser turns every line end into one \n before it computes the hash.
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -74,7 +76,7 @@ def _hash_of(script: str) -> str:
 
 
 def _data(document: object) -> str:
-    """JSON inside a script element, which only `</` or `<!--` could end."""
+    """The document as JSON for a script element; escapes `</` and `<!--`, which would end the element."""
     return json.dumps(document, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-"""What a replay tells: totals, one row for each plan, and each trainer's way."""
+"""The result of a replay: totals, one row for each plan, and the outcome of each trainer."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Losses:
-    """Idle node-hours that trained nothing, by cause; with the productive ones they are all idle node-hours."""
+    """Idle node-hours that trained nothing, by cause. Together with the productive ones they are all idle
+    node-hours."""
 
     startup: float = 0.0
-    """Nodes that had joined and were still starting up."""
+    """Granted nodes that were still starting up."""
     grow: float = 0.0
     """Stalls because nodes joined."""
     shrink: float = 0.0
@@ -21,54 +22,54 @@ class Losses:
     preemption: float = 0.0
     """Stalls because foreground jobs took nodes."""
     unallocated: float = 0.0
-    """Nodes granted to nobody."""
+    """Idle nodes that were granted to no trainer."""
 
 
 @dataclass(frozen=True)
-class Steps:
+class ReplaySteps:
     """One row for each event at which a plan was made; arrays of equal length."""
 
     time_s: NDArray[np.float64]
-    """Seconds since the start of the log, cuts taken out."""
+    """Seconds since the start of the log, without the time that was cut out."""
     idle_nodes: NDArray[np.int64]
     used_nodes: NDArray[np.int64]
-    """Nodes granted after the event."""
+    """Number of nodes granted after the event."""
     running_trainers: NDArray[np.int64]
     rate: NDArray[np.float64]
-    """What all trainers together make per second after the event, stalls aside, in the objective's unit."""
+    """What all trainers together train per second after the event, in the objective's unit; stalls are ignored."""
     value: NDArray[np.float64]
     bound: NDArray[np.float64]
-    """Of the plan, in the objective's unit over the look-ahead; NaN for a policy that knows none."""
+    """The plan's bound, in the objective's unit over the look-ahead; NaN for a policy without bounds."""
     optimal: NDArray[np.bool_]
     solve_s: NDArray[np.float64]
     solver: tuple[str, ...]
-    """Who found the plan, for each step."""
+    """The method that found each plan, as `Plan.solver`."""
 
 
 @dataclass(frozen=True)
 class TrainerOutcome:
-    """What became of one trainer."""
+    """What one trainer got in a replay: its times, samples, nodes and rescales."""
 
     name: str
     submit_s: float
     start_s: float | None
-    """When it first had nodes; None where it never had any. On the clock of `Steps.time_s`."""
+    """Time at which it first had nodes, on the clock of `ReplaySteps.time_s`; None where it never had any."""
     end_s: float | None
-    """When its last sample was trained; None where the log ended first."""
+    """Time at which its last sample was trained; None where the log ended first."""
     samples: float
     wanted_samples: float | None
-    """None for an endless trainer."""
+    """Samples that it was to train; None for an endless trainer."""
     node_hours: float
-    """Granted to it."""
+    """Node-hours granted to it."""
     rescales: int
-    """Changes of its size, foreground jobs' included."""
+    """Number of changes of its size, including those by foreground jobs."""
     sizes: tuple[tuple[float, int], ...]
-    """(time_s, nodes) at each change of its size, from its submission on."""
+    """(time_s, number of nodes) at its submission and at each change of its size."""
 
 
 @dataclass(frozen=True)
 class ReplayResult:
-    """One replay of one log."""
+    """The result of replaying one log: totals, losses, yardsticks, and what each trainer got."""
 
     log: str
     """Name of the log's file."""
@@ -76,25 +77,25 @@ class ReplayResult:
     cost: str
     objective: str
     look_ahead_s: float
-    """Mean over the plans."""
+    """Mean look-ahead of the plans, in seconds."""
     nodes: int
-    """Nodes of the machine."""
+    """Number of nodes of the machine."""
     hours: float
-    """Length of the log, cuts taken out."""
+    """Length of the log in hours, without the time that was cut out."""
     cut_hours: float
-    """Maintenance that was cut out."""
+    """Hours of maintenance that were cut out."""
     events: int
-    """Points in time at which nodes became idle or were taken, or trainers arrived or finished."""
+    """Number of times at which nodes became idle or were taken, or trainers arrived or finished."""
     idle_node_hours: float
     used_node_hours: float
-    """Granted to trainers."""
+    """Node-hours granted to trainers."""
     productive_node_hours: float
-    """Granted, started up and not stalled."""
+    """Node-hours granted to trainers, without start-up and stalls."""
     equivalent_nodes: float
     """N_eq: idle node-hours / hours."""
     samples: float
     achieved: float
-    """A_e: what was trained, in the objective's unit."""
+    """A_e: the worth of all trained samples, in the unit of `accounts.sample_worth`."""
     achievable: float
     """A_s: what the same trainers achieve on N_eq dedicated nodes with the best split and no cost of rescaling."""
     efficiency: float
@@ -104,7 +105,7 @@ class ReplayResult:
     losses: Losses
     rescales: int
     trainers: tuple[TrainerOutcome, ...]
-    steps: Steps
+    steps: ReplaySteps
     wall_s: float
     notes: tuple[str, ...] = field(default=())
     """What was skipped, cut or assumed, as sentences for a person: `12 jobs larger than the machine skipped`."""

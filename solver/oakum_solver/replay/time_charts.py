@@ -1,4 +1,4 @@
-"""The charts of a report that go over the log's time."""
+"""Charts of a report whose horizontal axis is the log's time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from oakum_solver.replay.result import ReplayResult, TrainerOutcome
 _TIME_BINS = 600
 _SIZE_BINS = 240
 _MOST_ROWS = 200
-"""Most trainers in the chart of sizes."""
+"""Largest number of trainers in the chart of sizes."""
 _LONGEST_NAME = 28
 _PERIOD_NAMES = {3600.0: "hour", 21600.0: "6 hours", 86400.0: "day", 604800.0: "week"}
 
 
 def nodes_over_time(result: ReplayResult) -> Chart:
-    """Idle and used nodes, what lies between them, and the extremes of each bin where bins were needed."""
+    """Chart of idle and used nodes over time; where time is binned, with each bin's minimum and maximum."""
     steps, scale = result.steps, _time_scale(result)
     edges = bin_edges(steps.time_s, _planned_until_s(result), _TIME_BINS)
     binned = len(edges) - 1 == _TIME_BINS
@@ -79,7 +79,7 @@ def _band(series: Binned, scale: float) -> list[Figure]:
 
 
 def used_over_time(result: ReplayResult) -> Chart:
-    """Used share of the idle node-time, by day or so."""
+    """Bar chart of the used share of the idle node-time, by periods of about a day."""
     steps, end_s = result.steps, _planned_until_s(result)
     period_s = _period_s(result.hours)
     edges = np.minimum(np.arange(math.ceil(end_s / period_s) + 1) * period_s, end_s)
@@ -118,7 +118,7 @@ def used_over_time(result: ReplayResult) -> Chart:
 
 
 def sizes(result: ReplayResult) -> Chart:
-    """Mean number of nodes of each trainer over time; nothing before its submission and after its end."""
+    """Heat map of each trainer's mean number of nodes over time, from its submission to its end."""
     shown = _with_most_node_hours(result.trainers, _MOST_ROWS)
     end_s = 3600 * result.hours
     edges = np.linspace(0, end_s, _SIZE_BINS + 1)
@@ -156,7 +156,7 @@ def sizes(result: ReplayResult) -> Chart:
 
 
 def _with_most_node_hours(trainers: tuple[TrainerOutcome, ...], most: int) -> list[TrainerOutcome]:
-    """At most so many, in the order given."""
+    """The at most `most` trainers with the most node-hours, in the given order."""
     ranked = sorted(range(len(trainers)), key=lambda row: -trainers[row].node_hours)
     return [trainers[row] for row in sorted(ranked[:most])]
 
@@ -170,7 +170,7 @@ def _sizes_of(trainer: TrainerOutcome, edges: Floats, end_s: float) -> Floats:
 
 
 def _labels(trainers: list[TrainerOutcome]) -> list[str]:
-    """Names as Plotly reads them, which takes them for HTML; alike ones would share a row."""
+    """Unique labels of the trainers, escaped because Plotly reads labels as HTML; equal ones would share a row."""
     short = [
         name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
         for name in (trainer.name for trainer in trainers)
@@ -181,14 +181,15 @@ def _labels(trainers: list[TrainerOutcome]) -> list[str]:
 
 
 def _planned_until_s(result: ReplayResult) -> float:
-    """Up to where the steps tell anything: the log's end, or the last trainer's where no step follows it."""
+    """Time up to which the steps have data: the log's end, or the end of the last trainer if no step follows."""
     ends_s = [math.inf if trainer.end_s is None else trainer.end_s for trainer in result.trainers]
     last_s = max(ends_s, default=math.inf)
     return 3600 * result.hours if result.steps.time_s[-1] >= last_s else min(last_s, 3600 * result.hours)
 
 
 def _period_s(hours: float) -> float:
-    """A day for most logs; at most some 120 bars."""
+    """Length in seconds of the period of one bar: an hour for logs of up to a day, 6 h up to a week, a day up to
+    120 days, else a week."""
     if hours <= 24:
         return 3600.0
     if hours <= 24 * 7:
@@ -218,5 +219,6 @@ def _time_axis(result: ReplayResult) -> Figure:
 
 
 def _held(values: Floats, digits: int) -> list[float | None]:
-    """Values of the bins for a stepped line, whose last point only ends the last bin."""
+    """The bins' values, rounded, with the last one repeated: a stepped line needs a point that ends the last
+    bin."""
     return rounded(np.append(values, values[-1:]), digits)

@@ -1,4 +1,4 @@
-"""Which trainers a replay trains: read from a JSON file, or the seven published scalability tables."""
+"""The trainers of a replay: read from a JSON file, or made from seven published scalability tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oakum_solver.errors import LogError, ProblemError
-from oakum_solver.problem import Curve, Trainer
+from oakum_solver.problem import Curve, PlannedTrainer
 
 PAPER_NODES = (1, 2, 4, 8, 16, 32, 64)
 PAPER_RATES = {
@@ -25,26 +25,26 @@ PAPER_RATES = {
 }
 """Samples/s on `PAPER_NODES` nodes of 6 GPUs (BFTrainer, arXiv:2106.12091, and its authors' public data)."""
 PAPER_SAMPLES = 1.3e8
-"""About 100 epochs of ImageNet: what a finite trainer of the paper's workload trains."""
+"""Samples of a finite trainer of the paper's workload: about 100 epochs of ImageNet."""
 _GROW_STALLS_S, _SHRINK_STALLS_S = (17.0, 18.0, 19.0), (11.0, 12.0, 13.0)
-"""The published ranges, dealt out in turn."""
+"""Stalls from the published ranges, assigned to the trainers in turn."""
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """One trainer of a workload."""
+    """One trainer of a workload, with its submission and its length."""
 
-    trainer: Trainer
-    """With the stalls of the cost model `paper`; no start-up."""
+    trainer: PlannedTrainer
+    """The trainer, with the stalls of the cost model `paper` and no start-up."""
     submit_s: float = 0.0
     """Seconds since the log's start."""
     samples: float | None = None
-    """What it has to train; None: without end."""
+    """Samples to train; None for an endless trainer."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Trainers in order of submission, those of one moment in the order in which they were given."""
+    """Trainers in order of submission; those submitted at one time keep the given order."""
 
     items: tuple[WorkItem, ...]
 
@@ -58,9 +58,10 @@ class Workload:
 
 
 def paper_workload(trainers: int = 7, endless: bool = True) -> Workload:
-    """The seven published scalability tables in turn, `trainers` in all, submitted at the log's start.
+    """A workload of `trainers` trainers, all submitted at the log's start, with the seven published tables in
+    turn.
 
-    Raises `ProblemError` for less than one trainer.
+    Raises `ProblemError` for fewer than one trainer.
     """
     names = list(PAPER_RATES)
     return Workload(
@@ -74,8 +75,8 @@ def paper_workload(trainers: int = 7, endless: bool = True) -> Workload:
     )
 
 
-def _paper_trainer(network: str, number: int) -> Trainer:
-    return Trainer(
+def _paper_trainer(network: str, number: int) -> PlannedTrainer:
+    return PlannedTrainer(
         id=f"{network}-{number // len(PAPER_RATES) + 1}",
         curve=Curve(tuple(zip(PAPER_NODES, PAPER_RATES[network], strict=True))),
         min_nodes=1,
@@ -87,7 +88,8 @@ def _paper_trainer(network: str, number: int) -> Trainer:
 
 
 def read_workload(path: Path) -> Workload:
-    """Read `{"trainers": [{"name", "min_nodes", "max_nodes", "curve", "samples", "submit_s", ...}, ...]}`.
+    """Read a JSON file `{"trainers": [{"name", "min_nodes", "max_nodes", "curve", "samples", "submit_s", ...},
+    ...]}`.
 
     Raises `LogError` with file, trainer and cause where the document is not such a workload.
     """
@@ -111,7 +113,7 @@ def read_workload(path: Path) -> Workload:
 
 
 _LEAST, _MOST = 1e-15, 1e15
-"""Of any number but 0: what is smaller or larger is a slip, and sums and quotients of it would not be finite."""
+"""Least and largest magnitude of a number other than 0: others are mistakes, and their sums would overflow."""
 _NUMBERS = f"0 or of a size between {_LEAST:g} and {_MOST:g}"
 _KEYS = {
     *("name", "min_nodes", "max_nodes", "curve", "samples", "submit_s", "grow_stall_s", "shrink_stall_s"),
@@ -128,7 +130,7 @@ def _item(entry: object) -> WorkItem:
     if name is None:
         raise ValueError("no name: expected a text")
     curve = _curve(entry.get("curve"))
-    trainer = Trainer(
+    trainer = PlannedTrainer(
         id=name,
         curve=curve,
         min_nodes=_count(entry, "min_nodes", 1),

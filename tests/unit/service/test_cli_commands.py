@@ -10,127 +10,35 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 from rich.console import Console
 
+from answering_service import Service, trainer
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import app, run
 from oakum_service.cli.logs import new_lines
 from oakum_service.cli.units import duration, parse_duration
-from oakum_service.client import OakumClient
 
-COMMANDS = ("submit", "ps", "show", "explain", "scale", "cancel", "logs", "plan", "nodes", "holes", "events")
-SPEC_YAML = "name: digits\nentrypoint: tasks.digits:task\nglobal_batch: 64\nepochs: 4\nmax_nodes: 8\n"
+COMMANDS = (
+    "submit",
+    "ps",
+    "show",
+    "explain",
+    "scale",
+    "pause",
+    "unpause",
+    "cancel",
+    "retry",
+    "metrics",
+    "logs",
+    "plan",
+    "nodes",
+    "holes",
+    "events",
+)
 
 load_commands()
-
-
-def trainer(name: str = "digits", **changes: Any) -> dict[str, Any]:
-    spec = {"name": name, "entrypoint": "tasks.digits:task", "global_batch": 64, "epochs": 4, "max_nodes": 8}
-    document = {
-        "id": f"id-{name}",
-        "name": name,
-        "state": "running",
-        "spec": spec,
-        "submitted_at": time.time() - 90,
-        "nodes": ["n1", "n2"],
-        "granted": ["n1", "n2", "n3"],
-        "generation": 5,
-        "step": 1200,
-        "total_steps": 4800,
-        "loss": 0.25,
-        "samples_per_s": 1280.0,
-        "metrics": {"accuracy": 0.97},
-        "rescales": 4,
-        "stall_s": 1.25,
-        "reason": "It gets every hole.",
-    }
-    return {**document, **changes}
-
-
-EVENT = {"id": 7, "at": time.time(), "kind": "plan.made", "subject": "plan", "message": "3 nodes to [digits]"}
-PLAN = {
-    "id": 42, "parent": 41, "snapshot": 9, "made_at": time.time(), "solver": "cbc", "value": 3840.0,
-    "bound": 3840.0, "gap": 0.0, "optimal": True, "solve_s": 0.012, "look_ahead_s": 120.0,
-    "objective": "throughput",
-    "allocations": [
-        {"trainer": "digits", "nodes": ["n1", "n2"], "why": "at_bound", "reason": "No more are idle."}
-    ],
-}  # fmt: skip
-NODES = {
-    "snapshot": 9,
-    "taken_at": time.time(),
-    "nodes": [
-        {"name": "n1", "state": "hole", "since": time.time() - 30, "trainer": "digits",
-         "fragment_phase": "training", "hole_ends_at": time.time() + 60},
-        {"name": "n4", "state": "foreground", "since": time.time() - 300, "foreground_job": "4711"},
-    ],
-}  # fmt: skip
-HOLES = {"holes": [{"node": "n1", "start_at": time.time() - 30, "end_at": None}]}
-EXPLANATION = {
-    "trainer": "digits", "nodes": 2, "granted": 3, "why": "at_bound", "reason": "No more are idle.", "plan": 42
-}  # fmt: skip
-
-
-class Service:
-    """Answers from `documents` and remembers the requests."""
-
-    def __init__(self) -> None:
-        self.requests: list[tuple[str, str]] = []
-        self.bodies: list[Any] = []
-        self.documents: dict[tuple[str, str], Any] = {
-            ("GET", "/v1/trainers"): {"trainers": [trainer(), trainer("old", state="finished")]},
-            ("POST", "/v1/trainers"): trainer(state="waiting", nodes=[], granted=[], step=0),
-            ("GET", "/v1/trainers/digits"): trainer(),
-            ("PATCH", "/v1/trainers/digits"): trainer(),
-            ("POST", "/v1/trainers/digits/cancel"): trainer(state="cancelled"),
-            ("GET", "/v1/trainers/digits/logs"): {"lines": ["n1 | step 1", "n2 | [bold]ready[/bold]"]},
-            ("GET", "/v1/trainers/digits/explain"): EXPLANATION,
-            ("GET", "/v1/nodes"): NODES,
-            ("GET", "/v1/holes"): HOLES,
-            ("GET", "/v1/plans/current"): PLAN,
-            ("GET", "/v1/plans/42"): PLAN,
-            ("GET", "/v1/events/recent"): {"events": [EVENT]},
-        }
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        asked = (request.method, request.url.path)
-        self.requests.append((request.method, request.url.raw_path.decode()))
-        if request.content:
-            self.bodies.append(json.loads(request.content))
-        document = self.documents.get(asked)
-        if isinstance(document, list):
-            document = document.pop(0) if len(document) > 1 else document[0]
-        if isinstance(document, BaseException):
-            raise document
-        if document is None:
-            detail = f"There is no trainer {asked[1].rsplit('/', 1)[-1]!r}; `oakum ps --all` lists them."
-            return httpx.Response(404, json={"title": "Not found", "status": 404, "detail": detail})
-        return httpx.Response(200, json=document)
-
-
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch) -> Service:
-    service = Service()
-    transport = httpx.MockTransport(service)
-
-    def connected() -> OakumClient:
-        return OakumClient("http://oakum.test", "secret", transport=transport)
-
-    monkeypatch.setattr("oakum_service.client.OakumClient", connected)
-    for module in ("watch", "logs"):
-        monkeypatch.setattr(f"oakum_service.cli.{module}._PERIOD_S", 0)
-    return service
-
-
-@pytest.fixture
-def spec_file(tmp_path: Path) -> Path:
-    path = tmp_path / "digits.yaml"
-    path.write_text(SPEC_YAML)
-    return path
 
 
 Output = Callable[[], str]
@@ -144,10 +52,31 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
 def test_ps_lists_live_trainers_and_all_on_request(service: Service, output: Output) -> None:
     assert run(["ps"]) == 0
     header, row = output().splitlines()
-    assert header.split()[:4] == ["NAME", "STATE", "NODES", "STEP"]
-    assert row.split()[:7] == ["digits", "running", "2", "1,200", "25%", "0.25", "1,280"]
+    assert header.split()[:4] == ["NAME", "STATE", "NODES", "OF"]
+    assert row.split()[:8] == ["digits", "running", "2", "1-8", "1,200", "25%", "0.25", "1,280"]
+    assert row.endswith("  Trains on 2 nodes, 1 more to join: no other node is idle.")
     assert run(["ps", "--all"]) == 0
     assert "finished" in output()
+
+
+def test_ps_says_that_oakum_is_held_and_why(service: Service, output: Output) -> None:
+    said = "Held since 2026-11-22 08:00 UTC by anna: maintenance at 8. `oakum resume` ends the hold."
+    hold = {"held": True, "reason": "maintenance at 8", "by": "anna", "since": 5.0, "sentence": said}
+    held = trainer(status="held", reason=said, granted=[], joining=[], leaving=["n1", "n2"])
+    service.documents["GET", "/v1/trainers"] = {"trainers": [held], "next": None, "hold": hold}
+    assert run(["ps"]) == 0
+    banner, _, _, row = output().splitlines()
+    assert banner == said
+    assert row.split()[:2] == ["digits", "held"]
+    service.documents["GET", "/v1/trainers/digits"] = held
+    assert run(["show", "digits"]) == 0
+    shown = output()
+    assert said in shown
+    assert "(2 leaving)" in shown
+    assert "joining" not in shown
+    service.documents["GET", "/v1/trainers"] = {"trainers": [], "next": None, "hold": hold}
+    assert run(["ps"]) == 0
+    assert output().startswith(said)
 
 
 def test_ps_without_trainers_says_how_to_begin(service: Service, output: Output) -> None:
@@ -156,44 +85,12 @@ def test_ps_without_trainers_says_how_to_begin(service: Service, output: Output)
     assert output() == "No trainers. Hand one in with `oakum submit SPEC.yaml`.\n"
 
 
-def test_submit_makes_the_folder_absolute_and_sends_the_spec(
-    service: Service, spec_file: Path, output: Output
-) -> None:
-    assert run(["submit", str(spec_file)]) == 0
-    assert output().startswith("Submitted digits (id-digits).")
-    assert service.bodies[0]["workdir"] == str(spec_file.parent)
-
-
-def test_submit_names_every_mistake_and_calls_nobody(
-    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "bad.yaml"
-    path.write_text("name: Digits\nentrypoint: tasks.digits:task\nglobal_batch: 64\nepoch: 4\n")
-    assert run(["submit", str(path)]) == 1
-    errors = capsys.readouterr().err
-    assert errors.startswith(f"oakum: {path}:\n")
-    assert "epochs: required" in errors
-    assert "epoch: unknown field" in errors
-    assert service.requests == []
-
-
-@pytest.mark.parametrize(("end", "code"), [("finished", 0), ("failed", 1), ("cancelled", 1)])
-def test_submit_follow_ends_with_the_trainer(
-    service: Service, spec_file: Path, output: Output, end: str, code: int
-) -> None:
-    service.documents["GET", "/v1/trainers/id-digits"] = [trainer(), trainer(state=end, message="over")]
-    assert run(["submit", str(spec_file), "--follow"]) == code
-    last = output().splitlines()[-1]
-    assert end in last
-    assert "over" in last
-
-
 def test_show_tells_progress_size_and_reason(service: Service, output: Output) -> None:
     assert run(["show", "digits"]) == 0
     shown = output()
     assert "1,200 / 4,800 steps (25.0%), about 3 min 00 s left" in shown
-    assert "2 nodes (3 granted)" in shown
-    assert "It gets every hole." in shown
+    assert "2 nodes (1 joining)" in shown
+    assert "no other node is idle" in shown
     assert "accuracy 0.97" in shown
 
 
@@ -213,6 +110,7 @@ def test_show_tells_where_time_went_and_what_rescales_cost(
     service.documents["GET", "/v1/trainers/digits"] = trainer(
         started_at=now - 640.0,
         granted=["n1", "n3", "n4"],
+        leaving=["n2"],
         warming=[{"node": "n3", "launched_at": now - 12.2}],
         checkpoint_step=1100,
         checkpoint_at=now - 34.0,
@@ -233,7 +131,7 @@ def test_show_tells_where_time_went_and_what_rescales_cost(
         "Warming up": "n3 for 12 s",
         "Also granted": "n4",
         "Leaving": "n2",
-        "Why": "It gets every hole.",
+        "Why": "Trains on 2 nodes, 1 more to join: no other node is idle.",
         "Checkpoint": "step 1,100, 34 s ago",
         "Time": "10 min 40 s since its first start",
         "training": "8 min 40 s 81.2% of it 3.2 s for 60 steps that had to be taken again",
@@ -255,18 +153,18 @@ def test_show_tells_the_present_batch_and_learning_rate(service: Service, output
 
 
 def test_where_the_batch_changes_progress_goes_by_samples(service: Service, output: Output) -> None:
-    """A third of the steps may be half of the work."""
+    """With growing batches, a third of the steps may be half of the samples."""
     document = trainer(samples=600_000, total_samples=1_000_000, global_batch=256)
     service.documents["GET", "/v1/trainers/digits"] = document
     assert run(["show", "digits"]) == 0
     assert "1,200 / 4,800 steps (60.0%), about 5 min 12 s left" in output()
     service.documents["GET", "/v1/trainers"] = {"trainers": [document]}
     assert run(["ps"]) == 0
-    assert output().splitlines()[1].split()[4] == "60%"
+    assert output().splitlines()[1].split()[5] == "60%"
 
 
 def test_a_condition_and_a_failure_are_shown(service: Service, output: Output) -> None:
-    document = trainer(message="the checkpoint cannot be written: No space left on device")
+    document = trainer(condition="the checkpoint cannot be written: No space left on device")
     service.documents["GET", "/v1/trainers/digits"] = document
     assert run(["show", "digits"]) == 0
     assert "the checkpoint cannot be written: No space left on device" in output()
@@ -298,7 +196,7 @@ def test_watching_prints_nothing_while_only_time_passes(service: Service, output
     views = [trainer(**waiting, time_spent={**spent, "waiting_s": seconds}) for seconds in (1.0, 2.0, 3.0)]
     views.append(trainer(state="cancelled"))
     service.documents["GET", "/v1/trainers/digits"] = views
-    assert run(["show", "digits", "--watch"]) == 1
+    assert run(["show", "digits", "--watch"]) == 4
     assert [line.split()[1] for line in output().splitlines()] == ["waiting", "cancelled"]
 
 
@@ -343,7 +241,7 @@ def test_watching_as_json_prints_a_line_for_each_change(service: Service, output
 
 def test_explain_says_size_plan_and_reason(service: Service, output: Output) -> None:
     assert run(["explain", "digits"]) == 0
-    assert output() == "digits has 2 nodes and is granted 3 (plan 42).\nNo more are idle.\n"
+    assert output() == "digits is running (plan 42).\nTrains on 2 nodes, 1 more to join: no other node is idle.\n"
 
 
 def test_scale_sends_what_was_given(service: Service, output: Output) -> None:
@@ -366,6 +264,68 @@ def test_scale_sends_what_was_given(service: Service, output: Output) -> None:
 def test_wrong_usage_exits_with_2_and_calls_nobody(service: Service, arguments: list[str]) -> None:
     assert run(arguments) == 2
     assert service.requests == []
+
+
+def test_pause_waits_until_the_trainer_has_no_node(service: Service, output: Output) -> None:
+    assert run(["pause", "digits", "--reason", "its data moves"]) == 0
+    assert output() == "digits is paused at step 1,200 and has no node.\n"
+    assert {"reason": "its data moves"} in service.bodies
+    assert ("GET", "/v1/trainers/id-digits") in service.requests
+
+
+def test_a_trainer_that_keeps_its_nodes_stays_paused_and_fails_the_command(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.documents["GET", "/v1/trainers/id-digits"] = trainer(status="paused")
+    assert run(["pause", "digits", "--wait", "0.3"]) == 1
+    assert "digits is paused, but still has nodes after 0.3 s" in capsys.readouterr().err
+    assert run(["pause", "digits", "--wait", "0"]) == 0
+
+
+def test_unpause_says_whether_there_was_a_pause(service: Service, output: Output) -> None:
+    service.documents["GET", "/v1/trainers/digits"] = trainer(status="paused", nodes=[])
+    assert run(["unpause", "digits"]) == 0
+    assert output() == "digits goes on from step 1,200 as soon as a plan grants it nodes.\n"
+    service.documents["GET", "/v1/trainers/digits"] = trainer(state="waiting", nodes=[])
+    assert run(["unpause", "digits"]) == 0
+    assert output() == "digits was not paused: nothing has changed.\n"
+
+
+def test_retry_says_from_where_it_goes_on(service: Service, output: Output) -> None:
+    assert run(["retry", "digits"]) == 0
+    assert output().startswith("digits goes on from its checkpoint of step 1,100,")
+    service.documents["POST", "/v1/trainers/digits/retry"] = trainer(state="waiting", nodes=[])
+    assert run(["retry", "digits"]) == 0
+    assert "its beginning: it has no checkpoint" in output()
+
+
+def test_metrics_lists_evaluations(service: Service, output: Output) -> None:
+    assert run(["metrics", "digits"]) == 0
+    header, first, second = output().splitlines()
+    assert header.split() == ["STEP", "AT", "ACCURACY", "F1"]
+    assert (first.split()[0], first.split()[-2:]) == ("10", ["0.5", "-"])
+    assert (second.split()[0], second.split()[-2:]) == ("1,200", ["0.75", "0.25"])
+    assert run(["metrics", "digits", "--json"]) == 0
+    assert [each["step"] for each in json.loads(output())["evaluations"]] == [10, 1200]
+
+
+def test_metrics_as_csv_have_losses_and_evaluations_in_order_of_time(service: Service, output: Output) -> None:
+    assert run(["metrics", "digits", "--csv"]) == 0
+    assert output().splitlines() == [
+        "step,at,nodes,loss,samples_per_s,accuracy,f1",
+        "10,1700000000.0,,,,0.5,",
+        "600,1700000030.0,2,0.125,96.0,,",
+        "1200,1700000060.0,,,,0.75,0.25",
+    ]
+
+
+def test_metrics_of_a_trainer_that_was_never_evaluated_say_what_to_do(
+    service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    service.documents["GET", "/v1/trainers/digits/evaluations"] = {"evaluations": []}
+    assert run(["metrics", "digits"]) == 1
+    assert "has not been evaluated yet" in capsys.readouterr().err
+    assert run(["metrics", "digits", "--csv", "--json"]) == 2
 
 
 def test_cancel_tells_where_it_ended(service: Service, output: Output) -> None:
@@ -439,6 +399,36 @@ def test_a_token_needs_a_name_that_can_be_listed(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_notices_are_listed_with_their_outcome(service: Service, output: Output) -> None:
+    common = {"id": "1", "event": "failed", "trainer": "digits", "created_at": time.time(), "sent_at": None}
+    common |= {"recipient": "https://hooks.example.org/...", "next_at": None, "error": ""}
+    service.documents["GET", "/v1/notices"] = {
+        "notices": [
+            {**common, "attempts": 3, "error": "hooks.example.org answers 503"},
+            {**common, "attempts": 1, "sent_at": time.time()},
+            {**common, "attempts": 1, "next_at": time.time() + 5, "error": "hooks.example.org answers 500"},
+        ]
+    }
+    assert run(["notices", "list", "digits"]) == 0
+    assert service.requests == [("GET", "/v1/notices?trainer=digits")]
+    _, *lines = output().splitlines()
+    assert [line.split(maxsplit=4)[4].split(" ")[0] for line in lines] == ["given", "sent", "1"]
+    assert "given up after 3 tries: hooks.example.org answers 503" in lines[0]
+
+
+def test_a_notice_that_was_not_taken_fails_the_test(
+    service: Service, output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tested = {"sent": True, "recipient": "https://hooks.example.org/...", "error": ""}
+    service.documents["POST", "/v1/notices/test"] = [tested, {**tested, "sent": False, "error": "it answers 503"}]
+    arguments = ["notices", "test", "--webhook", "https://hooks.example.org/x"]
+    assert run(arguments) == 0
+    assert output() == "Sent: https://hooks.example.org/... has taken it.\n"
+    assert run(arguments) == 1
+    assert capsys.readouterr().err == "oakum: not sent to https://hooks.example.org/...: it answers 503\n"
+    assert run(["notices", "test"]) == 2
+
+
 def test_events_are_printed_as_text(service: Service, output: Output) -> None:
     assert run(["events"]) == 0
     assert output().endswith("3 nodes to [digits]\n")
@@ -506,3 +496,15 @@ def test_durations_are_written(seconds: float, text: str) -> None:
 
 def test_the_app_is_shared_by_all_command_modules() -> None:
     assert {command.callback.__name__ for command in app.registered_commands if command.callback} >= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("held", "told"), [(True, "The planner launches again."), (False, "There was no hold: nothing has changed.")]
+)
+def test_resume_says_whether_there_was_a_hold(
+    service: Service, capsys: pytest.CaptureFixture[str], held: bool, told: str
+) -> None:
+    service.documents["GET", "/v1/hold"] = {"held": held}
+    service.documents["DELETE", "/v1/hold"] = {"held": False}
+    assert run(["resume"]) == 0
+    assert capsys.readouterr().out == f"{told}\n"

@@ -138,6 +138,14 @@ def test_a_problem_document_becomes_an_error_with_all_its_lines() -> None:
     assert str(caught.value) == "The spec cannot be accepted.\n  epochs: give 1 or more"
 
 
+def test_what_the_detail_says_is_not_said_again() -> None:
+    lines = ("epochs: required and not given", "name: required and not given")
+    answer = problem(422, f"the spec cannot be accepted: {lines[0]}", lines)
+    with pytest.raises(ApiError) as caught:
+        client_of(lambda request: answer).trainer("digits")
+    assert str(caught.value) == f"the spec cannot be accepted: {lines[0]}\n  {lines[1]}"
+
+
 @pytest.mark.parametrize(("token", "advice"), [(None, "Set OAKUM_TOKEN to the token"), ("old", "not valid there")])
 def test_a_refused_token_comes_with_advice(token: str | None, advice: str) -> None:
     with pytest.raises(ApiError, match=advice):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
+from api_under_test import SPEC, report
 from oakum_service.control.foreground import write_starts
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models import ForegroundStart, Fragment, FragmentState, Report, Trainer
@@ -14,15 +15,16 @@ from oakum_service.schedulers.port import JobStart
 def add_fragment(sessions: Sessions, node: str, signalled_at: float | None, ended_at: float | None = None) -> None:
     with sessions.begin() as session:
         if session.get(Trainer, "t1") is None:
-            session.add(Trainer(id="t1", name="digits", spec={}, state="running", submitted_at=0.0))
+            session.add(Trainer(id="t1", name="digits", spec=SPEC, state="running", submitted_at=0.0))
             session.flush()
         state = FragmentState.LIVE if ended_at is None else FragmentState.ENDED
         session.add(
             Fragment(id=f"on {node}", trainer_id="t1", node=node, state=state, launched_at=0.0, ended_at=ended_at)
         )
         session.flush()
-        body = {"signalled_at": signalled_at}
-        session.add(Report(fragment_id=f"on {node}", sequence=1, received_at=0.0, body=body))
+        session.add(
+            Report(fragment_id=f"on {node}", sequence=1, received_at=0.0, body=report(signalled_at=signalled_at))
+        )
 
 
 def delays(sessions: Sessions, *starts: JobStart) -> dict[str, float]:

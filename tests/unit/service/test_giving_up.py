@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from oakum_service.control.membership import MembershipKeeper
+from api_under_test import report
+from oakum_service.control.membership import MembershipUpdater
 from oakum_service.control.observe import end_fragments
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
@@ -19,9 +20,9 @@ SPEC = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
 
 
 @pytest.fixture
-def keeper() -> MembershipKeeper:
-    """Waits for nobody: every member that can be overdue is."""
-    return MembershipKeeper(regroup_timeout_s=-1.0, warm_up_timeout_s=3600.0)
+def keeper() -> MembershipUpdater:
+    """The membership updater with deadlines of 0: every member that can be overdue is overdue."""
+    return MembershipUpdater(regroup_timeout_s=-1.0, warm_up_timeout_s=3600.0)
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +32,7 @@ def _two_ready_fragments(sessions: Sessions) -> None:
             Trainer(
                 id="t",
                 name="digits",
-                spec=SPEC.model_dump(mode="json"),
+                spec=SPEC,
                 state=TrainerState.STARTING,
                 submitted_at=0.0,
             )
@@ -45,7 +46,7 @@ def _two_ready_fragments(sessions: Sessions) -> None:
             )
         session.flush()
         for name in ("a", "b"):
-            session.add(Report(fragment_id=name, sequence=-1, received_at=time.time(), body={}))
+            session.add(Report(fragment_id=name, sequence=-1, received_at=time.time(), body=report(0)))
     for name in ("a", "b"):
         tell(sessions, name, Phase.READY)
 
@@ -54,32 +55,32 @@ def tell(sessions: Sessions, fragment: str, phase: Phase, **fields: object) -> N
     with sessions.begin() as session:
         row = session.get_one(Report, fragment)
         row.sequence += 1
-        report = FragmentReport.model_validate(
+        told = FragmentReport.model_validate(
             {"phase": phase, "sequence": row.sequence, "pid": 1, "host": "h", **fields}
         )
-        row.body, row.received_at = report.model_dump(mode="json"), time.time()
+        row.body, row.received_at = told, time.time()
 
 
-def turn(sessions: Sessions, keeper: MembershipKeeper) -> tuple[int, list[str], list[str]]:
-    """One turn; returns the newest generation, its members, and the jobs to cancel."""
+def turn(sessions: Sessions, keeper: MembershipUpdater) -> tuple[int, list[str], list[str]]:
+    """Run one turn; returns the newest generation, its members, and the jobs to cancel."""
     with sessions.begin() as session:
-        keeper.hear(session)
-        to_cancel = keeper.turn(session, [])
+        keeper.read_reports(session, time.time())
+        to_cancel = keeper.turn(session, [], time.time())
         trainer = session.get_one(Trainer, "t")
-        return trainer.generation, trainer.members, to_cancel
+        return trainer.generation, [*trainer.members], to_cancel
 
 
 def end_job(sessions: Sessions, fragment: str) -> str:
-    """The scheduler does not know the job any more; returns the cause that is written down."""
+    """Have the scheduler show the job no more; returns the recorded cause of the fragment's end."""
     with sessions.begin() as session:
         live = session.query(Fragment).where(Fragment.state != FragmentState.ENDED, Fragment.id != fragment)
         jobs = tuple(OwnJob("1", row.id, row.node) for row in live)
-        end_fragments(session, Snapshot(time.time() + 1.0, (), jobs), 3600.0)
+        end_fragments(session, Snapshot(time.time() + 1.0, (), jobs), 3600.0, now=time.time())
         return session.get_one(Fragment, fragment).cause
 
 
 def test_one_that_did_not_answer_is_not_taken_back_while_its_job_ends(
-    sessions: Sessions, keeper: MembershipKeeper
+    sessions: Sessions, keeper: MembershipUpdater
 ) -> None:
     assert turn(sessions, keeper) == (1, ["a", "b"], [])
     end_job(sessions, "a")
@@ -93,7 +94,7 @@ def test_one_that_did_not_answer_is_not_taken_back_while_its_job_ends(
 
 
 def test_one_that_was_sent_away_in_a_hurry_is_not_called_lost(
-    sessions: Sessions, keeper: MembershipKeeper
+    sessions: Sessions, keeper: MembershipUpdater
 ) -> None:
     assert turn(sessions, keeper) == (1, ["a", "b"], [])
     tell(sessions, "a", Phase.LEFT, signalled=True)
@@ -104,7 +105,7 @@ def test_one_that_was_sent_away_in_a_hurry_is_not_called_lost(
 
 
 def test_one_that_vanishes_while_no_service_runs_does_not_keep_the_others_waiting(
-    sessions: Sessions, keeper: MembershipKeeper
+    sessions: Sessions, keeper: MembershipUpdater
 ) -> None:
     """`a` was on its way out when its node lost power; its job's end is all that the next controller sees."""
     assert turn(sessions, keeper) == (1, ["a", "b"], [])
@@ -114,11 +115,11 @@ def test_one_that_vanishes_while_no_service_runs_does_not_keep_the_others_waitin
         session.get_one(Fragment, "a").released = True
     assert turn(sessions, keeper) == (2, ["b"], [])
     end_job(sessions, "a")
-    restarted = MembershipKeeper(regroup_timeout_s=3600.0, warm_up_timeout_s=3600.0)
+    restarted = MembershipUpdater(regroup_timeout_s=3600.0, warm_up_timeout_s=3600.0)
     assert turn(sessions, restarted) == (2, ["b"], [])
     with sessions.begin() as session:
         trainer = session.get_one(Trainer, "t")
-        assert trainer.over == 1
+        assert trainer.ended_through == 1
         revision = trainer.revision
     for _ in range(2):
         assert turn(sessions, restarted) == (2, ["b"], [])
@@ -127,7 +128,7 @@ def test_one_that_vanishes_while_no_service_runs_does_not_keep_the_others_waitin
 
 
 def test_one_that_has_said_goodbye_before_its_job_ended_cuts_nobody_off(
-    sessions: Sessions, keeper: MembershipKeeper
+    sessions: Sessions, keeper: MembershipUpdater
 ) -> None:
     assert turn(sessions, keeper) == (1, ["a", "b"], [])
     for name in ("a", "b"):
@@ -139,4 +140,4 @@ def test_one_that_has_said_goodbye_before_its_job_ended_cuts_nobody_off(
     end_job(sessions, "a")
     assert turn(sessions, keeper) == (2, ["b"], [])
     with sessions.begin() as session:
-        assert session.get_one(Trainer, "t").over == 0
+        assert session.get_one(Trainer, "t").ended_through == 0

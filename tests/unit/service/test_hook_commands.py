@@ -12,11 +12,11 @@ import pytest
 
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
-from oakum_service.control.hook_report import Hook
 from oakum_service.db.engine import open_engine, open_readers, upgrade
 from oakum_service.db.models import ApiToken
 from oakum_service.errors import ConfigurationError
-from oakum_service.hooks.installation import Installation, read_token
+from oakum_service.schedulers.slurm.hooks.installation import HookInstallation, read_token
+from oakum_service.schedulers.slurm.hooks.report import Hook
 
 load_commands()
 
@@ -35,7 +35,7 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
 
 @pytest.fixture
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Folders of the test's own, and a token."""
+    """Arguments of `oakum hooks install` with the test's own folders, and a token."""
     monkeypatch.setenv("OAKUM_DATA_DIR", str(tmp_path / "data"))
     monkeypatch.setattr("oakum_service.cli.hooks._SLURM_CONF", tmp_path / "slurm.conf")
     (tmp_path / "token").write_text("oakum-secret\n", encoding="utf-8")
@@ -129,19 +129,19 @@ def test_a_token_of_other_characters_is_refused(arguments: list[str], tmp_path: 
 
 
 def test_an_owner_that_is_not_there_is_left_for_the_admin(tmp_path: Path) -> None:
-    made = Installation(tmp_path / "hooks", tmp_path / "spool")
+    made = HookInstallation(tmp_path / "hooks", tmp_path / "spool")
     (left,) = made.install(URL, "oakum-secret", owner="no-such-user")
     assert left == f"chown no-such-user: {made.config_file} {made.spool / 'ctld'}"
 
 
 def test_a_missing_program_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oakum_service.hooks.installation._WHERE", str(tmp_path))
+    monkeypatch.setattr("oakum_service.schedulers.slurm.hooks.installation._WHERE", str(tmp_path))
     with pytest.raises(ConfigurationError, match="the hooks need curl, timeout, date, mkdir, mv, rm"):
-        Installation(tmp_path / "hooks", tmp_path / "spool").install(URL, "oakum-secret", owner=None)
+        HookInstallation(tmp_path / "hooks", tmp_path / "spool").install(URL, "oakum-secret", owner=None)
 
 
 def test_a_second_install_replaces_each_file_at_once(tmp_path: Path) -> None:
-    made = Installation(tmp_path / "hooks", tmp_path / "spool")
+    made = HookInstallation(tmp_path / "hooks", tmp_path / "spool")
     made.install(URL, "oakum-one", owner="root")
     files = {file.name: file.open("rb") for file in made.folder.iterdir()}
     before = {name: file.read() for name, file in files.items()}

@@ -11,12 +11,12 @@ from typing import Any, cast
 import pytest
 from sqlalchemy.orm import Session
 
-from oakum_service.control.hook_events import HookJournal
-from oakum_service.control.hook_report import Hook, HookReport, check_nodes, parse_nodes
-from oakum_service.control.hook_rows import Result
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models import HookEventRecord
-from oakum_service.schedulers.slurm.hook_event import HookEvent
+from oakum_service.schedulers.slurm.hooks.event import HookEvent
+from oakum_service.schedulers.slurm.hooks.event_writer import HookEventWriter
+from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, check_nodes, parse_nodes
+from oakum_service.schedulers.slurm.hooks.rows import HookResult
 
 
 class GatedSessions:
@@ -46,9 +46,9 @@ def prolog(node: str) -> HookReport:
     return HookReport(Hook.PROLOG, "test", 7, 0, node, "n[1-9]", 1000, "batch", now, None, now)
 
 
-def journal_over(sessions: GatedSessions) -> tuple[HookJournal, list[HookEvent]]:
+def journal_over(sessions: GatedSessions) -> tuple[HookEventWriter, list[HookEvent]]:
     told: list[HookEvent] = []
-    return HookJournal(cast(Any, sessions), told.append), told
+    return HookEventWriter(cast(Any, sessions), told.append), told
 
 
 def heard(sessions: Sessions) -> list[tuple[int, str]]:
@@ -63,7 +63,7 @@ def test_those_who_come_while_one_writes_are_written_together(sessions: Sessions
     assert gated.entered.wait(10.0)
     rest = [journal.submit([prolog(f"n{number}")]) for number in range(2, 10)]
     gated.gate.set()
-    assert [one.result(10.0) for one in (first, *rest)] == [[Result.TAKEN]] * 9
+    assert [one.result(10.0) for one in (first, *rest)] == [[HookResult.TAKEN]] * 9
     assert gated.transactions == 2
     assert (heard(sessions), len(told)) == ([(9, "n[1-9]")], 1)
 
@@ -77,8 +77,8 @@ def test_a_write_that_fails_is_an_error_for_those_in_it_and_for_nobody_else(sess
     gated.gate.set()
     with pytest.raises(OSError, match="disk full"):
         first.result(10.0)
-    assert [one.result(10.0) for one in rest] == [[Result.TAKEN]] * 8
-    assert journal.submit([prolog("n1"), prolog("n2")]).result(10.0) == [Result.TAKEN, Result.DUPLICATE]
+    assert [one.result(10.0) for one in rest] == [[HookResult.TAKEN]] * 8
+    assert journal.submit([prolog("n1"), prolog("n2")]).result(10.0) == [HookResult.TAKEN, HookResult.DUPLICATE]
     assert (heard(sessions), len(told)) == ([(9, "n[1-9]")], 1)
 
 
@@ -88,7 +88,7 @@ def test_who_no_longer_waits_takes_nothing_back(sessions: Sessions) -> None:
     results = journal.submit([prolog("n1")])
     assert not results.cancel()
     gated.gate.set()
-    assert journal.submit([prolog("n2")]).result(10.0) == [Result.TAKEN]
+    assert journal.submit([prolog("n2")]).result(10.0) == [HookResult.TAKEN]
     assert (heard(sessions), len(told)) == ([(2, "n[1-2]")], 1)
 
 

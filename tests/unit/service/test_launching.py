@@ -10,23 +10,26 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from api_under_test import SPEC, report
+from oakum_service import hold
 from oakum_service.config import Settings
-from oakum_service.control import hold
 from oakum_service.control.execute import Executor
-from oakum_service.control.lease import LeaseHolder
-from oakum_service.control.observe import Observed, end_fragments, place_fragments
+from oakum_service.control.observe import Observation, end_fragments, place_fragments
+from oakum_service.control.report_pace import report_interval_s, silence_s
 from oakum_service.db.engine import Sessions
+from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Report, Trainer
+from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.schedulers.port import ArrayScheduler, Node, OwnJob, Snapshot
+from oakum_service.schedulers.port import ArrayScheduler, OwnJob, Snapshot
 from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
 from oakum_worker.spec import TrainerSpec
 
 
 class OneByOne:
-    """A scheduler that knows no arrays."""
+    """A scheduler without job arrays."""
 
     def __init__(self) -> None:
         self.groups: list[list[str]] = []
@@ -38,7 +41,7 @@ class OneByOne:
 
 
 class InGroups(OneByOne):
-    """One that takes three and more at once, and at most four."""
+    """A scheduler that takes three or four fragments as one array."""
 
     array_from = 3
     array_most = 4
@@ -66,9 +69,7 @@ def launch(sessions: Sessions, folder: Path, scheduler: OneByOne, grants: dict[s
     with sessions.begin() as session:
         for name in grants:
             spec = TrainerSpec(name=name, entrypoint="a:b", global_batch=8, epochs=1)
-            session.add(
-                Trainer(id=name, name=name, spec=spec.model_dump(mode="json"), state="waiting", submitted_at=0.0)
-            )
+            session.add(Trainer(id=name, name=name, spec=spec, state="waiting", submitted_at=0.0))
         allocations = {name: {"nodes": nodes, "why": "", "reason": ""} for name, nodes in grants.items()}
         plan = PlanRecord(
             snapshot=1,
@@ -88,7 +89,7 @@ def launch(sessions: Sessions, folder: Path, scheduler: OneByOne, grants: dict[s
     configs = FragmentConfigs(Settings(data_dir=folder), b"secret", "http://service.test", 10.0)
     executor = Executor(lease, scheduler, configs)  # type: ignore[arg-type]
     nodes = holes(*(node for granted in grants.values() for node in granted))
-    executor.carry_out(plan_id, Observed(1, Snapshot(time.time(), nodes, ())))
+    executor.carry_out(plan_id, Observation(1, Snapshot(time.time(), nodes, ())))
     assert not executor.submitting
     with sessions.begin() as session:
         return dict(session.execute(select(Fragment.node, Fragment.state)).all())
@@ -134,7 +135,7 @@ def place(sessions: Sessions, launched: dict[str, str], running: dict[str, str |
     """Fragment -> its node after a look at the jobs, of fragments of the trainer that begins their names."""
     with sessions.begin() as session:
         for trainer in {fragment[0] for fragment in launched}:
-            session.add(Trainer(id=trainer, name=trainer, spec={}, state="running", submitted_at=0.0))
+            session.add(Trainer(id=trainer, name=trainer, spec=SPEC, state="running", submitted_at=0.0))
         session.flush()
         for fragment, node in launched.items():
             session.add(
@@ -170,11 +171,11 @@ def test_another_trainers_fragment_keeps_the_node_that_it_was_launched_for(sessi
 
 
 def test_a_task_that_got_no_node_is_no_crash_of_its_trainer(sessions: Sessions) -> None:
-    """The node that somebody else took is the one that none of the others got."""
+    """Another job has taken the one node that none of the array's other tasks got."""
     place(sessions, {"a1": "n1", "a2": "n2"}, {"a1": "n2", "a2": None})
     nodes = (Node("n1", NodeState.FOREGROUND, "", job="9"), *holes("n2"))
     with sessions.begin() as session:
-        end_fragments(session, Snapshot(time.time(), nodes, (OwnJob("71_0", "a1", "n2"),)), 10.0)
+        end_fragments(session, Snapshot(time.time(), nodes, (OwnJob("71_0", "a1", "n2"),)), 10.0, now=time.time())
         assert session.get_one(Fragment, "a2").cause == "preempted"
         assert session.get_one(Trainer, "a").crashes == 0
 
@@ -183,7 +184,7 @@ def test_what_is_held_meanwhile_is_not_submitted_and_counts_for_nothing(
     sessions: Sessions, tmp_path: Path
 ) -> None:
     class HoldingFirst(OneByOne):
-        """An admin holds while the first of several is handed in."""
+        """A scheduler during whose first submission an admin sets a hold."""
 
         def submit(self, config: FragmentConfig) -> str:
             if not self.groups:
@@ -206,12 +207,12 @@ def test_nothing_is_launched_on_a_plan_that_a_hold_came_before(sessions: Session
 
 
 def tell_signal(session: Session, at: float) -> None:
-    """A fragment of some other trainer says that the scheduler has asked for its node."""
-    session.add(Trainer(id="other", name="other", spec={}, state="running", submitted_at=0.0))
+    """Have a fragment of another trainer report that the scheduler has asked for its node."""
+    session.add(Trainer(id="other", name="other", spec=SPEC, state="running", submitted_at=0.0))
     session.flush()
     session.add(Fragment(id="o", trainer_id="other", node="n9", state=FragmentState.LIVE, launched_at=0.0))
     session.flush()
-    session.add(Report(fragment_id="o", sequence=1, received_at=at, body={"signalled_at": at}))
+    session.add(Report(fragment_id="o", sequence=1, received_at=at, body=report(signalled_at=at)))
 
 
 @pytest.mark.parametrize(("later_s", "expected"), [(60.0, []), (-60.0, [["n1"]])], ids=["since", "before"])
@@ -245,7 +246,7 @@ def test_what_has_not_been_handed_in_when_a_fragment_is_told_to_go_never_starts(
 def add_fragments(sessions: Sessions, state: FragmentState, count: int, **fields: object) -> list[str]:
     names = [f"f{number}" for number in range(count)]
     with sessions.begin() as session:
-        session.add(Trainer(id="t", name="t", spec={}, state="waiting", submitted_at=0.0))
+        session.add(Trainer(id="t", name="t", spec=SPEC, state="waiting", submitted_at=0.0))
         session.flush()
         for name in names:
             values = {"trainer_id": "t", "node": f"on {name}", "launched_at": 0.0} | fields
@@ -266,35 +267,48 @@ def test_jobs_that_never_began_are_no_crashes_of_their_trainer(sessions: Session
     nodes = holes(*(f"on {name}" for name in names))
     withdrawn = frozenset(names) if state is FragmentState.LIVE else frozenset()
     with sessions.begin() as session:
-        end_fragments(session, Snapshot(time.time(), nodes, (), withdrawn=withdrawn), 10.0)
+        end_fragments(session, Snapshot(time.time(), nodes, (), withdrawn=withdrawn), 10.0, now=time.time())
     with sessions.begin() as session:
         assert set(session.execute(select(Fragment.cause)).scalars()) == {"never started"}
     assert crashes(sessions) == 0
 
 
-def test_a_job_that_began_and_never_said_a_word_is_one(sessions: Sessions) -> None:
+def test_jobs_that_began_and_never_said_a_word_have_ended_one_attempt(sessions: Sessions) -> None:
     names = add_fragments(sessions, FragmentState.LIVE, 2)
     with sessions.begin() as session:
-        end_fragments(session, Snapshot(time.time(), holes(*(f"on {name}" for name in names)), ()), 10.0)
-    assert crashes(sessions) == 2
+        end_fragments(
+            session, Snapshot(time.time(), holes(*(f"on {name}" for name in names)), ()), 10.0, now=time.time()
+        )
+    assert crashes(sessions) == 1
 
 
 def test_a_job_that_the_scheduler_says_it_has_taken_is_no_crash(sessions: Sessions) -> None:
-    """Its fragment may have had nobody to tell, and its node be idle again."""
+    """The fragment may have had no service to report to, and its node may be idle again."""
     names = add_fragments(sessions, FragmentState.LIVE, 2)
     snapshot = Snapshot(time.time(), holes(*(f"on {name}" for name in names)), (), preempted=frozenset(names[:1]))
     with sessions.begin() as session:
-        end_fragments(session, snapshot, 10.0)
+        end_fragments(session, snapshot, 10.0, now=time.time())
         assert [session.get_one(Fragment, name).cause for name in names] == ["preempted", "lost"]
     assert crashes(sessions) == 1
+
+
+def test_a_job_that_ended_for_lack_of_memory_is_one_and_says_what_to_change(sessions: Sessions) -> None:
+    [name] = add_fragments(sessions, FragmentState.LIVE, 1)
+    snapshot = Snapshot(time.time(), holes(f"on {name}"), (), out_of_memory=frozenset({name}))
+    with sessions.begin() as session:
+        trainer = session.get_one(Trainer, "t")
+        end_fragments(session, snapshot, 10.0, now=time.time())
+        assert (trainer.crashes, trainer.crash and trainer.crash.most) == (1, 3)
+        told = f"on {name} had no memory left for the fragment, says the scheduler, around step 0. To need less"
+        assert trainer.message.startswith(told)
 
 
 @pytest.mark.parametrize(
     ("body", "cancelled", "released"),
     [
         (None, True, False),
-        ({"signalled": False}, False, True),
-        ({"signalled": True, "signalled_at": 5.0}, False, False),
+        (report(), False, True),
+        (report(signalled=True, signalled_at=5.0), False, False),
     ],
     ids=["never heard of", "heard of", "knows"],
 )
@@ -309,7 +323,7 @@ def test_a_fragment_that_has_not_heard_that_it_was_preempted_is_told_by_us(
         if body is not None:
             session.add(Report(fragment_id=name, sequence=1, received_at=now, body=body))
             session.flush()
-        assert end_fragments(session, snapshot, 10.0) == ([name] if cancelled else [])
+        assert end_fragments(session, snapshot, 10.0, now=time.time()) == ([name] if cancelled else [])
         found = session.get_one(Fragment, name)
         assert (found.state, found.released) == (FragmentState.LIVE, released)
         assert session.get_one(Trainer, "t").revision == released
@@ -317,7 +331,7 @@ def test_a_fragment_that_has_not_heard_that_it_was_preempted_is_told_by_us(
 
 @pytest.mark.parametrize("heard", [True, False], ids=["heard of before", "never heard of"])
 def test_jobs_that_ended_while_no_service_listened_are_no_crashes(sessions: Sessions, heard: bool) -> None:
-    """Without a service fragments leave by themselves, and nobody is told how they ended."""
+    """Without a service, fragments leave by themselves, and their reports reach nobody."""
     now = time.time()
     names = add_fragments(sessions, FragmentState.LIVE, 8, launched_at=now - 100.0)
     snapshot = Snapshot(now, holes(*(f"on {name}" for name in names)), ())
@@ -326,7 +340,7 @@ def test_jobs_that_ended_while_no_service_listened_are_no_crashes(sessions: Sess
             body = FragmentReport(phase=Phase.TRAINING, sequence=1, pid=1, host="h").model_dump(mode="json")
             session.add(Report(fragment_id=name, sequence=1, received_at=now - 50.0, body=body))
         session.flush()
-        end_fragments(session, snapshot, 10.0, listening_since=now - 20.0)
+        end_fragments(session, snapshot, 10.0, now=time.time(), listening_since=now - 20.0)
         assert {session.get_one(Fragment, name).cause for name in names} == {"lost"}
     assert crashes(sessions) == 0
 
@@ -340,7 +354,7 @@ def test_nobody_falls_silent_by_this_process_being_stopped_in_a_turn(sessions: S
         session.add(Report(fragment_id=name, sequence=1, received_at=began_at - 1.0, body=body))
         session.flush()
         assert end_fragments(session, snapshot, 10.0, now=began_at) == []
-        assert end_fragments(session, snapshot, 10.0) == [name]
+        assert end_fragments(session, snapshot, 10.0, now=time.time()) == [name]
 
 
 @pytest.mark.parametrize(
@@ -354,5 +368,31 @@ def test_who_has_never_been_heard_is_cancelled_once_unwanted_or_overdue(
     [name] = add_fragments(sessions, FragmentState.LIVE, 1, launched_at=now - age_s, released=released)
     snapshot = Snapshot(now, holes(f"on {name}"), (OwnJob("1", name, f"on {name}"),))
     with sessions.begin() as session:
-        found = end_fragments(session, snapshot, 10.0, warm_up_timeout_s=900.0)
+        found = end_fragments(session, snapshot, 10.0, now=time.time(), warm_up_timeout_s=900.0)
     assert found == ([name] if silent else [])
+
+
+@pytest.mark.parametrize(
+    ("silent", "all_of_them", "age_s", "lost"),
+    [(8, 8, 20.0, 8), (9, 10, 20.0, 0), (9, 10, 70.0, 9), (20, 50, 20.0, 20), (26, 50, 20.0, 0)],
+    ids=["few", "most of many at once", "most of many for long", "less than half", "more than half"],
+)
+def test_most_of_many_agents_that_fall_silent_at_once_are_not_lost_but_not_heard(
+    sessions: Sessions, silent: int, all_of_them: int, age_s: float, lost: int
+) -> None:
+    now = time.time()
+    names = add_fragments(sessions, FragmentState.LIVE, all_of_them, launched_at=now - 100.0)
+    jobs = tuple(OwnJob(name, name, f"on {name}") for name in names)
+    snapshot = Snapshot(now, holes(*(f"on {name}" for name in names)), jobs)
+    body = FragmentReport(phase=Phase.TRAINING, sequence=1, pid=1, host="h").model_dump(mode="json")
+    with sessions.begin() as session:
+        for i, name in enumerate(names):
+            received_at = now - (age_s if i < silent else 1.0)
+            session.add(Report(fragment_id=name, sequence=1, received_at=received_at, body=body))
+        session.flush()
+        assert end_fragments(session, snapshot, 10.0, now=now) == names[:silent] * (lost > 0)
+
+
+def test_agents_that_report_less_often_because_they_are_many_are_given_more_time() -> None:
+    assert [report_interval_s(agents) for agents in (0, 1, 400, 2000, 6000, 50_000)] == [1, 1, 1, 5, 15, 15]
+    assert [silence_s(10.0, agents) for agents in (1, 400, 2000, 50_000)] == [10, 10, 18, 38]

@@ -10,14 +10,14 @@ import pytest
 from oakum_service.api.views import trainer_view
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
-from oakum_service.control.rates import RateKeeper, measured_rates
+from oakum_service.control.rates import RateRecorder, measured_rates
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models import MeasuredRate, Trainer
 from oakum_service.states import TrainerState
 from oakum_solver.curves import linear_curve
 from oakum_solver.exploration import Exploration
 from oakum_solver.problem import Curve
-from oakum_worker.protocol import Progress
+from oakum_worker.protocol import TrainingProgress
 from oakum_worker.spec import TrainerSpec
 
 BATCH = 100
@@ -32,7 +32,7 @@ def add_trainer(sessions: Sessions, name: str, **fields: object) -> None:
             Trainer(
                 id=name,
                 name=name,
-                spec=spec.model_dump(mode="json"),
+                spec=spec,
                 state=TrainerState.RUNNING,
                 submitted_at=0.0,
             )
@@ -58,11 +58,11 @@ class Training:
 
     def __init__(self, sessions: Sessions, exploration: Exploration = Exploration(share=0.0)) -> None:
         self._sessions = sessions
-        self.keeper = RateKeeper(exploration)
-        self.now = Progress(generation=0, nodes=1, step=0, total_steps=10**6, epoch=0, samples=0)
+        self.keeper = RateRecorder(exploration)
+        self.now = TrainingProgress(generation=0, nodes=1, step=0, total_steps=10**6, epoch=0, samples=0)
 
     def hear(self, **changes: object) -> None:
-        self.now = Progress.model_validate(self.now.model_dump() | changes)
+        self.now = TrainingProgress.model_validate(self.now.model_dump() | changes)
         with self._sessions.begin() as session:
             self.keeper.take(session, "digits", self.now)
 
@@ -87,7 +87,7 @@ def written(sessions: Sessions) -> dict[int, tuple[float, float, list[list[float
     """Nodes -> seconds, samples and the newest windows, as the database has them."""
     with sessions.begin() as session:
         rows = measured_rates(session, ["digits"]).get("digits", [])
-        return {row.nodes: (row.seconds, row.samples, row.recent) for row in rows}
+        return {row.nodes: (row.seconds, row.samples, [[*window] for window in row.recent]) for row in rows}
 
 
 def planned(sessions: Sessions, settings: Settings = LEARNING) -> dict[str, Curve]:
@@ -103,7 +103,7 @@ def training(sessions: Sessions) -> Training:
 
 
 def test_undisturbed_training_is_measured_at_each_size(sessions: Sessions, training: Training) -> None:
-    """The first steps of each generation, slow as they are, do not count."""
+    """The first, slow steps of each generation are not counted."""
     training.switch(nodes=1)
     training.train(1000.0, seconds=11)
     training.switch(nodes=2)
@@ -197,7 +197,7 @@ def test_unknown_trainers_among_themselves_are_all_linear(sessions: Sessions) ->
 
 
 def test_an_unknown_trainer_beside_known_ones_is_promised_its_minimum(sessions: Sessions) -> None:
-    """It would else be worth one sample per second and never be measured."""
+    """Otherwise its worth would be one sample per second, and it would never be measured."""
     add_trainer(sessions, "known")
     add_rate(sessions, "known", nodes=1, rate=700.0, seconds=1e6)
     add_trainer(sessions, "new", min_nodes=2)
@@ -248,7 +248,8 @@ def test_a_trainers_document_shows_what_was_measured(sessions: Sessions) -> None
 def predict(sessions: Sessions, *points: object) -> None:
     with sessions.begin() as session:
         trainer = session.get_one(Trainer, "digits")
-        trainer.progress = {"predicted_curve": list(points)}
+        told = {"generation": 1, "nodes": 1, "step": 1, "total_steps": 9, "epoch": 0, "samples": 1}
+        trainer.progress = TrainingProgress.model_validate(told | {"predicted_curve": points})
 
 
 def test_what_the_worker_predicts_is_the_curve_until_it_is_measured(sessions: Sessions) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import select
 
-from oakum_service.control import journal, lease
-from oakum_service.control.lease import TERM_S, LeaseHolder
+from oakum_service.db import event_log, lease
 from oakum_service.db.engine import Sessions
+from oakum_service.db.lease import TERM_S, LeaseHolder
 from oakum_service.db.models import EventRecord, Lease
 from oakum_service.errors import LeaseLost
 
 
 class Clock:
-    """Stands in for the module `time`."""
+    """Takes the place of the module `time`."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -41,7 +41,7 @@ def second(sessions: Sessions, clock: Clock) -> LeaseHolder:
 
 def write(holder: LeaseHolder, subject: str) -> None:
     with holder.writing() as session:
-        journal.record(session, "node.hole", subject, "")
+        event_log.record(session, "node.hole", subject, "")
 
 
 def written(sessions: Sessions) -> list[str]:
@@ -147,7 +147,7 @@ def test_a_transaction_that_fails_writes_nothing(sessions: Sessions, first: Leas
 
     def fail() -> None:
         with first.writing() as session:
-            journal.record(session, "node.hole", "half", "")
+            event_log.record(session, "node.hole", "half", "")
             session.flush()
             raise ZeroDivisionError
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oakum_service.config import Settings
-from oakum_service.control.durations import duration, expected_s, with_another
-from oakum_service.control.observe import Observed
+from oakum_service.control.observe import Observation
 from oakum_service.control.plan import pose
 from oakum_service.db.engine import Sessions
+from oakum_service.documents.durations import duration, expected_s, with_another
 from oakum_service.schedulers.port import Snapshot
 from oakum_worker.protocol import Phase
-from unit.service.scripted_trainer import ScriptedTrainer
+from scripted_trainer import ScriptedTrainer
 
 
 @pytest.fixture
@@ -55,7 +55,9 @@ def lose(trainer: ScriptedTrainer, fragment: str, stall_s: float) -> None:
 def planned(sessions: Sessions, trainer: ScriptedTrainer) -> tuple[float, float, float]:
     """Grow stall, shrink stall and start-up that the planner counts with; 0.5, 0.5 and 6 before they are known."""
     with sessions.begin() as session:
-        problem = pose(session, Observed(1, Snapshot(trainer.now, (), ())), Settings(look_ahead_s=60.0))
+        problem = pose(
+            session, Observation(1, Snapshot(trainer.now, (), ())), Settings(look_ahead_s=60.0), trainer.now
+        )
     (posed,) = problem.trainers
     return posed.grow_stall_s, posed.shrink_stall_s, posed.startup_s
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select
 
-from oakum_service.control.observe import Observed, write_snapshot
+from oakum_service.control.observe import Observation, write_snapshot
 from oakum_service.db.engine import Sessions, open_engine, open_sessions
 from oakum_service.db.models import EventRecord, ForegroundStart, NodeInterval, SnapshotRecord
-from oakum_service.schedulers.port import JobStart, Node, Snapshot
+from oakum_service.documents.node import Node
+from oakum_service.schedulers.port import JobStart, Snapshot
 from oakum_service.states import NodeState
 
 NAMES = ("n1", "n2", "n3")
@@ -35,8 +36,9 @@ def down(name: str) -> Node:
 
 
 def observe(sessions: Sessions, *snapshots: Snapshot, restart_before: frozenset[int] = frozenset()) -> list[int]:
-    """Write the snapshots down in turn, the last one forgotten where the service restarts; returns the numbers."""
-    last: Observed | None = None
+    """Record the snapshots in turn, and return their numbers; the last snapshot is forgotten where the service
+    restarts."""
+    last: Observation | None = None
     numbers = []
     for index, snapshot in enumerate(snapshots):
         with sessions.begin() as session:

@@ -5,22 +5,23 @@ from __future__ import annotations
 import pytest
 
 from oakum_service.config import Settings
-from oakum_service.control.lease import LeaseHolder
-from oakum_service.control.observe import Observed
+from oakum_service.control.new_trainers import add_trainer
+from oakum_service.control.observe import Observation
 from oakum_service.control.planner import Planner
-from oakum_service.control.submission import add_trainer
 from oakum_service.db.engine import Sessions
+from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models import EventRecord, PlanRecord, Trainer
-from oakum_service.schedulers.port import Node, Snapshot
+from oakum_service.documents.node import Node
+from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
 from oakum_worker.spec import TrainerSpec
 
-OBSERVED = Observed(1, Snapshot(0.0, (Node("n1", NodeState.HOLE, "10.0.0.1"),), ()))
+OBSERVED = Observation(1, Snapshot(0.0, (Node("n1", NodeState.HOLE, "10.0.0.1"),), ()))
 
 
 @pytest.fixture
 def planner(sessions: Sessions) -> Planner:
-    """Plans by an expression that has no value for a trainer of 99 samples/s."""
+    """A planner whose objective has no value for a trainer of 99 samples/s."""
     lease = LeaseHolder(sessions, alone=True)
     assert lease.acquire()
     return Planner(Settings(objective="samples / (rate_one - 99)"), sessions, lease)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from typing import Any
 
 import pytest
 
-from oakum_service.api.views import explanation
+from oakum_service.api.views import explanation, trainer_view
 from oakum_service.config import Settings
-from oakum_service.control.observe import Observed, write_snapshot
+from oakum_service.control.new_trainers import add_trainer
+from oakum_service.control.observe import Observation, write_snapshot
 from oakum_service.control.plan import pose, write_plan
-from oakum_service.control.submission import add_trainer
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Trainer
-from oakum_service.schedulers.port import Node, Snapshot
+from oakum_service.db.models import Fragment, FragmentState, NodeInterval, PlanRecord, Report, Trainer
+from oakum_service.documents.node import Node
+from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
-from oakum_solver.objectives import parse_metric
-from oakum_solver.problem import Curve, NodeGroup, Problem, Terms
-from oakum_solver.problem import Trainer as Posed
+from oakum_solver.objectives import parse_objective
+from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem, Terms
 from oakum_solver.solve import solve
+from oakum_worker.protocol import Held, Phase
 from oakum_worker.spec import TrainerSpec
 
 NOW = 1_800_000_000.0
@@ -48,7 +50,7 @@ def submit(sessions: Sessions, name: str, user: str = "ulla", **fields: Any) -> 
 
 
 def hold(sessions: Sessions, trainer: str, *nodes: str) -> None:
-    """Have the trainer hold these nodes."""
+    """Let the trainer hold these nodes."""
     with sessions.begin() as session:
         for node in nodes:
             session.add(
@@ -56,9 +58,9 @@ def hold(sessions: Sessions, trainer: str, *nodes: str) -> None:
             )
 
 
-def observe(sessions: Sessions, *snapshots: tuple[Node, ...]) -> Observed:
-    """Write snapshots down, a second apart, the last one now."""
-    last: Observed | None = None
+def observe(sessions: Sessions, *snapshots: tuple[Node, ...]) -> Observation:
+    """Record snapshots a second apart, the last one now."""
+    last: Observation | None = None
     for index, nodes in enumerate(snapshots, start=1):
         with sessions.begin() as session:
             last = write_snapshot(session, Snapshot(NOW + index - len(snapshots), nodes, ()), last)
@@ -69,10 +71,10 @@ def observe(sessions: Sessions, *snapshots: tuple[Node, ...]) -> Observed:
 def posed(sessions: Sessions, *snapshots: tuple[Node, ...], **settings: Any) -> Problem:
     observed = observe(sessions, *(snapshots or (holes("n1", "n2"),)))
     with sessions.begin() as session:
-        return pose(session, observed, Settings(**settings))
+        return pose(session, observed, Settings(**settings), time.time())
 
 
-def posed_trainer(sessions: Sessions, **settings: Any) -> Posed:
+def posed_trainer(sessions: Sessions, **settings: Any) -> PlannedTrainer:
     (trainer,) = posed(sessions, **settings).trainers
     return trainer
 
@@ -81,17 +83,18 @@ def reason(sessions: Sessions, trainer: str, *snapshots: tuple[Node, ...], **set
     """Why the trainer has the size that a plan gives it, as `oakum explain` has it."""
     observed = observe(sessions, *snapshots)
     with sessions.begin() as session:
-        problem = pose(session, observed, Settings(**settings))
-        write_plan(session, solve(problem), problem, observed)
+        problem = pose(session, observed, Settings(**settings), time.time())
+        write_plan(session, solve(problem), problem, observed, time.time())
         session.flush()
-        told = explanation(session, session.get_one(Trainer, trainer))
+        row = session.get_one(Trainer, trainer)
+        told = explanation(session, row, trainer_view(session, row))
     return told.why, told.reason
 
 
 def test_what_the_settings_say_is_posed(sessions: Sessions) -> None:
     submit(sessions, "digits")
     problem = posed(sessions, objective="weight * samples / rate_one", milp_solver="highs", look_ahead_s=20.0)
-    assert problem.objective == parse_metric("weight * samples / rate_one")
+    assert problem.objective == parse_objective("weight * samples / rate_one")
     assert (problem.milp_solver, problem.look_ahead_s, problem.user_caps) == ("highs", 20.0, {})
     assert problem.terms == Terms(departures=False, completion=False)
 
@@ -112,7 +115,7 @@ def test_without_curves_by_type_all_nodes_are_alike(sessions: Sessions) -> None:
 def test_beside_a_trainer_of_known_curves_by_type_a_newcomer_is_promised_its_minimum(sessions: Sessions) -> None:
     submit(sessions, "known", curves_by_type={"cpu": [[1, 10]], "gpu": [[1, 700]]})
     submit(sessions, "new")
-    curves = {trainer.id: trainer.curve for trainer in posed(sessions, learn_curves=True).trainers}
+    curves = {trainer.name: trainer.curve for trainer in posed(sessions, learn_curves=True).trainers}
     assert curves["new"].rate(1) == 700.0
 
 
@@ -120,7 +123,7 @@ def test_a_deadline_is_posed_in_seconds_from_now(sessions: Sessions) -> None:
     submit(sessions, "soon", deadline="2027-01-15T10:01:00+02:00")
     submit(sessions, "late", deadline="2027-01-15T06:00:00Z")
     submit(sessions, "without")
-    deadlines = {trainer.id: trainer.deadline_in_s for trainer in posed(sessions).trainers}
+    deadlines = {trainer.name: trainer.deadline_in_s for trainer in posed(sessions).trainers}
     assert deadlines == {"soon": 60.0, "late": -7200.0, "without": math.inf}
 
 
@@ -146,7 +149,7 @@ def test_nonsense_in_the_progress_is_bounded(sessions: Sessions, number: int) ->
 def test_before_its_first_word_a_trainer_is_endless_or_needs_all_its_time(sessions: Sessions) -> None:
     submit(sessions, "endless", curve=[[1, 10], [8, 50]])
     submit(sessions, "dated", curve=[[1, 10], [8, 50]], deadline="2027-01-15T09:00:00Z")
-    facts = {t.id: (t.attained_samples, t.remaining_samples) for t in posed(sessions).trainers}
+    facts = {t.name: (t.attained_samples, t.remaining_samples) for t in posed(sessions).trainers}
     assert facts == {"endless": (0.0, math.inf), "dated": (0.0, 50 * 3600.0)}
 
 
@@ -161,7 +164,7 @@ def test_a_trainer_with_nodes_does_not_wait(sessions: Sessions) -> None:
 
 
 def test_who_has_waited_as_long_as_the_guard_allows_is_guaranteed_nodes(sessions: Sessions) -> None:
-    submit(sessions, "digits", guard_waited_s=500.0)
+    submit(sessions, "digits", guard_waited_s=500.0, curve=[[1, 90]])
     assert not posed_trainer(sessions).guaranteed
     assert posed_trainer(sessions, starvation_guard_s=500.0).guaranteed
     assert not posed_trainer(sessions, starvation_guard_s=math.inf).guaranteed
@@ -181,16 +184,17 @@ def test_trainers_of_before_users_were_written_down_have_no_cap(sessions: Sessio
 
 
 def test_nodes_whose_holes_began_in_one_snapshot_are_a_cohort(sessions: Sessions) -> None:
-    hold(sessions, submit(sessions, "digits"), "n1", "n3")
+    trainer = submit(sessions, "digits")
+    hold(sessions, trainer, "n1", "n3")
     busy = Node("n3", NodeState.FOREGROUND, "10.0.0.1", job="j1")
     snapshots = (*holes("n1", "n2"), busy), holes("n1", "n2", "n3")
     groups = posed(sessions, *snapshots, groups=True).groups
     early, late = f"idle since {NOW - 1.0}", f"idle since {NOW}"
-    assert groups == (
-        NodeGroup(("n1",), "digits", 60.0, "cpu", early),
+    assert set(groups) == {
+        NodeGroup(("n1",), trainer, 60.0, "cpu", early),
         NodeGroup(("n2",), None, 60.0, "cpu", early),
-        NodeGroup(("n3",), "digits", 60.0, "cpu", late),
-    )
+        NodeGroup(("n3",), trainer, 60.0, "cpu", late),
+    }
     assert posed(sessions, *snapshots, groups=True).terms == Terms(completion=False)
 
 
@@ -221,7 +225,7 @@ def test_a_cap_is_named_as_the_reason(sessions: Sessions) -> None:
     trainer = submit(sessions, "digits")
     assert reason(sessions, trainer, holes("n1", "n2", "n3"), user_cap=2) == (
         "user_cap",
-        "has 2 nodes: ulla's trainers have 2 of the 2 nodes that they may have",
+        "Is about to be launched on 2 nodes: ulla's trainers have 2 of the 2 nodes that they may have.",
     )
 
 
@@ -230,13 +234,16 @@ def test_a_higher_priority_is_named_as_the_reason(sessions: Sessions) -> None:
     submit(sessions, "sooner", priority=1, max_nodes=2)
     why, text = reason(sessions, trainer, holes("n1", "n2"))
     assert why == "priority"
-    assert text.endswith("but every node has gone to trainers of a higher priority, such as sooner")
+    assert text.endswith("but every node has gone to trainers of a higher priority, such as sooner.")
 
 
 def test_a_guaranteed_trainer_gets_nodes_from_whoever_gains_more(sessions: Sessions) -> None:
     poor = submit(sessions, "poor", curve=[[1, 1]], max_nodes=1, guard_waited_s=3600.0)
     submit(sessions, "rich", curve=[[1, 1000], [2, 2000]], max_nodes=2)
-    assert reason(sessions, poor, holes("n1", "n2")) == ("at_maximum", "has 1 node, its maximum")
+    assert reason(sessions, poor, holes("n1", "n2")) == (
+        "at_maximum",
+        "Is about to be launched on 1 node: its maximum is 1 node.",
+    )
 
 
 def test_a_trainer_near_its_end_keeps_its_nodes(sessions: Sessions) -> None:
@@ -247,19 +254,32 @@ def test_a_trainer_near_its_end_keeps_its_nodes(sessions: Sessions) -> None:
     reason(sessions, ending, holes("n1", "n2", "n3", "n4"))
     with sessions.begin() as session:
         (plan,) = session.query(PlanRecord).all()
-        assert plan.allocations[ending]["nodes"] == ["n1", "n2"]
+        assert plan.allocations[ending].nodes == ("n1", "n2")
 
 
 def test_a_trainer_gets_no_node_of_a_type_it_has_no_curve_for(sessions: Sessions) -> None:
     trainer = submit(sessions, "digits", curves_by_type={"gpu": [[1, 90]]})
     why, text = reason(sessions, trainer, holes("n1", "n2"))
-    assert (why, text) == ("no_idle_node", "has no node: no idle node is of a type that it can use more of")
+    assert (why, text) == ("no_idle_node", "Waits: no idle node is of a type that it can use more of.")
     nodes = (*holes("n1", "n2"), *holes("g1", node_type="gpu"))
     reason(sessions, trainer, nodes)
     with sessions.begin() as session:
         plan = session.query(PlanRecord).order_by(PlanRecord.id.desc()).first()
         assert plan is not None
-        assert plan.allocations[trainer]["nodes"] == ["g1"]
+        assert plan.allocations[trainer].nodes == ("g1",)
+
+
+def test_nodes_are_granted_to_the_trainer_and_not_to_its_name(sessions: Sessions) -> None:
+    """While the solver works, one trainer ends and another one is submitted under its name."""
+    ended = submit(sessions, "digits")
+    observed = observe(sessions, holes("n1"))
+    with sessions.begin() as session:
+        problem = pose(session, observed, Settings(), time.time())
+    with sessions.begin() as session:
+        session.get_one(Trainer, ended).state = "cancelled"
+    submit(sessions, "digits")
+    with sessions.begin() as session:
+        assert write_plan(session, solve(problem), problem, observed, time.time()).allocations == {}
 
 
 def test_an_objective_of_any_length_is_recorded_with_its_plan(sessions: Sessions) -> None:
@@ -267,5 +287,85 @@ def test_an_objective_of_any_length_is_recorded_with_its_plan(sessions: Sessions
     objective = "weight * samples / rate_one" + " + 0 * samples" * 20
     observed = observe(sessions, holes("n1"))
     with sessions.begin() as session:
-        problem = pose(session, observed, Settings(objective=objective))
-        assert write_plan(session, solve(problem), problem, observed).objective == objective
+        problem = pose(session, observed, Settings(objective=objective), time.time())
+        assert write_plan(session, solve(problem), problem, observed, time.time()).objective == objective
+
+
+def test_a_node_that_trains_is_kept_before_one_that_is_ready_and_that_before_one_that_warms_up(
+    sessions: Sessions,
+) -> None:
+    hold(sessions, submit(sessions, "digits"), "warming", "ready", "trains")
+    with sessions.begin() as session:
+        session.get_one(Fragment, "ready").ready_at = NOW - 5
+        session.get_one(Fragment, "trains").ready_at = session.get_one(Fragment, "trains").training_at = NOW - 50
+    (group,) = posed(sessions, holes("warming", "ready", "trains")).groups
+    assert group.nodes == ("trains", "ready", "warming")
+
+
+def test_nodes_are_posed_in_the_order_in_which_they_are_expected_to_stay(sessions: Sessions) -> None:
+    trainer = submit(sessions, "digits")
+    hold(sessions, trainer, "n1", "n4")
+    observed = dataclasses.replace(
+        observe(sessions, holes("n1", "n2", "n3", "n4")), preference=("n4", "n3", "n2", "n1")
+    )
+    with sessions.begin() as session:
+        groups = pose(session, observed, Settings(), time.time()).groups
+    assert {group.owner: group.nodes for group in groups} == {trainer: ("n4", "n1"), None: ("n3", "n2")}
+
+
+def test_a_hole_that_is_expected_to_end_before_the_shortest_start_up_is_offered_to_nobody(
+    sessions: Sessions,
+) -> None:
+    submit(sessions, "digits", curve=[[1, 90]], durations={"start_up": [9.0]})
+    wanted = holes("soon", announced_at=NOW + 8.0) + holes("later", announced_at=NOW + 10.0) + holes("free")
+    problem = posed(sessions, wanted)
+    assert ({node for group in problem.groups for node in group.nodes}, problem.withheld) == ({"later", "free"}, 1)
+
+
+def test_holes_that_have_all_been_short_are_offered_to_nobody(sessions: Sessions) -> None:
+    """Five holes of a node have ended after 2 s each; its sixth hole has just begun."""
+    trainer = submit(sessions, "digits", curve=[[1, 90]])
+    with sessions.begin() as session:
+        for number in range(5):
+            start_at = NOW - 100 + 10 * number
+            session.add(NodeInterval(node="n1", state=NodeState.HOLE, start_at=start_at, end_at=start_at + 2.0))
+    told = reason(sessions, trainer, holes("n1"))
+    assert told == (
+        "no_idle_node",
+        "Waits: no idle node is expected to stay idle until a trainer has started up there.",
+    )
+
+
+def test_whoever_has_waited_for_so_long_that_it_is_guaranteed_nodes_may_try_any(sessions: Sessions) -> None:
+    submit(sessions, "digits", curve=[[1, 90]], guard_waited_s=4000.0)
+    problem = posed(sessions, holes("soon", announced_at=NOW + 2.0))
+    assert (problem.num_nodes, problem.withheld) == (1, 0)
+
+
+def test_a_node_that_a_trainer_has_stays_its_own_however_soon_it_is_wanted(sessions: Sessions) -> None:
+    hold(sessions, submit(sessions, "digits", curve=[[1, 90]]), "n1")
+    assert posed(sessions, holes("n1", announced_at=NOW + 2.0)).num_nodes == 1
+
+
+def test_a_plan_that_grants_the_same_nodes_in_another_order_is_no_new_one(sessions: Sessions) -> None:
+    hold(sessions, submit(sessions, "digits", curve=[[1, 90], [2, 170]], max_nodes=2), "n1", "n2")
+    observed = observe(sessions, holes("n1", "n2", "n3"))
+    numbers = []
+    for preference in (("n1", "n2", "n3"), ("n3", "n2", "n1")):
+        with sessions.begin() as session:
+            seen = dataclasses.replace(observed, preference=preference)
+            problem = pose(session, seen, Settings(), time.time())
+            numbers.append(write_plan(session, solve(problem), problem, seen, time.time()).id)
+    assert numbers == [1, 1]
+
+
+def test_a_trainer_that_gives_nodes_up_keeps_those_that_have_its_state(sessions: Sessions) -> None:
+    trainer = submit(sessions, "digits")
+    hold(sessions, trainer, "n1", "n2", "n3")
+    body = {"pid": 1, "host": "h", "sequence": 1}
+    with sessions.begin() as session:
+        for node, phase, held in (("n2", Phase.READY, Held.NOWHERE), ("n3", Phase.TRAINING, Held.RANKS)):
+            told = {**body, "phase": phase, "holds": held}
+            session.add(Report(fragment_id=node, sequence=1, received_at=NOW, body=told))
+    (own, free) = posed(sessions, holes("n1", "n2", "n3", "n4")).groups
+    assert (own.nodes, free.nodes) == (("n3", "n1", "n2"), ("n4",))

@@ -20,12 +20,12 @@ from oakum_worker.channel import News, NewsWriter
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.parallel.pipeline import measuring
 from oakum_worker.protocol import Phase
-from oakum_worker.reporter import ProgressReporter
+from oakum_worker.rank.reporter import ProgressReporter
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
-from oakum_worker.trainer import TrainingLoop
 from pipeline_loops import generation_of, train_stages
+from scripted_trainer import ScriptedTrainer
 from training_ranks import Points, build_spec
-from unit.service.scripted_trainer import ScriptedTrainer
 
 PARALLEL = {"pipeline": {"micro_batch": 1}}
 SAMPLE_S = 0.002

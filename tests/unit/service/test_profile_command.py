@@ -101,7 +101,7 @@ def test_it_needs_no_torch() -> None:
     )
     assert (ended.returncode, ended.stderr) == (
         0,
-        "oakum: the schedule 'zero-bubble' needs torch: install oakum[worker]\n",
+        "oakum: the schedule 'zero-bubble' needs torch: run pip install '.[worker]' in Oakum's checkout\n",
     )
 
 

@@ -8,7 +8,9 @@ import os
 import pty
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,12 @@ from oakum_service.cli.app import run
 from oakum_solver.errors import ProblemError
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
-from oakum_solver.objectives import Objective
+from oakum_solver.objectives import NamedObjective
 from oakum_solver.replay.costs import CostModel
 from oakum_solver.replay.result import ReplayResult
 from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import Workload
+from waiting import DEADLINE_S
 
 load_commands()
 
@@ -43,7 +46,7 @@ PROMISED = {
 
 
 class Engine:
-    """Takes the place of the real one; remembers what it was asked and does what it is told."""
+    """Takes the place of the replay engine: records its arguments and does what the test sets."""
 
     def __init__(self) -> None:
         self.log: HoleLog
@@ -69,7 +72,7 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """With a log and a workload; the commands run in it."""
+    """A folder with a log and a workload, in which the commands run."""
     (tmp_path / "idle.csv").write_text(IDLE_LOG)
     (tmp_path / "work.json").write_text(json.dumps(WORKLOAD))
     monkeypatch.chdir(tmp_path)
@@ -81,7 +84,7 @@ Streams = Callable[[], tuple[str, str]]
 
 @pytest.fixture
 def streams(capsys: pytest.CaptureFixture[str]) -> Streams:
-    """Both streams since the last call."""
+    """What was printed to both streams since the last call."""
 
     def read() -> tuple[str, str]:
         captured = capsys.readouterr()
@@ -135,6 +138,17 @@ def test_a_summary_of_nothing_has_no_figures(folder: Path, engine: Engine, strea
     assert "Efficiency        -" in out
 
 
+@pytest.mark.parametrize(("options", "hours"), [("", 2.0), ("--keep-maintenance", 5.0)])
+def test_times_of_an_empty_machine_are_cut_out_unless_they_are_to_be_kept(
+    folder: Path, engine: Engine, options: str, hours: float
+) -> None:
+    """An hour's job on all nodes, three hours of nothing, and another hour's job."""
+    rest = "-1 -1 4 3600 -1 1 1 1 -1 -1 -1 -1 -1"
+    (folder / "jobs.swf").write_text(f"; MaxNodes: 4\n1 0 0 3600 4 {rest}\n2 14400 0 3600 4 {rest}\n")
+    assert run(["replay", "jobs.swf", "--nodes", "4", *options.split()]) == 0
+    assert engine.log.duration_s / 3600 == pytest.approx(hours)
+
+
 def test_every_option_reaches_the_engine(folder: Path, engine: Engine) -> None:
     options = (
         "--workload work.json --objective throughput --look-ahead 60 --cost in-place --stall 2 --startup 30 "
@@ -143,7 +157,8 @@ def test_every_option_reaches_the_engine(folder: Path, engine: Engine) -> None:
     )
     assert run(["replay", "idle.csv", *options.split()]) == 0
     expected = ReplaySettings(
-        objective=Objective.THROUGHPUT, look_ahead_s=60.0, cost=CostModel.IN_PLACE, stall_s=2.0, startup_s=30.0,
+        objective=NamedObjective.THROUGHPUT, look_ahead_s=60.0, cost=CostModel.IN_PLACE,
+        stall_s=2.0, startup_s=30.0,
         max_trainers=5, policy="greedy", groups=True, published=True, milp_solver="highs", time_limit_s=3.0,
         user_cap=6, guard=StarvationGuard(wait_s=900.0),
     )  # fmt: skip
@@ -278,6 +293,7 @@ def test_a_log_or_workload_that_cannot_be_read_is_named(
         "--stall -1",
         "--stall nan",
         "--look-ahead inf",
+        "--startup inf",
     ],
 )
 def test_wrong_usage_exits_with_2(folder: Path, engine: Engine, options: str) -> None:
@@ -293,9 +309,18 @@ def test_the_help_has_an_example(streams: Streams) -> None:
 def test_the_bar_is_on_a_terminal_s_stderr_alone(folder: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "oakum_service", "replay", "idle.csv", "--policy", "greedy", "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=60)
+    shown: list[bytes] = []
+
+    def read_all() -> None:
+        with suppress(OSError):  # the other end is closed
+            while piece := os.read(ours, 65536):
+                shown.append(piece)
+
+    reading = threading.Thread(target=read_all)
+    reading.start()
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, check=True, timeout=DEADLINE_S)
     os.close(theirs)
-    shown = os.read(ours, 65536).decode()
+    reading.join()
     os.close(ours)
-    assert "Replaying" in shown
+    assert b"Replaying" in b"".join(shown)
     assert json.loads(done.stdout)["policy"] == "greedy"

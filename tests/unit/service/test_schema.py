@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,7 +29,7 @@ ROWS_OF_0002: dict[str, dict[str, object]] = {
         **{
             "id": "t1",
             "name": "digits",
-            "spec": "{}",
+            "spec": '{"name": "digits", "entrypoint": "a:b", "global_batch": 8, "epochs": 1}',
             "state": "waiting",
             "message": "",
             "cancel_requested": False,
@@ -107,8 +108,8 @@ def test_what_was_measured_and_made_durable_before_0004_is_kept(engine: Engine) 
     fill(engine)
     with engine.begin() as connection:
         for name, progress, startup_s in (
-            ("t2", '{"checkpoint_step": 70}', 3.5),
-            ("t3", '{"checkpoint_step": 9223372036854775808}', None),
+            ("t2", told(70), 3.5),
+            ("t3", told(9223372036854775808), None),
         ):
             columns = ROWS_OF_0002["trainers"] | {"id": name, "progress": progress, "startup_s": startup_s}
             insert(connection, "trainers", columns)
@@ -118,16 +119,22 @@ def test_what_was_measured_and_made_durable_before_0004_is_kept(engine: Engine) 
         assert {name: row.checkpoint_step for name, row in rows.items()} == {"t1": None, "t2": 70, "t3": None}
         assert {name: row.durations for name, row in rows.items()} == {
             "t1": {},
-            "t2": {"start_up": [3.5]},
+            "t2": {"start_up": (3.5,)},
             "t3": {},
         }
-        assert all((row.account, row.checkpoint_at) == ({}, None) for row in rows.values())
-        assert session.get_one(Fragment, "f1").warnings == []
-        rows["t2"].durations = {"start_up": [3.5, 4.5], "grow": [1.0]}
+        assert all((row.account, row.checkpoint_at) == (None, None) for row in rows.values())
+        assert session.get_one(Fragment, "f1").warnings == ()
+        rows["t2"].durations = {"start_up": (3.5, 4.5), "grow": (1.0,)}
     downgrade(engine, "0003")
     with engine.connect() as connection:
         kept = connection.execute(text("SELECT id, startup_s FROM trainers ORDER BY id")).all()
     assert kept == [("t1", None), ("t2", 4.5), ("t3", None)]
+
+
+def told(checkpoint_step: int) -> str:
+    """A progress as the service wrote it at revision 0002."""
+    document = {"generation": 1, "nodes": 1, "step": 80, "total_steps": 90, "epoch": 0, "samples": 640}
+    return json.dumps(document | {"checkpoint_step": checkpoint_step})
 
 
 def fill(engine: Engine) -> None:
@@ -146,7 +153,9 @@ def insert(connection: Connection, table: str, columns: dict[str, object]) -> No
 def test_an_upgrade_of_the_newest_changes_nothing(engine: Engine) -> None:
     upgrade(engine)
     with engine.begin() as connection:
-        connection.execute(text("INSERT INTO tokens VALUES ('d', 'alice', 'user', 0.0)"))
+        connection.execute(
+            text("INSERT INTO tokens (digest, name, role, created_at) VALUES ('d', 'alice', 'user', 0.0)")
+        )
     upgrade(engine)
     with engine.connect() as connection:
         assert connection.execute(text("SELECT name FROM tokens")).scalars().all() == ["alice"]

@@ -15,14 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service.api.auth import Role, digest
+from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.models import ApiToken, Trainer
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.serve_command import describe_ended, submit_once
 from oakum_service.server import OakumServer, _secret
-from oakum_service.serving import describe_ended, submit_once
 from oakum_service.states import TrainerState
+from oakum_service.tokens import digest
 from oakum_worker.spec import TrainerSpec
 
 Open = Callable[[], OakumServer]
@@ -34,8 +35,8 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def close(server: OakumServer) -> None:
-    """What the end of its process does for a server that never ran."""
-    server._lock.close()
+    """Release what the end of its process would release for a server that never ran."""
+    server._lock.release()
     server._socket.close()
 
 
@@ -81,7 +82,7 @@ def test_the_file_for_the_command_line_opens_the_service_as_its_admin(
 
 
 def test_the_token_and_the_secret_outlive_the_service(open_server: Open, settings: Settings) -> None:
-    """Agents and shells go on with what they have."""
+    """So agents and users' shells go on with the tokens that they have."""
     first = open_server()
     token, fragment = first.token, first.context.configs.token("f1")
     close(first)
@@ -140,8 +141,8 @@ def test_a_second_service_is_kept_away_and_told_by_whom(open_server: Open, setti
 
 def test_a_killed_service_keeps_nobody_away(open_server: Open, settings: Settings) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from oakum_service.server import _lock_data_dir;"
-        "lock = _lock_data_dir(Path(sys.argv[1])); print('locked', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from oakum_service.data_dir import DataDirLock;"
+        "lock = DataDirLock(Path(sys.argv[1]), may_share=False); print('locked', flush=True); time.sleep(60)"
     )
     settings.data_dir.mkdir()
     command = [sys.executable, "-c", code, str(settings.data_dir)]
@@ -193,11 +194,11 @@ def test_a_data_directory_that_cannot_be_one_is_refused(settings: Settings, tmp_
 
 
 class TestTheEndOfAServer:
-    """Fragments are given back by a service that stops, and left to the next by one that fails."""
+    """A service that stops gives fragments back; a service that fails leaves them to the next start."""
 
     @pytest.fixture
     def left(self, open_server: Open, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-        """What the scheduler was told of the fragments at each stop."""
+        """For each stop, what the scheduler was told about the fragments."""
         told: list[bool] = []
         self.server = open_server()
         stop = self.server.scheduler.stop
@@ -269,7 +270,7 @@ class TestFragmentTokens:
 
     def test_a_fragment_is_told_its_own(self, configs: FragmentConfigs, settings: Settings) -> None:
         spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1)
-        trainer = Trainer(id="t1", name="digits", spec=spec.model_dump(mode="json"))
+        trainer = Trainer(id="t1", name="digits", spec=spec)
         config = configs.make("f1", trainer, "n1", "10.0.0.1")
         assert config.model_dump(exclude={"orphan_timeout_s"}) == {
             "fragment": "f1",
@@ -278,6 +279,8 @@ class TestFragmentTokens:
             "node_address": "10.0.0.1",
             "service_url": "http://service.test",
             "service_file": str(settings.service_file),
+            "service_ca": None,
+            "run_as": None,
             "token": configs.token("f1"),
             "spec": spec.model_dump(),
             "checkpoint_dir": str(settings.checkpoints_dir / "t1"),

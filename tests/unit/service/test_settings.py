@@ -13,7 +13,7 @@ from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.engine import open_engine
 from oakum_service.errors import ConfigurationError
 from oakum_solver.guard import StarvationGuard
-from oakum_solver.objectives import Objective
+from oakum_solver.objectives import NamedObjective
 from oakum_solver.problem import Terms
 
 
@@ -35,7 +35,7 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     }.items():
         monkeypatch.setenv(name, value)
     settings = Settings()
-    assert (settings.port, settings.objective, settings.look_ahead_s) == (0, Objective.SPEEDUP, 12.5)
+    assert (settings.port, settings.objective, settings.look_ahead_s) == (0, NamedObjective.SPEEDUP, 12.5)
     assert (settings.local.nodes, settings.local.load) == (9, 0.7)
 
 

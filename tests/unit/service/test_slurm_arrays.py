@@ -13,8 +13,8 @@ import pytest
 
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob
-from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
-from oakum_service.schedulers.slurm.state import SlurmJob
+from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.slurm.reading.state import SlurmJob
 from oakum_service.states import NodeState
 from slurm_adapter import FAKE, Site, announced, blocked_readings, make_site, node, own, readable
 from waiting import wait_until
@@ -210,7 +210,7 @@ def test_tasks_of_an_array_that_nobody_knows_are_strangers_that_can_be_cancelled
 
 
 def test_an_array_whose_file_cannot_be_read_now_is_no_reading(site: Site) -> None:
-    """Or a file system that is away for a moment would cost all of its fragments."""
+    """Otherwise a file system that fails for a moment would cost all of the array's fragments."""
     launch(site, 3)
     array_file = site.folder / "fragments" / array_name(site) / "array.json"
     kept = array_file.read_bytes()

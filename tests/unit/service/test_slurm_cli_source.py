@@ -11,11 +11,11 @@ import pytest
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import CommandFailed, SchedulerError
-from oakum_service.schedulers.slurm.cli_source import CliSource
-from oakum_service.schedulers.slurm.pushed_source import PushedSource
-from oakum_service.schedulers.slurm.rest_source import RestSource
-from oakum_service.schedulers.slurm.sources import open_source
-from oakum_service.schedulers.slurm.text import job_format
+from oakum_service.schedulers.slurm.reading.cli_source import CliSource
+from oakum_service.schedulers.slurm.reading.pushed_source import PushedSource
+from oakum_service.schedulers.slurm.reading.rest_source import RestSource
+from oakum_service.schedulers.slurm.reading.sources import open_source
+from oakum_service.schedulers.slurm.reading.text import job_format
 from slurm_payloads import RELEASES, answer, generation, job, node, reservation
 
 NODE_LINES = (
@@ -27,7 +27,7 @@ RESERVATION_LINES = b"ReservationName=r StartTime=10 EndTime=20 Nodes=n1 Flags=M
 
 @dataclass
 class FakeSlurm:
-    """Stands for `SlurmCommands`: answers as one version does."""
+    """Takes the place of `SlurmCommands`, and answers as one version of Slurm does."""
 
     release: str
     parser: str | None = None

@@ -12,7 +12,7 @@ import pytest
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import CommandFailed
-from oakum_service.schedulers.slurm.calls import CALLS, FAILURES
+from oakum_service.instruments import CALL_FAILURES, CALLS
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from processes import runs
 
@@ -21,7 +21,7 @@ Install = Callable[[str, str], Path]
 
 @pytest.fixture
 def install(tmp_path: Path) -> Install:
-    """Puts a command with that shell script in place."""
+    """Put a command with this shell script into the folder of Slurm's commands."""
 
     def put(name: str, script: str) -> Path:
         path = tmp_path / name
@@ -113,7 +113,7 @@ def test_much_output_is_read_whole(commands: SlurmCommands, install: Install) ->
 
 def test_calls_and_failures_are_counted_by_command(commands: SlurmCommands, install: Install) -> None:
     def counts() -> tuple[float, float]:
-        values = [metric.labels("sacct")._value.get() for metric in (CALLS, FAILURES)]
+        values = [metric.labels("sacct")._value.get() for metric in (CALLS, CALL_FAILURES)]
         return values[0], values[1]
 
     install("sacct", "[ -z $1 ]")

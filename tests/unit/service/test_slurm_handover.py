@@ -13,8 +13,8 @@ from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.handover import HandOver, find_hand_over, in_the_way, window_s
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, own_tasks, to_snapshot
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
 from slurm_adapter import HAND_OVER_S, INSTANCE, Site, make_site, own
 from waiting import wait_until
@@ -37,7 +37,7 @@ def node(name: str, *states: str, partitions: tuple[str, ...] = BOTH) -> SlurmNo
 
 
 def taken(fragment: str, nodes: str, at: float, *states: str) -> SlurmJob:
-    """Our job that was preempted at that time and has left."""
+    """A job of ours that was preempted at that time and has left its node."""
     job = own(sum(map(ord, fragment)), fragment, *(states or ("COMPLETED",)), nodes=nodes)
     return msgspec.structs.replace(job, preempted_at=at)
 

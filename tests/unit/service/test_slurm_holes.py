@@ -9,12 +9,12 @@ import pytest
 
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
-from oakum_service.schedulers.slurm.arrays import Array
-from oakum_service.schedulers.slurm.snapshot import HolePolicy, Instance, own_tasks, to_snapshot
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
+from oakum_service.schedulers.slurm.arrays import JobArray
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
+from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, own_tasks, to_snapshot
 from oakum_service.states import NodeState
 
-INSTANCE = Instance("oakum", "ab12")
+INSTANCE = OakumInstance("oakum", "ab12")
 NOW = 1000.0
 POLICY = HolePolicy("fill")
 
@@ -33,7 +33,7 @@ def own(number: int, fragment: str, *states: str, nodes: str = "") -> SlurmJob:
 
 
 def snapshot_of(
-    state: SlurmState, policy: HolePolicy = POLICY, arrays: Mapping[str, Array] = MappingProxyType({})
+    state: SlurmState, policy: HolePolicy = POLICY, arrays: Mapping[str, JobArray] = MappingProxyType({})
 ) -> Snapshot:
     return to_snapshot(state, INSTANCE, policy, own_tasks(state.jobs, INSTANCE, arrays))
 
@@ -98,7 +98,7 @@ def test_a_node_that_another_job_shares_with_ours_is_not_ours() -> None:
 
 
 def test_jobs_of_another_oakum_under_the_same_account_are_foreground_jobs() -> None:
-    other = Instance("oakum", "cd34").job_name("f1")
+    other = OakumInstance("oakum", "cd34").job_name("f1")
     jobs = [job(1, nodes="n1", name=other, user="oakum", partition="fill")]
     state = SlurmState(NOW, "22.05.8", (node("n1", "ALLOCATED"),), tuple(jobs))
     snapshot = snapshot_of(state)
@@ -126,14 +126,14 @@ def task(number: int, index: int | None, *states: str, nodes: str = "") -> Slurm
     return job(number, *states, nodes=nodes, **fields)
 
 
-def own_jobs_of(*jobs: SlurmJob, **arrays: Array) -> set[OwnJob]:
+def own_jobs_of(*jobs: SlurmJob, **arrays: JobArray) -> set[OwnJob]:
     state = SlurmState(NOW, "22.05.8", (), jobs)
     return set(snapshot_of(state, arrays=arrays).own_jobs)
 
 
 def test_a_task_of_an_array_stands_for_the_fragment_of_its_index() -> None:
     jobs = [task(71, 0, nodes="n2"), task(70, 1, nodes="n1"), own(9, "f9", nodes="n3")]
-    assert own_jobs_of(*jobs, batch=Array(("f0", "f1"))) == {
+    assert own_jobs_of(*jobs, batch=JobArray(("f0", "f1"))) == {
         OwnJob("70_0", "f0", "n2"),
         OwnJob("70_1", "f1", "n1"),
         OwnJob("9", "f9", "n3"),
@@ -141,7 +141,7 @@ def test_a_task_of_an_array_stands_for_the_fragment_of_its_index() -> None:
 
 
 def test_an_array_that_waits_stands_for_the_fragments_that_no_other_record_has_shown() -> None:
-    array = Array(("f0", "f1", "f2", "f3"), begun=frozenset({0, 1}))  # of which the first has ended
+    array = JobArray(("f0", "f1", "f2", "f3"), begun=frozenset({0, 1}))  # of which the first has ended
     assert own_jobs_of(task(71, 1, nodes="n2"), task(70, None, "PENDING"), batch=array) == {
         OwnJob("70_1", "f1", "n2"),
         OwnJob("70_2", "f2", None),
@@ -152,17 +152,17 @@ def test_an_array_that_waits_stands_for_the_fragments_that_no_other_record_has_s
 def test_a_task_that_runs_is_not_waiting_though_it_was_never_seen_before() -> None:
     jobs = task(71, 1, nodes="n2"), task(70, None, "PENDING")
     expected = {OwnJob("70_0", "f0", None), OwnJob("70_1", "f1", "n2")}
-    assert own_jobs_of(*jobs, batch=Array(("f0", "f1"))) == expected
-    assert own_jobs_of(*reversed(jobs), batch=Array(("f0", "f1"))) == expected
+    assert own_jobs_of(*jobs, batch=JobArray(("f0", "f1"))) == expected
+    assert own_jobs_of(*reversed(jobs), batch=JobArray(("f0", "f1"))) == expected
 
 
 def test_the_last_task_that_waits_is_shown_by_its_index() -> None:
-    array = Array(("f0", "f1"), begun=frozenset({0, 1}))
+    array = JobArray(("f0", "f1"), begun=frozenset({0, 1}))
     assert own_jobs_of(task(70, 1, "PENDING"), batch=array) == {OwnJob("70_1", "f1", None)}
 
 
 def test_tasks_beyond_what_an_array_is_known_to_hold_are_nobodys() -> None:
-    assert own_jobs_of(task(72, 2, nodes="n2"), task(70, 0, nodes="n1"), batch=Array(("f0",))) == {
+    assert own_jobs_of(task(72, 2, nodes="n2"), task(70, 0, nodes="n1"), batch=JobArray(("f0",))) == {
         OwnJob("70_0", "f0", "n1"),
         OwnJob("70_2", "batch_2", "n2"),
     }

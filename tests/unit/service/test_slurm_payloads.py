@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from oakum_service.errors import PayloadError
-from oakum_service.schedulers.slurm import payloads
-from oakum_service.schedulers.slurm.payloads import Origin
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation
+from oakum_service.schedulers.slurm.reading import payloads
+from oakum_service.schedulers.slurm.reading.payloads import Origin
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation
 from slurm_payloads import RELEASES, answer, generation, job, node, number, recorded, reservation, unlimited
 
 ORIGIN = Origin("`squeue --json`", "Slurm 1.2.3")
@@ -119,8 +119,8 @@ def test_a_job_that_has_ended_is_left_out(parser: str, state: str) -> None:
 
 
 @every_parser
-@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL"])
-def test_a_job_that_slurm_has_taken_is_told_though_it_has_ended(parser: str, state: str) -> None:
+@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY"])
+def test_a_job_whose_end_says_why_is_told_though_it_has_ended(parser: str, state: str) -> None:
     found = read_job(parser, state, nodes="n1")
     assert found is not None
     assert (found.states, found.nodes) == ((state,), "n1")
@@ -289,7 +289,7 @@ def test_recorded_nodes_are_read(version: str) -> None:
 def test_recorded_jobs_are_read(version: str) -> None:
     body = recorded(version, "slurm-jobs")
     read = {found.id: found for found in payloads.read_jobs(body, ORIGIN).values}
-    ended = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "DEADLINE"}
+    ended = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "DEADLINE"}
     live = [j for j in json.loads(body)["jobs"] if j["job_state"][0] not in ended or len(j["job_state"]) > 1]
     assert sorted(read) == sorted(told["job_id"] for told in live)
     for told in live:

@@ -14,7 +14,7 @@ from oakum_service.schedulers.slurm.configuration import read_config, read_parti
 from oakum_service.schedulers.slurm.preflight import node
 from oakum_service.schedulers.slurm.preflight.checks import has_errors, judge
 from oakum_service.schedulers.slurm.preflight.facts import QOS_FIELDS, SiteFacts, submit_options
-from oakum_service.schedulers.slurm.preflight.finding import Finding, Level
+from oakum_service.schedulers.slurm.preflight.finding import Level, PreflightFinding
 
 CONFIG = """\
 Configuration data as of 2026-11-21T18:05:01
@@ -63,7 +63,7 @@ def site(
     qos: dict[str, dict[str, str]] | None = None,
     **others: Any,
 ) -> SiteFacts:
-    """The fit cluster with some things otherwise."""
+    """The facts of a cluster without findings, with some of them changed."""
     partitions = read_partitions(PARTITIONS)
     partitions["fill"] |= fill or {}
     partitions["main"] |= main or {}
@@ -82,7 +82,7 @@ def site(
 
 
 def complaints(facts: SiteFacts, user: str = "oakum", **settings: Any) -> list[tuple[str, str]]:
-    """Level and subject of what should be otherwise."""
+    """(level, subject) of each finding that should be changed."""
     return [
         (str(finding.level), finding.subject)
         for finding in judge(facts, _settings(**settings), user)
@@ -90,7 +90,7 @@ def complaints(facts: SiteFacts, user: str = "oakum", **settings: Any) -> list[t
     ]
 
 
-def finding(subject: str, facts: SiteFacts, **settings: Any) -> Finding:
+def finding(subject: str, facts: SiteFacts, **settings: Any) -> PreflightFinding:
     """The one about the subject."""
     return next(found for found in judge(facts, _settings(**settings), "oakum") if found.subject == subject)
 
@@ -293,7 +293,8 @@ def test_the_job_of_the_check_asks_for_what_fragments_ask_for() -> None:
 def told(**failures: str) -> dict[str, Any]:
     """What the job on the node said, with some attempts failed."""
     found = {
-        name: {"found": "there", "error": failures.get(name, "")} for name in ("read", "write", "worker", "torch")
+        name: {"found": "there", "error": failures.get(name, "")}
+        for name in ("read", "write", "worker", "torch", "launcher")
     }
     return {"host": "n001", **found, "url": {"found": "200", "error": failures.get("url", "")}}
 
@@ -306,6 +307,7 @@ def told(**failures: str) -> dict[str, Any]:
         ("worker", "oakum_worker"),
         ("torch", "torch"),
         ("url", "service"),
+        ("launcher", "accounts"),
     ],
 )
 def test_what_a_node_lacks_is_one_error_with_its_reason(failed: str, subject: str) -> None:

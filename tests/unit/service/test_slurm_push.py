@@ -13,15 +13,15 @@ import pytest
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import PayloadError, SchedulerError
-from oakum_service.schedulers.slurm.collector import Collector, Poster, PostError, PostRefused
-from oakum_service.schedulers.slurm.pushed_source import (
+from oakum_service.schedulers.slurm.collector import Collector, PostError, PostRefused, StatePoster
+from oakum_service.schedulers.slurm.reading.pushed_source import (
     AGE_HEADER,
-    Arrival,
     PushedSource,
+    RequestTime,
     decode_state,
     encode_state,
 )
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 
 NODE = SlurmNode("n1", "10.0.0.1", ("IDLE", "PLANNED"), ("main",), "gpu:4", ("ib",))
 JOB = SlurmJob(7, "train", "ada", "main", ("RUNNING",), nodes="n1", num_nodes=1, start_at=900.0, end_at=math.inf)
@@ -34,17 +34,17 @@ def at(taken_at: float) -> SlurmState:
 
 
 def test_a_state_survives_the_way_whole() -> None:
-    assert decode_state(encode_state(STATE), Arrival(5000.0, 4000.0)) == STATE
+    assert decode_state(encode_state(STATE), RequestTime(5000.0, 4000.0)) == STATE
 
 
 def test_its_age_counts_and_not_the_senders_clock() -> None:
-    assert decode_state(encode_state(at(9e9)), Arrival(5000.0, 2.5)).taken_at == 4997.5
-    assert decode_state(encode_state(at(3.0)), Arrival(5000.0, 0.0)).taken_at == 5000.0
+    assert decode_state(encode_state(at(9e9)), RequestTime(5000.0, 2.5)).taken_at == 4997.5
+    assert decode_state(encode_state(at(3.0)), RequestTime(5000.0, 0.0)).taken_at == 5000.0
 
 
 def test_without_an_age_a_state_is_never_newer_than_its_arrival() -> None:
-    assert decode_state(encode_state(at(9e9)), Arrival(5000.0, None)).taken_at == 5000.0
-    assert decode_state(encode_state(at(4990.0)), Arrival(5000.0, None)).taken_at == 4990.0
+    assert decode_state(encode_state(at(9e9)), RequestTime(5000.0, None)).taken_at == 5000.0
+    assert decode_state(encode_state(at(4990.0)), RequestTime(5000.0, None)).taken_at == 4990.0
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_without_an_age_a_state_is_never_newer_than_its_arrival() -> None:
 )
 def test_what_is_no_state_is_refused(body: bytes, said: str) -> None:
     with pytest.raises(PayloadError, match=said):
-        decode_state(body, Arrival(1.0, 0.0))
+        decode_state(body, RequestTime(1.0, 0.0))
 
 
 def test_the_newest_state_is_read_until_it_is_too_old() -> None:
@@ -109,7 +109,8 @@ class Enough(Exception):  # noqa: N818
 
 
 def run(source: FakeSource, failures: list[PostError | None], rounds: int) -> tuple[list[float], list[float]]:
-    """The pauses between the rounds, and the ages that were posted; the clock moves by the pauses alone."""
+    """Run the collector; returns the pauses between the rounds and the ages that were posted. The clock moves
+    by the pauses alone."""
     now, pauses, ages = [0.0], list[float](), list[float]()
 
     def post(_: SlurmState, age_s: Callable[[], float]) -> None:
@@ -169,8 +170,8 @@ def token_file(tmp_path: Path) -> Path:
     return path
 
 
-def poster(token_file: Path, answer: Callable[[httpx.Request], httpx.Response]) -> Poster:
-    return Poster("http://head:8470/", token_file, httpx.MockTransport(answer))
+def poster(token_file: Path, answer: Callable[[httpx.Request], httpx.Response]) -> StatePoster:
+    return StatePoster("http://head:8470/", token_file, httpx.MockTransport(answer))
 
 
 def test_a_post_carries_the_state_its_age_and_the_newest_token(token_file: Path) -> None:
@@ -187,7 +188,7 @@ def test_a_post_carries_the_state_its_age_and_the_newest_token(token_file: Path)
     assert [str(request.url) for request in seen] == ["http://head:8470/v1/cluster/snapshots"] * 2
     assert [request.headers["Authorization"] for request in seen] == ["Bearer first", "Bearer second"]
     assert [request.headers[AGE_HEADER] for request in seen] == ["1.500000", "2.500000"]
-    assert decode_state(seen[0].content, Arrival(1001.5, 1.5)) == STATE
+    assert decode_state(seen[0].content, RequestTime(1001.5, 1.5)) == STATE
 
 
 @pytest.mark.parametrize(
@@ -203,7 +204,7 @@ def test_what_the_service_says_is_passed_on(token_file: Path, status: int, error
 
 def test_a_service_that_is_away_is_named(token_file: Path) -> None:
     with pytest.raises(PostError, match=r"http://127\.0\.0\.1:1/v1/cluster/snapshots cannot be reached"):
-        Poster("http://127.0.0.1:1", token_file).post(STATE, lambda: 0.0)
+        StatePoster("http://127.0.0.1:1", token_file).post(STATE, lambda: 0.0)
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"a\nb", "ü".encode(), b"\xff"])

@@ -16,8 +16,8 @@ import pytest
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import ConfigurationError, SchedulerError
-from oakum_service.schedulers.slurm import rest_source
-from oakum_service.schedulers.slurm.rest_source import RestSource
+from oakum_service.schedulers.slurm.reading import rest_source
+from oakum_service.schedulers.slurm.reading.rest_source import RestSource
 from slurm_payloads import RELEASES, answer, generation, job, node, number, reservation
 
 

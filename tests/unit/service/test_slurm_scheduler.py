@@ -12,9 +12,9 @@ import pytest
 
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import JobStart
-from oakum_service.schedulers.slurm import scheduler as scheduler_module
-from oakum_service.schedulers.slurm.hook_event import HookEvent, HookKind
-from oakum_service.schedulers.slurm.state import SlurmJob
+from oakum_service.schedulers.slurm import completing
+from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.slurm.reading.state import SlurmJob
 from oakum_service.states import NodeState
 from slurm_adapter import FAKE, Site, adapter, announced, blocked_readings, make_site, node, own, readable
 from waiting import wait_until
@@ -106,7 +106,7 @@ def test_a_fragment_that_slurm_cannot_preempt_is_short(site: Site) -> None:
 
 
 def test_a_submission_that_no_reading_shows_yet_is_among_our_jobs(site: Site) -> None:
-    """Or its fragment would be taken for ended, and the job, found later, for an orphan."""
+    """Otherwise its fragment would count as ended, and the job would later count as an orphan."""
     site.scheduler.start(lambda: None)
     site.picture(lambda s: bool(s.nodes))
     readings: list[list[str]] = []
@@ -205,7 +205,7 @@ def test_a_reading_from_before_an_end_does_not_show_its_nodes_clear(site: Site) 
 def test_readings_follow_for_the_nodes_of_the_job_alone_and_not_for_ever(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that does not answer completes for as long as it is down."""
+    """A node that does not answer stays completing for as long as it is down."""
     site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
     site.source.nodes = (node("n1", "ALLOCATED", "COMPLETING"), node("n2", "DOWN", "COMPLETING", "NOT_RESPONDING"))
     site.scheduler.start(lambda: None)
@@ -218,7 +218,7 @@ def test_readings_follow_for_the_nodes_of_the_job_alone_and_not_for_ever(
     site.scheduler.on_hook(HookEvent(HookKind.ENDED, "501", "n2", "main", 1000, None, time.time()))
     reads = site.source.reads
     wait_until("readings follow", lambda: site.source.reads > reads + 3)
-    monkeypatch.setattr(scheduler_module, "_CLEAR_WITHIN_S", 0.0)
+    monkeypatch.setattr(completing, "_CLEAR_WITHIN_S", 0.0)
     wait_until("it rests", lambda: site.scheduler._wait_s() > 300.0)
 
 
@@ -233,6 +233,15 @@ def test_a_reading_that_fails_is_repeated_as_soon_as_a_hook_wanted_it(site: Site
     wait_until("it has failed", lambda: site.source.reads > reads)
     site.source.nodes, site.source.error = (node("n1"), node("n2")), None
     site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
+
+
+def test_a_first_reading_that_fails_is_repeated_soon_at_any_pace(site: Site) -> None:
+    site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
+    site.source.error = SchedulerError("squeue: no route to slurmctld")
+    site.scheduler.start(lambda: None)
+    wait_until("it has failed", lambda: site.source.reads > 0)
+    site.source.error = None
+    assert len(wait_until("it answers", lambda: readable(site.scheduler), timeout_s=30.0).nodes) == 2
 
 
 def test_a_job_that_a_hook_told_of_is_gone_with_its_end_however_short_it_was(site: Site) -> None:

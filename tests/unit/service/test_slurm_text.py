@@ -7,9 +7,9 @@ import math
 import pytest
 
 from oakum_service.errors import PayloadError
-from oakum_service.schedulers.slurm import text
-from oakum_service.schedulers.slurm.payloads import Origin
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmReservation
+from oakum_service.schedulers.slurm.reading import text
+from oakum_service.schedulers.slurm.reading.payloads import Origin
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation
 
 ORIGIN = Origin("`squeue`", "Slurm 20.11.9")
 MARK = "oakum-0123456789abcdef"
@@ -97,10 +97,12 @@ def test_jobs_that_have_ended_are_left_out_and_completing_ones_are_not() -> None
 def test_jobs_that_slurm_has_taken_are_told_though_they_have_ended() -> None:
     at = "1795283500"
     found = read(line(state="PREEMPTED"), line(state="NODE_FAIL"), line(state="COMPLETED", preempted=at))
+    found += read(line(state="OUT_OF_MEMORY"))
     assert [(job.states[0], job.preempted_at, job.nodes) for job in found] == [
         ("PREEMPTED", None, "n3"),
         ("NODE_FAIL", None, "n3"),
         ("COMPLETED", 1795283500.0, "n3"),
+        ("OUT_OF_MEMORY", None, "n3"),
     ]
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from oakum_service.errors import PayloadError
-from oakum_service.schedulers.slurm.versions import Dialect, SlurmVersion, choose_dialect
+from oakum_service.schedulers.slurm.reading.versions import Dialect, SlurmVersion, choose_dialect
 
 
 @pytest.mark.parametrize(

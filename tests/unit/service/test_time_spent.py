@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import create_engine
 
-from oakum_service.control.accounts import Account
+from oakum_service import hold
 from oakum_service.db.engine import Sessions
+from oakum_service.db.json_columns import JsonOf
+from oakum_service.documents.time_account import TimeAccount
 from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_worker.protocol import Phase
-from unit.service.scripted_trainer import BATCH, ScriptedTrainer
+from scripted_trainer import BATCH, ScriptedTrainer
 
 SPENT = ("training_s", "grow_s", "shrink_s", "loss_s", "cold_start_s", "waiting_s")
 
@@ -30,7 +34,7 @@ def trainer(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> ScriptedTrai
     return trainer
 
 
-def spent(trainer: ScriptedTrainer) -> dict[str, float]:
+def spent(trainer: ScriptedTrainer) -> dict[str, Any]:
     """Seconds by use, those of zero left out; they add up to the time since the first start."""
     time_spent = trainer.view.time_spent
     assert time_spent is not None
@@ -41,15 +45,15 @@ def spent(trainer: ScriptedTrainer) -> dict[str, float]:
 
 
 def train(trainer: ScriptedTrainer, fragment: str, generation: int, seconds: int, nodes: int = 1) -> None:
-    """Two steps a second, heard of every second."""
-    first = trainer.row.progress.get("step", 0)
+    """Train for some time at two steps a second, reported every second."""
+    first = trainer.row.told_step
     for second in range(1, seconds + 1):
         trainer.progress(fragment, generation, first + 2 * second, nodes)
         trainer.turn(after_s=1.0)
 
 
 def join(trainer: ScriptedTrainer, fragment: str) -> None:
-    """The fragment comes to the others in five seconds."""
+    """Let the fragment join the others within five seconds."""
     trainer.launch(fragment)
     trainer.now += 5.0
     trainer.say(fragment, Phase.READY, startup_s=4.5)
@@ -118,6 +122,31 @@ def test_without_nodes_it_waits_and_with_some_again_it_starts_cold(trainer: Scri
     assert spent(trainer) == {"training_s": 4.0, "waiting_s": 21.0, "cold_start_s": 2.0 + 7.5}
 
 
+def test_since_when_a_trainer_has_its_status_is_told(trainer: ScriptedTrainer) -> None:
+    train(trainer, "a", 1, seconds=4)
+    assert trainer.view.status_since == 1006.0  # its first step's end
+    trainer.say("a", Phase.LEAVING, signalled=True)
+    trainer.turn(after_s=1.0)
+    trainer.end_job("a")
+    trainer.turn(after_s=20.0)
+    trainer.launch("b")
+    trainer.turn(after_s=2.0)
+    assert (trainer.view.status, trainer.view.status_since) == ("starting", trainer.now - 2.0)
+    trainer.say("b", Phase.READY, startup_s=5.0)
+    trainer.turn()
+    trainer.switch("b", trainer.row.generation, 8, source="checkpoint")
+    trainer.turn(after_s=1.5)
+    train(trainer, "b", trainer.row.generation, seconds=6)
+    assert (trainer.view.status, trainer.view.status_since) == ("running", trainer.now - 6.0)
+    with trainer._sessions.begin() as session:
+        hold.begin(session, "", "anna")
+    trainer.turn(after_s=3.0)
+    assert (trainer.view.status, trainer.view.status_since) == ("held", trainer.now - 3.0)
+    trainer.change(state=TrainerState.FAILED, ended_at=trainer.now)
+    trainer.now += 9.0
+    assert trainer.view.status_since == trainer.now - 9.0
+
+
 def test_the_time_before_the_loss_of_the_last_replica_was_noticed_is_lost(trainer: ScriptedTrainer) -> None:
     train(trainer, "a", 1, seconds=4)
     trainer.now += 9.0  # until its agent is missed
@@ -142,7 +171,7 @@ def test_a_lone_rank_that_died_starts_cold_on_its_node_from_its_copy_in_memory(t
 
 
 def test_a_newcomer_that_takes_over_from_the_disk_has_started_cold(trainer: ScriptedTrainer) -> None:
-    """The trainer always had a member, and yet nobody was left who had a step."""
+    """The trainer always had a member, but no member had a finished step any more."""
     train(trainer, "a", 1, seconds=4)
     trainer.launch("b")
     trainer.say("b", Phase.READY)
@@ -171,7 +200,7 @@ def test_the_time_stands_still_when_the_trainer_has_ended(trainer: ScriptedTrain
 
 
 def test_a_trainer_of_before_accounts_were_kept_counts_from_now_on(trainer: ScriptedTrainer) -> None:
-    trainer.change(account={})
+    trainer.change(account=None)
     trainer.turn(after_s=50.0)
     assert trainer.view.time_spent.since_at == trainer.now
     trainer.progress("a", 1, 40)
@@ -222,6 +251,40 @@ def test_steps_are_counted_at_the_sizes_they_were_taken_at(trainer: ScriptedTrai
     assert trainer.view.steps_at_size == {1: 28 + 5, 2: 12}
 
 
+def test_steps_that_another_trainer_has_taken_are_not_counted(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = ScriptedTrainer(sessions, monkeypatch)
+    trainer.launch("a")
+    trainer.say("a", Phase.READY, startup_s=3.0)
+    trainer.turn()
+    trainer.switch("a", 1, 40, source="checkpoint")
+    trainer.turn()
+    trainer.progress("a", 1, 45)
+    trainer.turn()
+    assert trainer.view.steps_at_size == {1: 5}
+
+
+def test_steps_before_the_first_progress_is_heard_are_counted(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second generation may form before the first one has said how far it is."""
+    trainer = ScriptedTrainer(sessions, monkeypatch)
+    trainer.launch("a")
+    trainer.say("a", Phase.READY, startup_s=3.0)
+    trainer.turn()
+    trainer.switch("a", 1, 0, source="scratch")
+    trainer.turn()
+    trainer.launch("b")
+    trainer.say("b", Phase.READY, startup_s=3.0)
+    trainer.turn()
+    trainer.switch("a", 2, 7, stall_s=0.1)
+    trainer.turn()
+    trainer.progress("a", 2, 12, nodes=2)
+    trainer.turn()
+    assert trainer.view.steps_at_size == {2: 12}
+
+
 def test_warm_up_is_counted_in_node_seconds(trainer: ScriptedTrainer) -> None:
     assert trainer.view.time_spent.warm_up_node_s == 6.0
     trainer.launch("b", "c")
@@ -258,7 +321,8 @@ MOMENTS = st.lists(
 def test_whatever_happens_all_seconds_are_counted_once(
     moments: list[tuple[str, TimeUse | None]], gaps_s: list[float]
 ) -> None:
-    account, now, ended_at = Account(began_at=50.0, since=50.0), 50.0, None
+    column, sqlite = JsonOf(TimeAccount), create_engine("sqlite://").dialect
+    account, now, ended_at = TimeAccount(began_at=50.0, since=50.0), 50.0, None
     for (event, use), gap_s in zip(moments, gaps_s, strict=False):
         now += gap_s
         if event == "turn":
@@ -267,7 +331,7 @@ def test_whatever_happens_all_seconds_are_counted_once(
         elif event == "stall" and use is not None:
             account = account.stalled(use, 10 * gap_s, now)
         else:
-            kept = Account.of(account.document())
+            kept = column.process_result_value(column.process_bind_param(account, sqlite), sqlite)
             assert kept == account
             account = kept
     seconds = account.spent_s(now)
@@ -276,7 +340,7 @@ def test_whatever_happens_all_seconds_are_counted_once(
 
 
 def test_a_clock_that_is_set_back_takes_no_time_away() -> None:
-    account = Account(began_at=50.0, since=50.0, use=TimeUse.TRAINING)
+    account = TimeAccount(began_at=50.0, since=50.0, use=TimeUse.TRAINING)
     later = account.turn_to(TimeUse.WAITING, 80.0).turn_to(TimeUse.TRAINING, 60.0)
     assert later == dataclasses.replace(account, since=80.0, seconds=later.seconds)
     assert later.spent_s(60.0)[TimeUse.TRAINING] == 30.0

@@ -12,7 +12,7 @@ import pytest
 from oakum_solver import cbc
 from oakum_solver.cbc import run_cbc
 from oakum_solver.errors import MilpError
-from processes import any_runs
+from processes import any_runs, heeding_sigint
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def knapsack() -> pulp.LpProblem:
-    """Three things of which two fit."""
+    """A model with three things of which two fit."""
     model = pulp.LpProblem("knapsack", pulp.LpMaximize)
     x, y, z = (model.add_variable(name, cat=pulp.LpBinary) for name in "xyz")
     model += 5 * x + 4 * y + 3 * z
@@ -108,7 +108,7 @@ def test_an_interrupt_ends_cbc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Ctrl-C reaches us in the waiting."""
     pids = tmp_path / "pids"
     install_fake(f"echo $$ > {pids}; sleep 1; kill -INT {os.getpid()}; sleep 60", tmp_path, monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
+    with heeding_sigint(), pytest.raises(KeyboardInterrupt):
         run_cbc(knapsack(), time_limit_s=60.0)
     assert not any_runs(pids)
 

@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from oakum_solver.forecast import CohortForecast
 from oakum_solver.logs.holes import HoleLog
-from oakum_solver.problem import Curve, Problem, Trainer
+from oakum_solver.problem import Curve, PlannedTrainer, Problem
 from oakum_solver.replay import engine
+from oakum_solver.replay.settings import ReplaySettings
 from oakum_solver.replay.workload import WorkItem, Workload
+from oakum_solver.solve import solve
 
 RATIO = 1.2
 LENGTHS = st.lists(st.floats(0.01, 1e7), min_size=1, max_size=60)
@@ -89,11 +91,11 @@ def test_the_order_and_the_portions_in_which_holes_are_learnt_do_not_matter(
 
 def test_a_replay_learns_from_holes_that_ended_and_from_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[int, list[float]]] = []
-    solve = engine.solve
+    original = solve
 
     def listen(problem: Problem, *args: object, **settings: object) -> object:
         told.append((problem.num_nodes, sorted({group.horizon_s for group in problem.groups})))
-        return solve(problem, *args, **settings)  # type: ignore[arg-type]
+        return original(problem, *args, **settings)  # type: ignore[arg-type]
 
     monkeypatch.setattr(engine, "solve", listen)
     monkeypatch.setattr(engine, "CohortForecast", lambda: CohortForecast(default_s=77.0, least=1))
@@ -105,8 +107,8 @@ def test_a_replay_learns_from_holes_that_ended_and_from_no_others(monkeypatch: p
         end_s=np.array([10.0, 20.0, 30.0, 40.0]),
         duration_s=40.0,
     )
-    work = Workload((WorkItem(Trainer("x", Curve(((1, 10.0),)), max_nodes=4)),))
-    engine.replay(log, work, engine.ReplaySettings(groups=True, policy="greedy"))
+    work = Workload((WorkItem(PlannedTrainer("x", Curve(((1, 10.0),)), max_nodes=4)),))
+    engine.replay(log, work, ReplaySettings(groups=True, policy="greedy"))
     # At 15 s the new node has the 10 s before it that one hole lasted; the other two have outlived that one. At
     # 20 s two lengths are known, 10 and 20 s, and at 30 s the node of 15 s has outlived one of three.
     assert told == [

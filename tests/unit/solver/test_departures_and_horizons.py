@@ -7,7 +7,7 @@ import pytest
 
 from oakum_solver.plan import Plan, Why
 from oakum_solver.pools import Composition
-from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, Problem, Terms, Trainer
+from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
 from oakum_solver.solve import POLICIES, Policy, solve
 from oakum_solver.value import ValueModel
 
@@ -16,8 +16,8 @@ LINEAR = Curve(((64, 640.0),))
 ELASTIC: tuple[Policy, ...] = ("milp", "greedy")
 
 
-def trainer(id_: str, curve: Curve = LINEAR, **settings: float) -> Trainer:
-    return Trainer(id_, curve, **{"startup_s": 0.0, "grow_stall_s": 0.0, "shrink_stall_s": 0.0, **settings})  # type: ignore[arg-type]
+def trainer(id_: str, curve: Curve = LINEAR, **settings: float) -> PlannedTrainer:
+    return PlannedTrainer(id_, curve, **{"startup_s": 0.0, "grow_stall_s": 0.0, "shrink_stall_s": 0.0, **settings})  # type: ignore[arg-type]
 
 
 def group(nodes: str, horizon_s: float, owner: str | None = None, cohort: str | None = None) -> NodeGroup:
@@ -104,7 +104,7 @@ def test_a_node_of_another_cohort_is_refused_where_its_departure_costs_more_than
     assert plan.grant("a") == ("n1", "n2", "n3", "n4")
     assert plan.allocations[0].reason.why is Why.STALL_NOT_WORTH_IT
     assert plan.allocations[0].reason.text == (
-        "has 4 nodes: a fifth would leave at another time than its others, which would cost more than it gives"
+        "a fifth node would leave at another time than its other nodes, which would cost more than it gains"
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 
 from oakum_solver.plan import Plan
-from oakum_solver.problem import Curve, NodeGroup, Problem, Trainer
+from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import solve
 from oakum_solver.verify import verify
 from random_problems import problems
@@ -15,9 +15,10 @@ CURVE = Curve(((64, 64.0),))
 
 
 def shared(num_nodes: int, *bounds: tuple[int, int], held: tuple[int, ...] = ()) -> Plan:
-    """Trainers with these (minimum, maximum) that hold so many of the nodes."""
+    """The equal shares of trainers with these (minimum, maximum) that hold this many of the nodes."""
     trainers = tuple(
-        Trainer(f"t{number}", CURVE, min_nodes=low, max_nodes=high) for number, (low, high) in enumerate(bounds)
+        PlannedTrainer(f"t{number}", CURVE, min_nodes=low, max_nodes=high)
+        for number, (low, high) in enumerate(bounds)
     )
     owners = [f"t{number}" for number, count in enumerate(held) for _ in range(count)]
     owners_and_free = [*owners, *[None] * (num_nodes - len(owners))]
@@ -61,7 +62,7 @@ def test_who_holds_its_share_keeps_it() -> None:
 
 
 def test_it_looks_at_no_curve() -> None:
-    flat, steep = Trainer("flat", Curve(((1, 1.0),))), Trainer("steep", Curve(((64, 6400.0),)))
+    flat, steep = PlannedTrainer("flat", Curve(((1, 1.0),))), PlannedTrainer("steep", Curve(((64, 6400.0),)))
     plan = solve(Problem((flat, steep), (NodeGroup(("n1", "n2", "n3", "n4")),)), "equal-share")
     assert sizes(plan) == [2, 2]
 

@@ -49,7 +49,7 @@ def test_a_size_is_hoped_to_be_no_faster_than_a_larger_one_was_measured() -> Non
 
 
 def test_no_size_is_raised_that_the_budget_does_not_reach() -> None:
-    """Twenty seconds on 6 nodes are 120 node-seconds; on 7 they are more than there are."""
+    """The budget suffices for 20 s on 6 nodes, which are 120 node-seconds, and not on 7."""
     fitted = fit_curve([Sample(4, 400.0, 60.0)], None, 16)
     curve = explore(fitted, 16, budget=120.0)
     raised = [nodes for nodes in range(1, 17) if curve.rate(nodes) > fitted.curve.rate(nodes)]
@@ -70,7 +70,7 @@ def test_the_budget_is_a_share_of_the_node_time_trained() -> None:
 
 @dataclass
 class Learner:
-    """What a service knows of one trainer."""
+    """What a service knows of one trainer: its measurements and the time spent exploring."""
 
     prior: Curve | None
     rates: dict[int, list[float]] = field(default_factory=dict)

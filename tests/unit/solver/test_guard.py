@@ -101,7 +101,8 @@ def test_its_word_changes_when_it_said_whatever_the_clock_rounds(
 
 @given(spells)
 def test_no_trainer_goes_without_for_longer_than_the_guard_allows(spells: list[tuple[float, bool]]) -> None:
-    """If whoever is guaranteed nodes has them, nobody waits for more than wait_s in all before a quantum."""
+    """If every guaranteed trainer gets nodes, none waits for more than `wait_s` in all before it has had a
+    quantum."""
     wait, waited_s = Wait(), 0.0
     for seconds, has_nodes in spells:
         while seconds > 0:

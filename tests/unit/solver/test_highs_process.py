@@ -23,7 +23,7 @@ def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def knapsack(weights: tuple[int, ...] = (3, 2, 2), room: int = 5) -> pulp.LpProblem:
-    """Three things, the first of which is worth most."""
+    """A model with three things, the first of which is worth most."""
     model = pulp.LpProblem("knapsack", pulp.LpMaximize)
     x, y, z = (model.add_variable(name, cat=pulp.LpBinary) for name in "xyz")
     model += 5 * x + 4 * y + 3 * z

@@ -6,7 +6,7 @@ import pytest
 
 from oakum_solver.errors import InfeasiblePlanError, ProblemError
 from oakum_solver.pools import Composition
-from oakum_solver.problem import PUBLISHED, Curve, MilpSolver, NodeGroup, Problem, Trainer
+from oakum_solver.problem import PUBLISHED, Curve, MilpSolver, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import Policy, solve
 from oakum_solver.value import ValueModel
 from oakum_solver.verify import verify
@@ -22,16 +22,16 @@ def linear(rate: float) -> Curve:
     return Curve(((64, 64 * rate),))
 
 
-def trainer(id_: str, mixes_types: bool = False, **curves: Curve) -> Trainer:
+def trainer(id_: str, mixes_types: bool = False, **curves: Curve) -> PlannedTrainer:
     free = {"startup_s": 0.0, "grow_stall_s": 0.0, "shrink_stall_s": 0.0}
-    return Trainer(id_, linear(1.0), curves_by_type=curves, mixes_types=mixes_types, **free)  # type: ignore[arg-type]
+    return PlannedTrainer(id_, linear(1.0), curves_by_type=curves, mixes_types=mixes_types, **free)  # type: ignore[arg-type]
 
 
-def problem(*trainers: Trainer, groups: tuple[NodeGroup, ...] = NODES) -> Problem:
+def problem(*trainers: PlannedTrainer, groups: tuple[NodeGroup, ...] = NODES) -> Problem:
     return Problem(trainers, groups, look_ahead_s=100.0, terms=PUBLISHED)
 
 
-def rate(trainer: Trainer, cpus: int, gpus: int) -> float:
+def rate(trainer: PlannedTrainer, cpus: int, gpus: int) -> float:
     composition: Composition = {pool: count for pool, count in enumerate((cpus, gpus)) if count}
     return ValueModel(problem(trainer)).rate(0, composition)
 
@@ -102,7 +102,7 @@ def test_a_trainer_that_may_not_mix_grows_on_the_type_that_it_holds(policy: Poli
 
 @pytest.mark.parametrize("policy", ELASTIC)
 def test_for_a_trainer_with_one_curve_all_types_are_alike(policy: Policy) -> None:
-    anywhere = Trainer("a", linear(10.0), startup_s=0.0, grow_stall_s=0.0)
+    anywhere = PlannedTrainer("a", linear(10.0), startup_s=0.0, grow_stall_s=0.0)
     assert len(solve(problem(anywhere), policy).grant("a")) == 6
     assert len(solve(problem(replace(anywhere, min_nodes=5)), policy).grant("a")) == 6
 

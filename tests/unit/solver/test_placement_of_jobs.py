@@ -22,7 +22,7 @@ def holes_log(*jobs: StartedJob, num_nodes: int, **options: Any) -> HoleLog:
 
 
 def holes(log: HoleLog) -> list[tuple[str, float, float]]:
-    """In order of node, then of start."""
+    """The log's holes as (node, start_s, end_s), sorted."""
     rows = zip(log.node, log.start_s.tolist(), log.end_s.tolist(), strict=True)
     return sorted((log.nodes[node], start_s, end_s) for node, start_s, end_s in rows)
 

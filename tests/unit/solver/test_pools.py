@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oakum_solver.pools import Pool, Pools, pools_of
-from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, Problem, Terms, Trainer
+from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
 
 CURVE = Curve(((1, 1.0),))
 ALL = Terms()
@@ -23,7 +23,7 @@ FACTS = (
 
 
 def pools(groups: tuple[NodeGroup, ...], terms: Terms = ALL) -> Pools:
-    return pools_of(Problem((Trainer("a", CURVE), Trainer("b", CURVE)), groups, terms=terms))
+    return pools_of(Problem((PlannedTrainer("a", CURVE), PlannedTrainer("b", CURVE)), groups, terms=terms))
 
 
 def test_a_cohort_is_one_pool_for_each_type_whoever_holds_it_and_lasts_as_long_as_its_first_node() -> None:

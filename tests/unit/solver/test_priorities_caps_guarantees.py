@@ -6,7 +6,7 @@ import pytest
 
 from oakum_solver.errors import InfeasiblePlanError, ProblemError
 from oakum_solver.plan import Plan
-from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, Problem, Trainer
+from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import POLICIES, Policy, solve
 from oakum_solver.verify import verify
 
@@ -19,10 +19,10 @@ MIXED = (
 TYPED = (NodeGroup(("n1", "n2"), node_type="cpu"), NodeGroup(("n3", "n4"), node_type="gpu"))
 
 
-def trainer(id_: str, rate: float = 1.0, **settings: object) -> Trainer:
+def trainer(id_: str, rate: float = 1.0, **settings: object) -> PlannedTrainer:
     """Linear, without stalls or start-up."""
     free = {"startup_s": 0.0, "grow_stall_s": 0.0, "shrink_stall_s": 0.0}
-    return Trainer(id_, Curve(((64, 64 * rate),)), **{**free, **settings})  # type: ignore[arg-type]
+    return PlannedTrainer(id_, Curve(((64, 64 * rate),)), **{**free, **settings})  # type: ignore[arg-type]
 
 
 def held_by(owner: str, groups: tuple[NodeGroup, ...]) -> tuple[NodeGroup, ...]:
@@ -199,7 +199,7 @@ def test_the_milp_spends_a_cap_on_whom_it_is_worth_most() -> None:
     step = Curve(((3, 0.0), (4, 40.0), (5, 41.0)))
     curves = (("a", Curve(((3, 31.0),))), ("b", step), ("c", Curve(((2, 10.0),))))
     asked = Problem(
-        tuple(Trainer(id_, curve, max_nodes=5, user="ada") for id_, curve in curves),
+        tuple(PlannedTrainer(id_, curve, max_nodes=5, user="ada") for id_, curve in curves),
         (NodeGroup(tuple(f"n{i}" for i in range(9))),),
         terms=PUBLISHED,
         user_caps={"ada": 5},

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import pytest
 
-from oakum_solver.objectives import Metric, Objective
+from oakum_solver.objectives import NamedObjective, Objective
 from oakum_solver.plan import Reason, Why
-from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, Problem, Trainer
+from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import POLICIES, solve
 
 LINEAR = Curve(((8, 80.0),))
 FAST = Curve(((8, 160.0),))
 
 
-def trainer(id_: str, curve: Curve = LINEAR, **settings: object) -> Trainer:
+def trainer(id_: str, curve: Curve = LINEAR, **settings: object) -> PlannedTrainer:
     """No start-up and no stalls unless asked for, so that the numbers are round."""
     free = {"startup_s": 0.0, "grow_stall_s": 0.0, "shrink_stall_s": 0.0, "max_nodes": 8}
-    return Trainer(id_, curve, **{**free, **settings})  # type: ignore[arg-type]
+    return PlannedTrainer(id_, curve, **{**free, **settings})  # type: ignore[arg-type]
 
 
 def nodes(names: str, owner: str | None = None, horizon_s: float = math.inf, node_type: str = "cpu") -> NodeGroup:
@@ -25,7 +25,10 @@ def nodes(names: str, owner: str | None = None, horizon_s: float = math.inf, nod
 
 
 def problem(
-    trainers: tuple[Trainer, ...], *groups: NodeGroup, objective: Metric = Objective.THROUGHPUT, **caps: int
+    trainers: tuple[PlannedTrainer, ...],
+    *groups: NodeGroup,
+    objective: Objective = NamedObjective.THROUGHPUT,
+    **caps: int,
 ) -> Problem:
     return Problem(trainers, groups, look_ahead_s=60.0, objective=objective, user_caps=caps)
 
@@ -37,7 +40,7 @@ def reason(asked: Problem) -> Reason:
 
 def test_at_its_maximum() -> None:
     given = reason(problem((trainer("a", max_nodes=2),), nodes("n1 n2 n3")))
-    assert given == Reason(Why.AT_MAXIMUM, "has 2 nodes, its maximum")
+    assert given == Reason(Why.AT_MAXIMUM, "its maximum is 2 nodes")
 
 
 def test_no_idle_node_at_all() -> None:
@@ -46,26 +49,26 @@ def test_no_idle_node_at_all() -> None:
 
 def test_every_idle_node_already() -> None:
     given = reason(problem((trainer("a"),), nodes("n1 n2")))
-    assert given == Reason(Why.NO_IDLE_NODE, "has every idle node: 2")
+    assert given == Reason(Why.NO_IDLE_NODE, "no other node is idle")
 
 
 def test_a_flat_curve() -> None:
     flat = Curve(((1, 10.0), (2, 20.0)))
     given = reason(problem((trainer("a", flat),), nodes("n1 n2 n3")))
-    assert given == Reason(Why.CURVE_FLAT, "has 2 nodes: a third would not make it faster")
+    assert given == Reason(Why.CURVE_FLAT, "a third node would not make it faster")
 
 
 def test_a_stall_that_costs_more_than_the_node_adds() -> None:
     asked = problem((trainer("a", grow_stall_s=40.0),), nodes("n1 n2", "a"), nodes("n3"))
     assert reason(asked) == Reason(
         Why.STALL_NOT_WORTH_IT,
-        "has 2 nodes: a third would add 600 samples, but the stall would cost 1,200 samples",
+        "a third node would add 600 samples, but the stall would cost 1,200 samples",
         gain=600.0,
         cost=1200.0,
     )
     assert reason(replace(asked, terms=PUBLISHED)) == Reason(
         Why.STALL_NOT_WORTH_IT,
-        "has 2 nodes: a third would add 600 samples, but the stall would cost 800 samples",
+        "a third node would add 600 samples, but the stall would cost 800 samples",
         gain=600.0,
         cost=800.0,
     )
@@ -74,7 +77,7 @@ def test_a_stall_that_costs_more_than_the_node_adds() -> None:
 def test_a_start_up_longer_than_the_look_ahead() -> None:
     given = reason(problem((trainer("a", startup_s=90.0),), nodes("n1")))
     assert given.why is Why.STALL_NOT_WORTH_IT
-    assert given.text == "has no node: a first would still be starting up when the next 60 s are over"
+    assert given.text == "a first node would still be starting up when the next 60 s are over"
 
 
 def test_a_node_of_another_cohort() -> None:
@@ -82,7 +85,7 @@ def test_a_node_of_another_cohort() -> None:
     given = reason(problem((trainer("a", shrink_stall_s=60.0),), held, nodes("n5", horizon_s=61.0)))
     assert given.why is Why.STALL_NOT_WORTH_IT
     assert given.text == (
-        "has 4 nodes: a fifth would leave at another time than its others, which would cost more than it gives"
+        "a fifth node would leave at another time than its other nodes, which would cost more than it gains"
     )
 
 
@@ -91,7 +94,7 @@ def test_others_gain_more_names_who() -> None:
     assert given.why is Why.OTHERS_GAIN_MORE
     assert given.other == "c"
     assert given.text == (
-        "has no node: a first would add 600 weighted samples in the next 60 s, "
+        "a first node would add 600 weighted samples in the next 60 s, "
         "but c, which would miss it least, would lose 2,400 weighted samples"
     )
     assert (given.gain, given.cost) == (600.0, 2400.0)
@@ -101,7 +104,7 @@ def test_below_the_minimum() -> None:
     given = reason(problem((trainer("a", min_nodes=4), trainer("b")), nodes("n1 n2 n3")))
     assert given == Reason(
         Why.BELOW_MINIMUM,
-        "has no node: its minimum of 4 would add 2,400 samples in the next 60 s, but only 0 are free",
+        "its minimum of 4 nodes would add 2,400 samples in the next 60 s, but only 0 are free",
         gain=2400.0,
     )
 
@@ -115,9 +118,7 @@ def test_a_users_cap() -> None:
 
 def test_a_users_cap_below_its_trainers_minimum() -> None:
     given = reason(problem((trainer("a", user="ada", min_nodes=3),), nodes("n1 n2 n3"), ada=2))
-    assert given == Reason(
-        Why.USER_CAP, "has no node: ada's trainers have 0 of the 2 nodes that they may have", gain=1800.0
-    )
+    assert given == Reason(Why.USER_CAP, "ada's trainers have 0 of the 2 nodes that they may have", gain=1800.0)
 
 
 def test_another_users_cap_is_no_reason() -> None:
@@ -129,7 +130,7 @@ def test_a_higher_priority() -> None:
     given = reason(problem((trainer("a", FAST), trainer("b", priority=1)), nodes("n1 n2")))
     assert given == Reason(
         Why.PRIORITY,
-        "has no node: a first would add 1,200 samples in the next 60 s, "
+        "a first node would add 1,200 samples in the next 60 s, "
         "but every node has gone to trainers of a higher priority, such as b",
         gain=1200.0,
         cost=600.0,
@@ -164,9 +165,9 @@ def test_nodes_of_another_type_are_no_split_that_could_be_better() -> None:
 
 
 def test_the_objectives_unit_is_named() -> None:
-    given = reason(problem((trainer("a"), trainer("b", weight=2)), nodes("n1"), objective=Objective.SPEEDUP))
+    given = reason(problem((trainer("a"), trainer("b", weight=2)), nodes("n1"), objective=NamedObjective.SPEEDUP))
     assert given.text == (
-        "has no node: a first would add 60 weighted s of training on one node in the next 60 s, "
+        "a first node would add 60 weighted s of training on one node in the next 60 s, "
         "but b, which would miss it least, would lose 120 weighted s of training on one node"
     )
 

@@ -14,8 +14,8 @@ import pytest
 from oakum_solver.errors import ProblemError
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
-from oakum_solver.objectives import Objective
-from oakum_solver.problem import Curve, Trainer
+from oakum_solver.objectives import NamedObjective
+from oakum_solver.problem import Curve, PlannedTrainer
 from oakum_solver.replay.accounts import sample_worth
 from oakum_solver.replay.costs import CostModel
 from oakum_solver.replay.engine import replay
@@ -48,7 +48,7 @@ def item(
     """A trainer with these rates at 1, 2, ... nodes, stalls of 10 s (grow) and 5 s (shrink)."""
     curve = Curve(tuple(enumerate(rates, start=1)))
     default = {"max_nodes": len(rates), "grow_stall_s": 10.0, "shrink_stall_s": 5.0, "startup_s": 0.0}
-    return WorkItem(Trainer(id_, curve, **(default | settings)), submit_s, samples)
+    return WorkItem(PlannedTrainer(id_, curve, **(default | settings)), submit_s, samples)
 
 
 def replayed(log: HoleLog, *items: WorkItem, **settings: Any) -> ReplayResult:
@@ -280,14 +280,14 @@ def test_a_log_without_holes_trains_nothing() -> None:
 
 
 def test_a_trainer_that_makes_nothing_gets_nothing_for_any_objective() -> None:
-    for objective in Objective:
+    for objective in NamedObjective:
         result = replayed(hole_log(("a", 0, 100)), item("x", (0.0, 0.0)), objective=objective)
         assert node_seconds(result) == {"unallocated": 100.0}
 
 
 def test_the_worth_of_a_sample_is_the_objectives() -> None:
     trainer = item("x", (0.0, 8.0, 20.0), weight=3.0).trainer
-    worths = {str(objective): sample_worth(objective, trainer) for objective in Objective}
+    worths = {str(objective): sample_worth(objective, trainer) for objective in NamedObjective}
     assert worths == pytest.approx(
         {"throughput": 3.0, "weighted": 3.0 / 20, "speedup": 3.0 / 4, "fair-share": 3.0 / 4, "deadline": 3.0 / 4}
     )

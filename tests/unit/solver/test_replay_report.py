@@ -22,11 +22,11 @@ from oakum_solver.replay.binning import bin_edges, reduce_steps
 from oakum_solver.replay.charts import charts
 from oakum_solver.replay.export import as_document, gap, steps_csv
 from oakum_solver.replay.report import as_html
-from oakum_solver.replay.result import Losses, ReplayResult, Steps, TrainerOutcome
+from oakum_solver.replay.result import Losses, ReplayResult, ReplaySteps, TrainerOutcome
 from oakum_solver.replay.time_charts import nodes_over_time, sizes
 
 CODE = "</script><img src=x onerror=alert(1)> & <b>bold</b>"
-NO_STEPS = Steps(
+NO_STEPS = ReplaySteps(
     *(np.empty(0, dtype=kind) for kind in (float, int, int, int, float, float, float, bool, float)), solver=()
 )
 CHARTS = ["nodes", "used", "losses", "solve-times", "sizes"]
@@ -253,7 +253,7 @@ def test_a_poor_result_still_makes_a_page(changes: dict[str, Any]) -> None:
 
 def test_without_plotly_the_report_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
-    with pytest.raises(SolverError, match=r"pip install 'oakum\[report\]'"):
+    with pytest.raises(SolverError, match=r"pip install '\.\[report\]'"):
         as_html(small_result())
 
 

@@ -10,7 +10,7 @@ import pytest
 from oakum_solver.allocate import loose_bound
 from oakum_solver.errors import ProblemError
 from oakum_solver.plan import Plan
-from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, Problem, Trainer
+from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import POLICIES, Policy, solve
 from oakum_solver.value import ValueModel
 from processes import any_runs
@@ -20,7 +20,7 @@ STEP = Curve(((3, 0.0), (4, 40.0), (5, 41.0)))
 """Worth nothing below four nodes: no greedy order of single nodes finds it."""
 SIZES_TRAP = Problem(
     trainers=tuple(
-        Trainer(id_, curve, max_nodes=5)
+        PlannedTrainer(id_, curve, max_nodes=5)
         for id_, curve in (("a", Curve(((3, 31.0),))), ("b", STEP), ("c", Curve(((2, 10.0),))))
     ),
     groups=(NodeGroup(("n1", "n2", "n3", "n4", "n5")),),
@@ -29,8 +29,10 @@ SIZES_TRAP = Problem(
 """The best value per node is a's, which leaves two nodes for c: 41 a second. b with one for a: 50."""
 TYPES_TRAP = Problem(
     trainers=(
-        Trainer("a", STEP, max_nodes=2, curves_by_type={"g": Curve(((2, 200.0),)), "c": Curve(((2, 180.0),))}),
-        Trainer("b", STEP, max_nodes=2, curves_by_type={"g": Curve(((2, 160.0),))}),
+        PlannedTrainer(
+            "a", STEP, max_nodes=2, curves_by_type={"g": Curve(((2, 200.0),)), "c": Curve(((2, 180.0),))}
+        ),
+        PlannedTrainer("b", STEP, max_nodes=2, curves_by_type={"g": Curve(((2, 160.0),))}),
     ),
     groups=(NodeGroup(("g1", "g2"), node_type="g"), NodeGroup(("c1", "c2"), node_type="c")),
     terms=PUBLISHED,
@@ -43,7 +45,7 @@ def timeless(plan: Plan) -> Plan:
 
 
 def put_on_path(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `cbc` of ours is the only one there is."""
+    """Make a `cbc` of the test's own the only one on PATH."""
     (folder / "bin").mkdir()
     (folder / "bin" / "cbc").write_text(f"#!/bin/sh\n{script}\n")
     (folder / "bin" / "cbc").chmod(0o755)
@@ -52,7 +54,7 @@ def put_on_path(script: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def put_highspy(module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A `highspy` of ours is what a child finds."""
+    """Make a `highspy` of the test's own the one that child processes import."""
     (folder / "highspy.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", str(folder))
 
@@ -152,7 +154,7 @@ def many_pools(typed: bool) -> Problem:
     curve, fast = (Curve(tuple((n, rate * n**0.8) for n in (1, 2, 4, 8, 16, 32, 64))) for rate in (10.0, 70.0))
     curves = {"cpu": curve, "gpu": fast} if typed else None
     trainers = tuple(
-        Trainer(f"t{j}", curve, weight=1.0 + j % 7, curves_by_type=curves, mixes_types=j % 2 == 0)
+        PlannedTrainer(f"t{j}", curve, weight=1.0 + j % 7, curves_by_type=curves, mixes_types=j % 2 == 0)
         for j in range(40)
     )
     return Problem(
@@ -192,8 +194,8 @@ def test_no_trainer_is_an_empty_plan(policy: Policy) -> None:
 @pytest.mark.parametrize("groups", [(), (NodeGroup(()),)], ids=["no group", "an empty group"])
 def test_no_node_gives_every_trainer_nothing(policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
     for trainer in (
-        Trainer("a", STEP, user="ada"),
-        Trainer("a", STEP, curves_by_type={"gpu": STEP}, guaranteed=True),
+        PlannedTrainer("a", STEP, user="ada"),
+        PlannedTrainer("a", STEP, curves_by_type={"gpu": STEP}, guaranteed=True),
     ):
         for caps in ({}, {"ada": 3}):
             plan = solve(Problem((trainer,), groups, user_caps=caps), policy)
@@ -204,21 +206,21 @@ def test_a_greedy_plan_that_is_proven_optimal_needs_no_solver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_on_path(f"touch {tmp_path / 'started'}", tmp_path, monkeypatch)
-    plan = solve(Problem((Trainer("a", Curve(((4, 40.0),))),), (NodeGroup(("n1", "n2")),)))
+    plan = solve(Problem((PlannedTrainer("a", Curve(((4, 40.0),))),), (NodeGroup(("n1", "n2")),)))
     assert (len(plan.grant("a")), plan.solver, plan.optimal) == (2, "greedy", True)
     assert not (tmp_path / "started").exists()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_trainer_left_below_its_minimum_gives_up_what_it_has_left(policy: Policy) -> None:
-    trainer = Trainer("a", Curve(((4, 40.0),)), min_nodes=3)
+    trainer = PlannedTrainer("a", Curve(((4, 40.0),)), min_nodes=3)
     for groups in ((NodeGroup(("n1", "n2"), "a"),), (NodeGroup(("n1",), "a"), NodeGroup(("n2",), "a", 60.0))):
         assert solve(Problem((trainer,), groups), policy).grant("a") == ()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_trainer_above_a_lowered_maximum_shrinks_to_it(policy: Policy) -> None:
-    trainer = Trainer("a", Curve(((4, 40.0),)), max_nodes=2)
+    trainer = PlannedTrainer("a", Curve(((4, 40.0),)), max_nodes=2)
     alike = (NodeGroup(("n1", "n2", "n3"), "a"),)
     mixed = (NodeGroup(("n1", "n2"), "a"), NodeGroup(("n3",), "a", 60.0), NodeGroup(("n4",), horizon_s=60.0))
     for groups in (alike, mixed):
@@ -229,7 +231,8 @@ def test_a_trainer_above_a_lowered_maximum_shrinks_to_it(policy: Policy) -> None
 def test_equal_trainers_are_not_shuffled(policy: Policy) -> None:
     curve = Curve(((4, 40.0),))
     asked = Problem(
-        (Trainer("a", curve), Trainer("b", curve)), (NodeGroup(("n1",), "a"), NodeGroup(("n2", "n3"), "b"))
+        (PlannedTrainer("a", curve), PlannedTrainer("b", curve)),
+        (NodeGroup(("n1",), "a"), NodeGroup(("n2", "n3"), "b")),
     )
     assert [allocation.nodes for allocation in solve(asked, policy).allocations] == [("n1",), ("n2", "n3")]
 
@@ -256,7 +259,7 @@ def test_a_number_that_makes_no_sense_is_refused(name: str, number: float) -> No
 
 def test_what_a_trainer_earns_on_more_nodes_than_it_may_have_counts_in_the_bound() -> None:
     """Until they leave, or it has shrunk, it trains on those that it holds."""
-    crowded = Trainer("a", Curve(((1, 0.0), (4, 160.0))), max_nodes=1, startup_s=0.0)
+    crowded = PlannedTrainer("a", Curve(((1, 0.0), (4, 160.0))), max_nodes=1, startup_s=0.0)
     held = (NodeGroup(("n0",), owner="a"), NodeGroup(("n1", "n2"), owner="a", horizon_s=45.0))
     problem = Problem((crowded,), held)
     worth = solve(problem).value

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from oakum_solver.errors import LogError
-from oakum_solver.logs.swf import Job, Status, read_swf
+from oakum_solver.logs.swf import Job, SwfStatus, read_swf
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 LINE = "  7 100 30 600 -1 59.5 -1 16 900 -1 1 3 -1 -1 2 -1 -1 -1"
@@ -17,7 +17,7 @@ JOB = Job(
     run_s=600.0,
     procs=16,
     requested_s=900.0,
-    status=Status.COMPLETED,
+    status=SwfStatus.COMPLETED,
     user=3,
     queue=2,
     partition=None,
@@ -44,7 +44,7 @@ def test_unknown_times_stay_unknown(tmp_path: Path) -> None:
     path.write_text("7 100 -1 -1 4 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1 -1")
     (job,) = read_swf(path).jobs
     assert (job.wait_s, job.run_s, job.start_s, job.end_s, job.requested_s) == (None, None, None, None, None)
-    assert (job.procs, job.status) == (4, Status.UNKNOWN)
+    assert (job.procs, job.status) == (4, SwfStatus.UNKNOWN)
 
 
 def test_a_compressed_log_is_read(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_a_compressed_log_is_read(tmp_path: Path) -> None:
         (LINE.replace("100", "-1"), "submit time is unknown"),
         (LINE.replace("600", "-7"), "run time -7: expected seconds >= 0"),
         (LINE.replace("600", "nan"), "run time nan"),
-        (LINE.replace(" 1 3 ", " 9 3 "), "9 is not a valid Status"),
+        (LINE.replace(" 1 3 ", " 9 3 "), "9 is not a valid SwfStatus"),
     ],
 )
 def test_a_malformed_line_is_named_with_file_line_and_cause(tmp_path: Path, line: str, cause: str) -> None:

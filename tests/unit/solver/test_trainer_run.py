@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oakum_solver.problem import Curve, Trainer
+from oakum_solver.problem import Curve, PlannedTrainer
 from oakum_solver.replay.costs import CostModel, RescaleCosts
-from oakum_solver.replay.run import Cause, TrainerRun
+from oakum_solver.replay.trainer_run import Cause, TrainerRun
 from oakum_solver.replay.workload import WorkItem
 
 RATES = (0.0, 10.0, 18.0, 24.0, 28.0)
@@ -23,7 +23,7 @@ def new_run(
 ) -> TrainerRun:
     """Paper: a grow stall of 18 s and a shrink stall of 12 s. In place: 20 s to start up, 1 s to regroup."""
     curve = Curve(tuple(enumerate(RATES[1:], start=1)))
-    trainer = Trainer("x", curve, min_nodes, 4, grow_stall_s=18.0, shrink_stall_s=12.0, startup_s=0.0)
+    trainer = PlannedTrainer("x", curve, min_nodes, 4, grow_stall_s=18.0, shrink_stall_s=12.0, startup_s=0.0)
     rates = tuple(rate if nodes >= min_nodes else 0.0 for nodes, rate in enumerate(RATES))
     return TrainerRun(WorkItem(trainer, 0.0, samples), RescaleCosts(cost, **costs).charged(trainer), rates)
 

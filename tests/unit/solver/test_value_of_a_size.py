@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from oakum_solver.objectives import Expression, Metric, Objective
-from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, Problem, Terms, Trainer
-from oakum_solver.sizes import size_values
+from oakum_solver.objectives import Expression, NamedObjective, Objective
+from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
+from oakum_solver.size_values import size_values
 from oakum_solver.value import ValueModel
 
 CURVE = Curve(((1, 100.0), (2, 180.0), (4, 300.0)))
@@ -18,7 +18,7 @@ ALL = Terms(completion=True)
 def problem(
     held: int,
     terms: Terms = ALL,
-    objective: Metric = Objective.THROUGHPUT,
+    objective: Objective = NamedObjective.THROUGHPUT,
     horizon_s: float = math.inf,
     **trainer: float,
 ) -> Problem:
@@ -26,7 +26,7 @@ def problem(
     settings = {"min_nodes": 1, "max_nodes": 4, "grow_stall_s": 3.0, "shrink_stall_s": 2.0, "startup_s": 10.0}
     nodes = ("n1", "n2", "n3", "n4")
     return Problem(
-        trainers=(Trainer("a", CURVE, **{**settings, **trainer}),),  # type: ignore[arg-type]
+        trainers=(PlannedTrainer("a", CURVE, **{**settings, **trainer}),),  # type: ignore[arg-type]
         groups=(NodeGroup(nodes[:held], "a", horizon_s), NodeGroup(nodes[held:], None, horizon_s)),
         look_ahead_s=100.0,
         objective=objective,
@@ -150,11 +150,11 @@ def test_the_published_terms_are_none_of_ours_and_by_default_all_but_completion_
 
 
 def test_speedup_counts_in_units_of_the_rate_on_one_node() -> None:
-    assert worth(problem(held=2, objective=Objective.SPEEDUP), 2) == pytest.approx(100 * 1.8)
+    assert worth(problem(held=2, objective=NamedObjective.SPEEDUP), 2) == pytest.approx(100 * 1.8)
 
 
 def test_weighted_counts_in_units_of_the_rate_at_the_maximum() -> None:
-    assert worth(problem(held=2, objective=Objective.WEIGHTED), 2) == pytest.approx(100 * 180 / 300)
+    assert worth(problem(held=2, objective=NamedObjective.WEIGHTED), 2) == pytest.approx(100 * 180 / 300)
 
 
 def test_an_expression_sees_samples_and_nodes() -> None:
@@ -162,8 +162,8 @@ def test_an_expression_sees_samples_and_nodes() -> None:
 
 
 def test_speedup_of_a_curve_that_is_flat_at_zero_first_takes_its_first_rate_per_node() -> None:
-    trainer = Trainer("a", Curve(((2, 0.0), (4, 40.0))), max_nodes=4, startup_s=0.0)
-    asked = Problem((trainer,), (NodeGroup(("n1",)),), 100.0, objective=Objective.SPEEDUP, terms=PUBLISHED)
+    trainer = PlannedTrainer("a", Curve(((2, 0.0), (4, 40.0))), max_nodes=4, startup_s=0.0)
+    asked = Problem((trainer,), (NodeGroup(("n1",)),), 100.0, objective=NamedObjective.SPEEDUP, terms=PUBLISHED)
     assert ValueModel(asked).value(0, {0: 4}) == pytest.approx(100 * 4.0)
 
 
@@ -173,7 +173,7 @@ def test_a_weight_multiplies_the_value() -> None:
 
 def test_allowed_are_zero_and_the_minimum_up_to_the_maximum_or_the_nodes_there_are() -> None:
     def allowed(min_nodes: int, max_nodes: int, num_nodes: int) -> list[int]:
-        trainer = Trainer("a", CURVE, min_nodes, max_nodes)
+        trainer = PlannedTrainer("a", CURVE, min_nodes, max_nodes)
         nodes = tuple(f"n{i}" for i in range(num_nodes))
         values = size_values(ValueModel(Problem((trainer,), (NodeGroup(nodes),))))
         return np.flatnonzero(np.isfinite(values[0])).tolist()
@@ -185,4 +185,4 @@ def test_allowed_are_zero_and_the_minimum_up_to_the_maximum_or_the_nodes_there_a
 
 def test_a_problem_without_trainers_or_nodes_has_values_of_nothing() -> None:
     assert size_values(ValueModel(Problem((), (NodeGroup(("n1",)),)))).size == 0
-    assert size_values(ValueModel(Problem((Trainer("a", CURVE),), ()))).tolist() == [[0.0]]
+    assert size_values(ValueModel(Problem((PlannedTrainer("a", CURVE),), ()))).tolist() == [[0.0]]

@@ -5,22 +5,25 @@ from dataclasses import replace
 import pytest
 
 from oakum_solver.errors import InfeasiblePlanError
-from oakum_solver.objectives import Expression, Objective
+from oakum_solver.objectives import Expression, NamedObjective
 from oakum_solver.plan import Allocation, Plan
-from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, Problem, Terms, Trainer
+from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
 from oakum_solver.solve import solve
 from oakum_solver.verify import verify
 
 CURVE = Curve(((1, 100.0), (4, 300.0)))
 PROBLEM = Problem(
-    trainers=(Trainer("a", CURVE, max_nodes=4, user="ada"), Trainer("b", CURVE, min_nodes=2, max_nodes=3)),
+    trainers=(
+        PlannedTrainer("a", CURVE, max_nodes=4, user="ada"),
+        PlannedTrainer("b", CURVE, min_nodes=2, max_nodes=3),
+    ),
     groups=(NodeGroup(("n1", "n2", "n3"), owner="a"), NodeGroup(("n4", "n5", "n6"))),
 )
 PLAN = solve(PROBLEM)
 
 
 def granting(plan: Plan = PLAN, **grants: str) -> Plan:
-    """The plan with other nodes for some trainers."""
+    """The plan with other nodes granted to some trainers."""
     return replace(
         plan,
         allocations=tuple(
@@ -69,8 +72,10 @@ def test_a_broken_plan_is_refused(plan: Plan, complaint: str) -> None:
     assert complaint in str(caught.value)
 
 
-@pytest.mark.parametrize("objective", [Objective.SPEEDUP, Objective.FAIR_SHARE, Expression("samples + nodes")])
-def test_a_plan_for_another_objective_is_refused(objective: Objective) -> None:
+@pytest.mark.parametrize(
+    "objective", [NamedObjective.SPEEDUP, NamedObjective.FAIR_SHARE, Expression("samples + nodes")]
+)
+def test_a_plan_for_another_objective_is_refused(objective: NamedObjective) -> None:
     with pytest.raises(InfeasiblePlanError, match="claims the value"):
         verify(replace(PROBLEM, objective=objective), PLAN)
 
@@ -88,7 +93,7 @@ def test_a_cap_is_looked_at_for_its_user_only() -> None:
 
 
 MIXED = Problem(
-    trainers=(Trainer("a", CURVE, max_nodes=4, shrink_stall_s=2.0),),
+    trainers=(PlannedTrainer("a", CURVE, max_nodes=4, shrink_stall_s=2.0),),
     groups=(
         NodeGroup(("n1", "n2"), "a", 300.0, cohort="x"),
         NodeGroup(("n3",), horizon_s=100.0, cohort="x"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oakum_solver.errors import LogError, ProblemError
-from oakum_solver.problem import Curve, Trainer
+from oakum_solver.problem import Curve, PlannedTrainer
 from oakum_solver.replay.workload import (
     PAPER_RATES,
     PAPER_SAMPLES,
@@ -48,14 +48,14 @@ def test_the_documented_keys_are_read(tmp_path: Path) -> None:
         "grow_stall_s": 17.5, "shrink_stall_s": 11, "weight": 2, "priority": -1, "user": "ada", "deadline_s": 3600,
     }  # fmt: skip
     curve = Curve(((1, 5219.0), (8, 39584.0), (64, 262723.0)))
-    trainer = Trainer(
+    trainer = PlannedTrainer(
         "resnet", curve, 2, 64, 2.0, 17.5, 11.0, startup_s=0.0, priority=-1, user="ada", deadline_in_s=3600.0
     )
     assert read(tmp_path, entry) == Workload((WorkItem(trainer, 60.0, 1.3e8),))
 
 
 def test_what_is_left_out_or_null_has_its_default(tmp_path: Path) -> None:
-    trainer = Trainer(
+    trainer = PlannedTrainer(
         "resnet", Curve(((1, 5219.0), (8, 39584.0), (64, 262723.0))), 1, 64, 1.0, 18.0, 12.0, startup_s=0.0
     )
     assert read(tmp_path, RESNET) == Workload((WorkItem(trainer, 0.0, None),))

@@ -11,9 +11,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oakum_worker.batch_size import AdaptiveBatchSizes, BatchSizes, batch_sizes
-from oakum_worker.parallel.data import GradientNorms
-from oakum_worker.sampler import Cursor, ElasticSampler
+from oakum_worker.parallel.step_engine import GradientNorms
+from oakum_worker.state.cursor import Cursor
+from oakum_worker.step.batch_sizes import AdaptiveBatchSizes, BatchSizes, batch_sizes
+from oakum_worker.step.sampler import ElasticSampler
 from training_ranks import build_spec
 
 WEIGHT = torch.nn.Parameter(torch.ones(1))
@@ -28,7 +29,7 @@ def adaptive(
 
 
 def train(batches: BatchSizes, num_steps: int, noise: float = math.inf, start: int = 0) -> list[int]:
-    """The batches of steps whose critical batch is `noise` times the first; an endless first epoch."""
+    """The batch sizes of steps in an endless first epoch whose critical batch is `noise` times the first batch."""
     sizes = []
     for step in range(start, start + num_steps):
         sizes.append(batches.at(0))

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from oakum_worker.compiling import compile_forward
 from oakum_worker.parallel.data import GradientReducer
+from oakum_worker.step.compiling import compile_forward
 from oakum_worker.task import Task
 from training_ranks import build_task
 
@@ -116,7 +116,7 @@ def test_a_compiled_model_has_the_same_losses_and_gradients_sent_as_ever(backend
     for task in (compiled, plain):
         reducer = GradientReducer(task.model)
         reducer.join(Alone(), 2)  # type: ignore[arg-type]
-        reducer.begin(20, 20, 0)
+        reducer.begin(20, 20)
         reducer.backward(loss_of(task, 20), 20, last=True)
         found.append([reducer.finish().loss, *(parameter.grad for parameter in task.model.parameters())])
     torch.testing.assert_close(found[0], found[1])

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from oakum_worker.chain import Chain
-from oakum_worker.micro_batch_probe import Probe
 from oakum_worker.parallel.normalisation import SynchronisedBatchNorm, normalise
 from oakum_worker.parallel.pipeline.measuring import measure_chain
 from oakum_worker.parallel.pipeline.schedules import build
 from oakum_worker.parallel.subgroups import StoreSubgroups
-from oakum_worker.parallel.torus import Grid, TorusAllReduce
+from oakum_worker.parallel.torus import TorusAllReduce, TorusShape
+from oakum_worker.profiling.micro_batch_probe import Probe
 from oakum_worker.task import Task
 from pipeline_ranks import Pipeline, Training, in_threads, train_alone, train_in_threads
 from training_ranks import Points, build_spec
@@ -54,7 +54,7 @@ def test_a_torus_sums_over_all_ranks(length: int, device: str) -> None:
     tensors = [torch.randn(length, generator=torch.Generator().manual_seed(rank)) for rank in range(4)]
 
     def run(rank: int, subgroups: StoreSubgroups) -> torch.Tensor:
-        torus = TorusAllReduce.form(Grid(2, 2), rank, subgroups)
+        torus = TorusAllReduce.form(TorusShape(2, 2), rank, subgroups)
         flat = tensors[rank].to(device, copy=True)
         summed = torus.start(flat).wait().cpu()
         torus.close()

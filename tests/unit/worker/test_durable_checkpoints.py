@@ -40,7 +40,7 @@ def names(folder: Path) -> list[str]:
 
 @contextmanager
 def file_size_limit(size_bytes: int) -> Iterator[None]:
-    """Writing beyond this size fails in the middle of a file, as on a full disk."""
+    """Context in which writing a file beyond this size fails, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:

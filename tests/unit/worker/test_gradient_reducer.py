@@ -11,7 +11,8 @@ import torch.distributed as dist
 from torch import nn
 
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel.data import GradientNorms, GradientReducer, Reduced
+from oakum_worker.parallel.data import GradientReducer
+from oakum_worker.parallel.step_engine import GradientNorms, Reduced, StepVotes
 from training_ranks import Points, build_model, in_ranks, mean_squared_error
 
 POINTS = Points()
@@ -49,7 +50,7 @@ def whole_batch(model: nn.Module, size: int) -> tuple[float, list[torch.Tensor]]
 
 
 def reduce(reducer: GradientReducer, model: nn.Module, chunks: list[range], size: int, signal: int = 0) -> Reduced:
-    reducer.begin(sum(map(len, chunks)), size, signal)
+    reducer.begin(sum(map(len, chunks)), size, StepVotes(signal))
     for chunk in chunks:
         reducer.backward(mean_squared_error(model, batch_of(chunk)), len(chunk), last=chunk is chunks[-1])
     return reducer.finish()
@@ -57,6 +58,9 @@ def reduce(reducer: GradientReducer, model: nn.Module, chunks: list[range], size
 
 class Alone(dist.Work):
     """A group of two of which the other rank has no samples. What is written after it was sent is lost."""
+
+    tensor: torch.Tensor
+    sent: torch.Tensor
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any) -> Alone:
         work = Alone()
@@ -103,10 +107,10 @@ def test_the_signals_of_the_ranks_come_back_summed_and_exact(dtype: torch.dtype)
         model = build_model().to(dtype)
         reducer = GradientReducer(model)
         reducer.join(group, 2)
-        reducer.begin(0, 0, signal=[2**24 - 7, 6][rank])
+        reducer.begin(0, 0, StepVotes(signal=[2**24 - 7, 6][rank]))
         return reducer.finish()
 
-    assert [reduced.signal for reduced in in_ranks(2, run)] == [2**24 - 1] * 2
+    assert [reduced.votes.signal for reduced in in_ranks(2, run)] == [2**24 - 1] * 2
 
 
 @pytest.mark.parametrize(("measure_noise", "numbers"), [(False, 4), (True, 8)])
@@ -132,9 +136,9 @@ def test_flags_are_summed_apart_from_signals(world_size: int) -> None:
     def run(group: dist.ProcessGroup, rank: int) -> tuple[int, int]:
         reducer = GradientReducer(build_model())
         reducer.join(group, world_size)
-        reducer.begin(0, 0, signal=5 * (rank == 0), flag=rank + 1)
+        reducer.begin(0, 0, StepVotes(signal=5 * (rank == 0), checkpoint=rank + 1))
         reduced = reducer.finish()
-        return reduced.signal, reduced.flag
+        return reduced.votes.signal, reduced.votes.checkpoint
 
     assert in_ranks(world_size, run) == [(5, world_size * (world_size + 1) // 2)] * world_size
 
@@ -143,7 +147,7 @@ def test_a_scale_is_in_the_gradient_and_not_in_the_loss() -> None:
     model = build_model()
     loss, expected = whole_batch(model, 8)
     reducer = GradientReducer(model)
-    reducer.begin(8, 8, 0)
+    reducer.begin(8, 8)
     reducer.backward(mean_squared_error(model, batch_of(range(8))), 8, last=True, scale=1024)
     assert reducer.finish().loss == pytest.approx(loss, rel=1e-12)
     torch.testing.assert_close(gradients(model), [1024 * gradient for gradient in expected])
@@ -186,7 +190,7 @@ def test_every_rank_gets_the_same_mean_of_what_the_ranks_gave_to_carry() -> None
     def run(group: dist.ProcessGroup, rank: int) -> float | None:
         reducer = GradientReducer(build_model(), measure_noise=True)
         reducer.join(group, 3)
-        reducer.begin(0, 0, 0, carried=given[rank])
+        reducer.begin(0, 0, carried=given[rank])
         norms = reducer.finish().norms
         assert norms is not None
         return norms.carried
@@ -198,7 +202,7 @@ def test_norms_of_all_buckets_leave_with_the_last_whatever_its_type() -> None:
     model = nn.ParameterDict({"complex": torch.ones(2, dtype=torch.complex64), "real": torch.ones(3)})
     reducer = GradientReducer(model, measure_noise=True, first_bucket_bytes=1, bucket_bytes=1)
     reducer.join(Alone(), 2)  # type: ignore[arg-type]
-    reducer.begin(1, 1, 0)
+    reducer.begin(1, 1)
     loss = model["real"].sum() + model["complex"].real.sum()
     reducer.backward(loss, 1, last=True)
     assert reducer.finish().norms == (pytest.approx(5), 1, pytest.approx(5), None)
@@ -227,7 +231,7 @@ def test_many_small_half_precision_gradients_are_not_lost_beside_a_large_one(wor
         reducer.join(group, world_size)
         mine = inputs.chunk(world_size)[rank]
         for _ in range(2):
-            reducer.begin(len(mine), 256, 0)
+            reducer.begin(len(mine), 256)
             for number, value in enumerate(mine):
                 reducer.backward(model(value).sum(), 1, last=number == len(mine) - 1)
             reducer.finish()
@@ -261,7 +265,7 @@ def test_ranks_that_are_not_at_the_same_step_are_told_so() -> None:
     def run(group: dist.ProcessGroup, rank: int) -> None:
         reducer = GradientReducer(build_model())
         reducer.join(group, 2)
-        reducer.begin(0, 4 + rank, 0)
+        reducer.begin(0, 4 + rank)
         with pytest.raises(GroupError, match="not at the same step"):
             reducer.finish()
 
@@ -272,7 +276,7 @@ def test_a_gradient_keeps_its_parameters_memory_layout() -> None:
     model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     reducer = GradientReducer(model)
     reducer.join(Alone(), 2)  # type: ignore[arg-type]
-    reducer.begin(2, 2, 0)
+    reducer.begin(2, 2)
     reducer.backward(model(torch.ones(2, 3, 4, 4)).mean(), 2, last=True)
     reducer.finish()
     assert model.weight.grad is not None
@@ -284,7 +288,7 @@ def test_a_part_that_only_an_early_micro_batch_used_keeps_its_gradient() -> None
     reducer = GradientReducer(model)
     for group, world_size in ((None, 1), (Alone(), 2)):
         reducer.join(group, world_size)  # type: ignore[arg-type]
-        reducer.begin(2, 2, 0)
+        reducer.begin(2, 2)
         reducer.backward(model[0](torch.full((1, 1), 6.0)).mean(), 1, last=False)
         reducer.backward(model[1](torch.full((1, 1), 8.0)).mean(), 1, last=True)
         reducer.finish()
@@ -295,7 +299,7 @@ def test_sparse_gradients_are_summed_as_dense_ones() -> None:
     model = nn.Embedding(4, 1, sparse=True)
     reducer = GradientReducer(model)
     reducer.join(Alone(), 2)  # type: ignore[arg-type]
-    reducer.begin(2, 2, 0)
+    reducer.begin(2, 2)
     reducer.backward(model(torch.tensor([1, 1])).mean(), 2, last=True)
     reducer.finish()
     assert gradients(model)[0].flatten().tolist() == [0, 1, 0, 0]

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from oakum_worker.label_smoothing import label_smoothing
-from oakum_worker.sample_randomness import SampleRandomness
+from oakum_worker.randomness.sample_randomness import SampleRandomness
+from oakum_worker.step.label_smoothing import label_smoothing
 
 LOGITS = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 3, 0, -100])

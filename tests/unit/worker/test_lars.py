@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from oakum_worker.errors import TaskError
-from oakum_worker.lars import TrustRatios
 from oakum_worker.spec_options import LarsSpec
+from oakum_worker.step.lars import TrustRatios
 
 ETA = 0.01
 

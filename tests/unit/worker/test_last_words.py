@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from fragment_configs import fragment_config
-from oakum_worker import service_link
-from oakum_worker.protocol import FragmentReport, Phase
-from oakum_worker.service_link import ServiceLink
+from oakum_worker.fragment import service_link
+from oakum_worker.fragment.service_link import ServiceLink
+from oakum_worker.protocol import REPORT_INTERVAL, FragmentReport, Phase
+from waiting import wait_until
 
 LAST = FragmentReport(phase=Phase.FINISHED, sequence=7, pid=1, host="h")
 
@@ -81,3 +86,57 @@ def test_a_service_that_does_not_hear_is_not_told_for_ever(service: Busy, monkey
     monkeypatch.setattr(service_link, "_LAST_WORDS_S", 0.1)
     link_to(service).stop(LAST, lambda: False)
     assert service.heard == []
+
+
+def test_a_report_that_the_service_cannot_read_is_told_of_once_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As where the service is of an older version, which does not know the agent's phase."""
+    refusal = httpx.MockTransport(lambda _: httpx.Response(422, text="phase: not one of 'warming'"))
+    monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=refusal))
+    monkeypatch.setattr(service_link, "_LAST_WORDS_S", 0.3)
+    ServiceLink(fragment_config(Path("/nowhere")), lambda _: None).stop(LAST, lambda: False)
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"the service refuses what this agent, of Oakum {version('oakum')}, sends: phase: not one of 'warming'"
+    )
+
+
+class TestIntervals:
+    """A service of many agents asks for longer intervals; urgent news do not wait for them."""
+
+    @pytest.fixture
+    def told(self, monkeypatch: pytest.MonkeyPatch) -> queue.Queue[FragmentReport]:
+        """The reports that a service hears that asks for intervals of 30 s, as they come."""
+        heard: queue.Queue[FragmentReport] = queue.Queue()
+
+        def answer(request: httpx.Request) -> httpx.Response:
+            if request.method == "POST":
+                heard.put(FragmentReport.model_validate_json(request.content))
+            return httpx.Response(204, headers={REPORT_INTERVAL: "30"})
+
+        monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(answer)))
+        return heard
+
+    def test_progress_waits_and_urgent_news_are_told_at_once(self, told: queue.Queue[FragmentReport]) -> None:
+        link = ServiceLink(fragment_config(Path("/nowhere")), lambda _: None)
+        link.start()
+        first = FragmentReport(phase=Phase.READY, sequence=1, pid=1, host="h")
+        link.report(first)
+        assert told.get(timeout=60.0) == first
+        wait_until("the interval is known", lambda: link._sent is first)
+        slow = first.model_copy(update={"sequence": 2, "warnings": ("slow",)})
+        urgent = slow.model_copy(update={"sequence": 3, "phase": Phase.TRAINING})
+        link.report(slow)
+        link.report(urgent)
+        assert told.get(timeout=60.0) == urgent
+        link.report(urgent.model_copy(update={"sequence": 4, "warnings": ("slower",)}))
+        last = urgent.model_copy(update={"sequence": 5, "phase": Phase.LEFT})
+        link.stop(last, lambda: False)
+        assert told.get(timeout=60.0) == last
+
+    @pytest.mark.parametrize(
+        ("told", "interval_s"), [("", 1.0), ("soon", 1.0), ("0.1", 1.0), ("5", 5.0), ("1e9", 30.0), ("nan", 1.0)]
+    )
+    def test_an_interval_that_makes_no_sense_is_1_s(self, told: str, interval_s: float) -> None:
+        assert service_link._interval_s(told) == interval_s

@@ -7,18 +7,19 @@ from pathlib import Path
 import pytest
 
 from fragment_configs import fragment_config
-from oakum_worker.agent import Agent, Signalled
 from oakum_worker.channel import Command
+from oakum_worker.fragment.agent import Agent, Signalled
+from oakum_worker.fragment.rank_handle import RankHandle
+from oakum_worker.fragment.rank_starter import RankStarter
 from oakum_worker.protocol import Directive, Generation, Member
-from oakum_worker.rank_handle import RankHandle
 
 MEMBERS = tuple(Member(fragment=name, node=name, ranks=()) for name in "ab")
-NOBODY = Directive(revision=2, generation=Generation(number=2, members=(), closer="a"))
+NOBODY = Directive(revision=2, generation=Generation(number=2, members=(), saver="a"))
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
-    """What the agent tells its rank."""
+    """Records the commands that the agent sends to its rank."""
     commands: list[Command] = []
     monkeypatch.setattr(RankHandle, "send", lambda _, command: commands.append(command))
     return commands
@@ -26,9 +27,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Command]:
 
 @pytest.fixture
 def agent(told: list[Command]) -> Agent:
-    """Of fragment `a`, which trains together with `b`."""
+    """The agent of fragment `a`, which trains together with `b`."""
     folder = Path("/nowhere")
-    agent = Agent(fragment_config(folder, fragment="a"), folder / "config.json")
+    rank = RankStarter(folder / "config.json", local_rank=0, threads=1)
+    agent = Agent(fragment_config(folder, fragment="a"), [rank])
     agent._on_directive(Directive(revision=1, generation=Generation(number=1, members=MEMBERS)))
     return agent
 

@@ -15,15 +15,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
-from oakum_worker import micro_batch_probe, micro_batch_profile
 from oakum_worker.__main__ import app
 from oakum_worker.errors import SpecError, TaskError
-from oakum_worker.live_memory import LiveMemory, MemoryLimitError
-from oakum_worker.micro_batch import Candidate
-from oakum_worker.micro_batch_probe import Footprint, Probe
-from oakum_worker.micro_batch_profile import MicroBatchProfile, profile_micro_batch
-from oakum_worker.profile_command import as_text
-from oakum_worker.profile_options import parse_bytes
+from oakum_worker.profiling import micro_batch_probe, micro_batch_profile
+from oakum_worker.profiling.command import as_text
+from oakum_worker.profiling.live_memory import LiveMemory, MemoryLimitError
+from oakum_worker.profiling.micro_batch import MicroBatchCandidate
+from oakum_worker.profiling.micro_batch_probe import Footprint, Probe
+from oakum_worker.profiling.micro_batch_profile import MicroBatchProfile, profile_micro_batch
+from oakum_worker.profiling.options import parse_bytes
 from oakum_worker.spec import read_spec
 from oakum_worker.task import Task, load_task
 from training_ranks import build_spec, build_task, mean_squared_error
@@ -58,7 +58,8 @@ def task(width=64, fails_at=10**9):
 
 
 def wide_task() -> Task:
-    """Of which a sample keeps `DEPTH` activations of `WIDTH` numbers, and as many on their way back."""
+    """A task of which each sample keeps `DEPTH` activations of `WIDTH` numbers, and needs as many gradients in
+    its backward pass."""
     torch.manual_seed(0)
     model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(DEPTH)])
     dataset = [(torch.randn(WIDTH), torch.randn(WIDTH)) for _ in range(8)]
@@ -137,7 +138,7 @@ def test_batch_norm_is_given_two_samples_at_least() -> None:
 
 @pytest.fixture
 def spec_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a task whose module prints how many samples it computes."""
+    """Spec file of a task whose module prints how many samples it computes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / f"{tmp_path.name.replace('-', '_')}.py").write_text(TASK_MODULE)
     spec = {
@@ -348,14 +349,14 @@ def test_other_amounts_are_explained(text: str) -> None:
 
 
 def test_the_table_shows_what_was_measured_and_what_was_too_large() -> None:
-    fast = Candidate(4, 2, 0.5, 16.0)
+    fast = MicroBatchCandidate(4, 2, 0.5, 16.0)
     found = MicroBatchProfile(
         batch=8,
         stages=2,
         limit_bytes=3 << 20,
         device="cpu",
         best=fast,
-        candidates=(Candidate(2, 4, 1.0, 8.0), fast),
+        candidates=(MicroBatchCandidate(2, 4, 1.0, 8.0), fast),
         peak_bytes={4: 2 << 20, 8: 4 << 20},
         largest_at_once=5,
         largest_batch=3000,

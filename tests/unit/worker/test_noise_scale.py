@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from oakum_worker.noise_scale import NoiseScale
-from oakum_worker.parallel.data import GradientNorms
+from oakum_worker.parallel.step_engine import GradientNorms
+from oakum_worker.step.gradient_noise import NoiseScale
 
 
 def observe(noise: NoiseScale, norms: list[tuple[float, int, float]], batch: int, loss_scale: float = 1) -> None:

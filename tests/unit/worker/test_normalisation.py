@@ -22,8 +22,8 @@ from oakum_worker.parallel.normalisation import (
     warn_of_batch_norm,
 )
 from oakum_worker.parallel.subgroups import StoreSubgroups
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
-from oakum_worker.trainer import TrainingLoop
 from torus_ranks import in_a_world
 from training_ranks import (
     Points,
@@ -89,7 +89,7 @@ def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(shares: l
         norms.join(group if len(shares) > 1 else None, None)
         reducer = GradientReducer(model)
         reducer.join(group, len(shares))
-        reducer.begin(len(share), size, 0)
+        reducer.begin(len(share), size)
         norms.begin()
         norms.counts = len(share) > 0
         own = images(size)[share or range(1)].requires_grad_()  # without a sample, one that does not count
@@ -282,7 +282,13 @@ def test_group_norm_keeps_weights_and_normalises_as_torchs_own_does() -> None:
     normalise(model, "group")
     expected = nn.GroupNorm(2, 4).double()
     expected.load_state_dict({"weight": weight, "bias": bias})
-    assert [type(layer) for layer in model] == [nn.GroupNorm, nn.Conv2d, nn.GroupNorm, nn.ReLU, nn.Flatten]
+    assert [type(layer) for layer in model.children()] == [
+        nn.GroupNorm,
+        nn.Conv2d,
+        nn.GroupNorm,
+        nn.ReLU,
+        nn.Flatten,
+    ]
     assert model[2].weight is weight
     assert not buffers(model)
     inputs = images(3)[:, :4]

@@ -13,8 +13,8 @@ from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from oakum_worker.errors import GroupError
-from oakum_worker.live_memory import LiveMemory
 from oakum_worker.parallel.offload import OffloadedAdam, OffloadedAdamW, OffloadedSGD
+from oakum_worker.profiling.live_memory import LiveMemory
 from torus_ranks import in_a_world
 from training_ranks import Points, build_model, in_ranks, mean_squared_error
 
@@ -30,7 +30,8 @@ RULES = {
 
 
 def parameters(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
-    """Of 1, 24, 7 and 12 elements; those of the convolution lie in memory in another order than their indices."""
+    """Parameters of 1, 24, 7 and 12 elements; the convolution's memory order differs from the order of its
+    indexes."""
     generator = torch.Generator().manual_seed(0)
     shapes = [(), (2, 3, 2, 2), (7,), (3, 4)]
     made = [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
@@ -39,7 +40,7 @@ def parameters(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
 
 
 def fill_gradients(tensors: list[nn.Parameter], step: int) -> None:
-    """With the parameters' strides, and without."""
+    """Give the parameters gradients, some with the parameters' strides and some contiguous."""
     generator = torch.Generator().manual_seed(step)
     for number, parameter in enumerate(tensors):
         gradient = torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(parameter.dtype)

@@ -16,7 +16,7 @@ from torch.optim import AdamW
 
 from oakum_worker.parallel import offload
 from oakum_worker.parallel.offload import OffloadedAdam, OffloadedAdamW
-from oakum_worker.parallel.offload_lanes import Lane, Lanes
+from oakum_worker.parallel.offload_streams import WorkStream, WorkStreams
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -62,33 +62,33 @@ def test_all_sums_are_under_way_before_the_first_update_and_each_is_waited_for_j
 
 
 class Mark:
-    """A moment in a lane's work."""
+    """A moment in a stream's work."""
 
     is_past = False
 
 
 class Device:
-    """Takes the part of a GPU: its lanes go on in any order that they leave open."""
+    """Stands in for a GPU: runs the work of its streams in any order that the streams' waits allow."""
 
     def __init__(self, pick: Callable[[Sequence[int]], int]) -> None:
-        """`pick` says which of the lanes that can go on does."""
+        """`pick` says which of the streams that can go on does."""
         self._pick = pick
         self._queues: list[deque[Any]] = [deque(), deque(), deque()]
         self.done: list[str] = []
-        """The lanes of all work, in the order in which it was done."""
+        """The streams of all work, in the order in which it was done."""
 
-    def lanes(self, _: torch.device) -> Lanes:
-        return Lanes(*(SlowLane(self, queue) for queue in self._queues))
+    def streams(self, _: torch.device) -> WorkStreams:
+        return WorkStreams(*(SlowStream(self, queue) for queue in self._queues))
 
-    def run(self, lane: deque[Any]) -> None:
-        """Until everything in the lane is done."""
-        while lane:
+    def run(self, stream: deque[Any]) -> None:
+        """Run work of all streams until `stream` is empty."""
+        while stream:
             ready = [number for number, queue in enumerate(self._queues) if queue and _can_go_on(queue[0])]
-            assert ready, "every lane waits for another one"
+            assert ready, "every stream waits for another one"
             number = self._pick(ready)
             work = self._queues[number].popleft()
             if callable(work):
-                self.done.append(Lanes._fields[number])
+                self.done.append(WorkStreams._fields[number])
                 work()
             elif work[0] == "mark":
                 work[1].is_past = True
@@ -98,7 +98,7 @@ def _can_go_on(work: Any) -> bool:
     return callable(work) or work[0] == "mark" or work[1].is_past
 
 
-class SlowLane(Lane):
+class SlowStream(WorkStream):
     """Does nothing before somebody waits for the device."""
 
     def __init__(self, device: Device, queue: deque[Any]) -> None:
@@ -124,7 +124,7 @@ class SlowLane(Lane):
 def train_on(device: Device | None, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> list[torch.Tensor]:
     """Weights and state after two steps of 7 runs each, in a bucket of 10."""
     if device is not None:
-        monkeypatch.setattr(offload, "lanes_of", device.lanes)
+        monkeypatch.setattr(offload, "work_streams_of", device.streams)
     generator = torch.Generator().manual_seed(0)
     tensors = [nn.Parameter(torch.randn(size, generator=generator).to(dtype)) for size in (3, 20, 9)]
     optimizer = OffloadedAdamW(tensors, lr=0.1, bucket_elements=10)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from torch.utils.data import Subset
 
 from oakum_worker.errors import TaskError
-from oakum_worker.reading import SampleReader
-from oakum_worker.sampler import share_of
+from oakum_worker.parallel.chunks import share_of
+from oakum_worker.step.reading import SampleReader
 from oakum_worker.task import Task
 
 NUM_SAMPLES = 80

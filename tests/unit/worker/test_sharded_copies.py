@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from oakum_worker.checkpoint import dcp_rows
 from oakum_worker.checkpoint.durable import DurableCheckpoints
-from oakum_worker.checkpoint.hot import HotCopies, Ring
+from oakum_worker.checkpoint.neighbour_copies import NeighbourCopies, Ring
 from oakum_worker.checkpoint.sharded import ShardedCheckpoints
-from oakum_worker.parallel.layout import Holdings, Part, Place, SplitTensor
-from oakum_worker.parallel.shards import LocalState
+from oakum_worker.parallel.holdings import Holdings, Part, Place, SplitTensor
+from oakum_worker.parallel.split_state import LocalState
 from training_ranks import in_ranks
 
 TENSORS = [
@@ -38,8 +38,9 @@ def state_of(rank: int, world_size: int, value: float) -> LocalState:
 
 
 def rows_of(tensor: SplitTensor, part: Part, value: float) -> torch.Tensor:
-    rows = tensor.empty(part.rows(tensor))
-    for index, row in enumerate(part.rows(tensor)):
+    block = part.block(tensor)
+    rows = tensor.empty(block)
+    for index, row in enumerate(row for span in block.spans[0] for row in span):
         rows[index] = value + row
     return rows
 
@@ -54,7 +55,7 @@ def place(rank: int, world_size: int) -> Place:
     return Place(Holdings.one_each(world_size), rank)
 
 
-def copy_once(hot: HotCopies, ring: Ring, step: int) -> None:
+def copy_once(hot: NeighbourCopies, ring: Ring, step: int) -> None:
     state = state_of(ring.place.rank, ring.place.world_size, step)
     hot.start(state, step, generation=1)
     for rows in state.rows.values():
@@ -66,7 +67,7 @@ def copy_once(hot: HotCopies, ring: Ring, step: int) -> None:
 @pytest.mark.parametrize("distance", [1, 2])
 def test_each_rank_has_its_own_part_and_the_one_of_a_neighbour_before(distance: int) -> None:
     def as_rank(group: dist.ProcessGroup, rank: int) -> None:
-        hot, ring = HotCopies(), Ring(group, place(rank, 3), distance)
+        hot, ring = NeighbourCopies(), Ring(group, place(rank, 3), distance)
         hot.enter(ring)
         copy_once(hot, ring, step=20)
         (snapshot,) = hot.snapshots()
@@ -82,7 +83,7 @@ def test_each_rank_has_its_own_part_and_the_one_of_a_neighbour_before(distance: 
 
 def test_a_copy_replaces_the_one_before_when_all_ranks_have_it() -> None:
     def as_rank(group: dist.ProcessGroup, rank: int) -> list[list[int]]:
-        hot, ring, steps = HotCopies(), Ring(group, place(rank, 2), 1), []
+        hot, ring, steps = NeighbourCopies(), Ring(group, place(rank, 2), 1), []
         hot.enter(ring)
         for step in (10, 20, 30):
             copy_once(hot, ring, step)
@@ -99,7 +100,7 @@ def test_a_copy_replaces_the_one_before_when_all_ranks_have_it() -> None:
 
 def test_copies_of_the_generation_before_stay_until_there_is_one_of_the_present() -> None:
     def as_rank(group: dist.ProcessGroup, rank: int) -> list[list[int]]:
-        hot, ring = HotCopies(), Ring(group, place(rank, 2), 1)
+        hot, ring = NeighbourCopies(), Ring(group, place(rank, 2), 1)
         hot.enter(ring)
         copy_once(hot, ring, step=10)
         hot.confirm()
@@ -117,7 +118,7 @@ def test_a_copy_to_a_rank_that_never_answers_can_be_given_up() -> None:
     given_up = threading.Barrier(2)
 
     def as_rank(group: dist.ProcessGroup, rank: int) -> list[set[Part]]:
-        hot, ring = HotCopies(), Ring(group, place(rank, 2), 1)
+        hot, ring = NeighbourCopies(), Ring(group, place(rank, 2), 1)
         hot.enter(ring)
         if rank == 0:
             hot.start(state_of(0, 2, 5), 5, generation=1)
@@ -146,7 +147,7 @@ class Ranks:
             writer.wait()
 
     def agree(self) -> None:
-        """What a training step does: add up the outcomes and tell them to all."""
+        """Add the ranks' outcomes up and tell all ranks the sums, as a training step does."""
         outcomes = [writer.outcome() for writer in self.writers]
         for writer in self.writers:
             writer.count(sum(written for written, _ in outcomes), sum(failed for _, failed in outcomes))
@@ -181,7 +182,7 @@ def test_what_three_ranks_have_written_any_number_reads(tmp_path: Path, readers:
         part = Part(readers, rank)
         writer = ShardedCheckpoints(DurableCheckpoints(tmp_path, keep=1), 60, print)
         (stored,) = writer.stored(place(rank, readers), Told("step-12"))
-        rows = {tensor.path: tensor.empty(part.rows(tensor)) for tensor in TENSORS}
+        rows = {tensor.path: tensor.empty(part.block(tensor)) for tensor in TENSORS}
         whole, fault = stored.try_reading(TENSORS, place(rank, readers), rows)
         assert fault is None
         assert stored.path == checkpoint.path
@@ -213,7 +214,7 @@ def test_a_share_that_cannot_be_written_is_told_and_leaves_the_one_before(
     ranks.save(12)
     write_rows = dcp_rows.write_rows
 
-    def fail(folder: Path, tensors: Any, part: Part, *rest: Any) -> Any:
+    def fail(folder: Path, tensors: Any, part: Any, *rest: Any) -> Any:
         if part.rank == 1:
             raise OSError(28, os.strerror(28))
         return write_rows(folder, tensors, part, *rest)

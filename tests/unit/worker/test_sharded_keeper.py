@@ -11,17 +11,17 @@ import torch
 from torch import nn
 
 from oakum_worker.checkpoint.durable import Checkpoint, DurableCheckpoints
+from oakum_worker.keeping.split import SplitStateKeeper
 from oakum_worker.parallel.sharded import ShardedEngine
 from oakum_worker.protocol import Endpoint, Generation, Member
-from oakum_worker.sharded_keeper import ShardedKeeper
-from oakum_worker.trainer import TrainingLoop
+from oakum_worker.step.training_loop import TrainingLoop
 from training_ranks import build_loop, build_spec, build_task, mean_squared_error
 
 ALONE = Generation(number=1, members=(Member(fragment="f", node="n", ranks=(Endpoint(host="h", port=1),)),))
 
 
 class Alone:
-    """Surroundings in which nothing happens but that the rank may be told to close."""
+    """A process in which nothing happens but that the rank may be told to close."""
 
     def __init__(self) -> None:
         self.told_to_close = False
@@ -40,13 +40,18 @@ class Alone:
         self.warnings.append(text)
 
 
-def build(folder: Path) -> tuple[TrainingLoop, ShardedKeeper, Alone]:
-    spec, around = build_spec(parallel={"data": "sharded"}), Alone()
+def build(folder: Path, **fields: Any) -> tuple[TrainingLoop, SplitStateKeeper, Alone]:
+    spec, around = build_spec(parallel={"data": "sharded"}, **fields), Alone()
     loop = TrainingLoop(build_task(), spec)
-    assert loop.shards is not None
-    assert isinstance(loop.engine, ShardedEngine)
+    state, engine = loop.assembly.state, loop.assembly.engine
+    assert state is not None
+    assert isinstance(engine, ShardedEngine)
     checkpoints = DurableCheckpoints(folder, keep=2)
-    return loop, ShardedKeeper(loop, loop.shards, loop.engine, spec, checkpoints, around), around
+    return (
+        loop,
+        SplitStateKeeper(loop, state, engine, spec, checkpoints, around),
+        around,
+    )
 
 
 def expected_losses(num_steps: int) -> list[float]:
@@ -63,6 +68,24 @@ def test_a_rank_alone_trains_as_an_unsharded_one(tmp_path: Path) -> None:
 def test_a_rank_that_has_not_begun_leaves_at_once_and_saves_nothing(tmp_path: Path) -> None:
     _, keeper, _ = build(tmp_path)
     assert keeper.close_at_once(save=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_rank_that_evaluates_other_weights_than_its_own_saves_at_the_boundary(tmp_path: Path) -> None:
+    loop, keeper, _ = build(tmp_path, ema={"decay": 0.5})
+    keeper.begin(ALONE, 0)
+    for _ in range(2):
+        loop.step()
+    closed = []
+
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        closed.append(keeper.close_at_once(save=True))
+        return {}
+
+    loop.task.evaluate = evaluate
+    loop.evaluate()
+
+    assert closed == [False]
     assert list(tmp_path.iterdir()) == []
 
 

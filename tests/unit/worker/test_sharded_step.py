@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from oakum_worker.errors import GroupError, TaskError
-from oakum_worker.group import lost_peers
 from oakum_worker.parallel.chunks import equal_chunks
+from oakum_worker.parallel.group import lost_peers
 from oakum_worker.parallel.template import ModelTemplate, UnitSizes, _units
 
 

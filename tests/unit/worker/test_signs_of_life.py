@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
-from oakum_worker import rank_handle, step_clock
+from counting_rounds import counting_task, spec_fields
+from gathering_tasks import build_gathering_task
+from oakum_worker.fragment import rank_handle
+from oakum_worker.gathering import Gathering, gather_batch
+from oakum_worker.parallel.chunks import Chunk
 from oakum_worker.parallel.subgroups import StoreSubgroups
-from oakum_worker.step_clock import StepClock, waits_for_others
+from oakum_worker.rank import step_clock
+from oakum_worker.rank.step_clock import StepClock, waits_for_others
+from oakum_worker.step.training_loop import TrainingLoop
+from pipeline_ranks import meeting_at
+from training_ranks import build_spec
 
 DEADLINE_S = 10.0
 
@@ -35,7 +45,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def silent_for(clock: Clock, seconds: float, cpu_per_s: float) -> list[bool]:
-    """Whether it is taken for hung, asked each half second of a silence; it computes meanwhile or not."""
+    """Whether a rank counts as hung during a silence of this length, asked every half second; it computes
+    meanwhile or not."""
     pulse, began_s = rank_handle._Pulse(), clock.now_s
     answers = []
     while clock.now_s - began_s < seconds:
@@ -102,7 +113,7 @@ def test_each_step_is_counted_anew_and_none_between_steps(clock: Clock) -> None:
 
 
 def as_if_of_torch(source: str) -> dict[str, Any]:
-    """What the source defines, as part of torch's code for collectives."""
+    """The names that this source defines, as if it were part of torch's code for collectives."""
     names: dict[str, Any] = {}
     exec(compile(source, f"{dist.__path__[0]}/made_up.py", "exec"), names)
     return names
@@ -132,6 +143,62 @@ def test_a_thread_waits_where_the_innermost_code_is_that_of_collectives() -> Non
     assert seen_while(collective)
     assert not seen_while(meet)
     assert not seen_while(lambda entered, left: around_the_task(meet, entered, left))
+
+
+def test_a_rank_that_gathers_a_batch_waits_for_the_others() -> None:
+    """Forward and backward: for each, another rank comes only when this one has been seen to wait."""
+    groups, seen, task = dict[int, Any](), list[bool](), build_gathering_task()
+    met = threading.Barrier(2)
+    store = dist.HashStore()
+
+    def gather(rank: int, wait: Callable[[], None]) -> None:
+        groups[rank] = meeting_at(store, rank).form("pair", [0, 1])
+        gathering = Gathering(task, build_spec())
+        gathering.join(groups[rank], rank, None)
+        with gathering.of(2, Chunk(range(rank, rank + 1), 1)):
+            met.wait()
+            wait()
+            gathered = gather_batch(torch.ones(1, requires_grad=True))
+            met.wait()
+            wait()
+            gathered.sum().backward()
+
+    def come_late() -> None:
+        deadline_s = time.monotonic() + DEADLINE_S
+        while not (waits := waits_for_others()) and time.monotonic() < deadline_s:
+            time.sleep(0.005)
+        seen.append(waits)
+
+    late = threading.Thread(target=gather, args=(1, come_late))
+    late.start()
+    gather(0, lambda: None)
+    late.join()
+    assert seen == [True, True]
+
+
+def test_a_mapper_that_has_begun_a_round_waits_for_the_others() -> None:
+    """And one that has mapped its blocks."""
+    store, seen = dist.HashStore(), list[bool]()
+
+    def train(rank: int, wait: Callable[[], None]) -> None:
+        loop = TrainingLoop(counting_task(lambda _state, _block: wait()), build_spec(**spec_fields()))
+        loop.join(meeting_at(store, rank).form("pair", [0, 1]), rank, 2)
+        if rank:
+            wait()
+        loop.step()
+
+    def come_late() -> None:
+        if len(seen) < 2:
+            deadline_s = time.monotonic() + DEADLINE_S
+            while not (waits := waits_for_others()) and time.monotonic() < deadline_s:
+                time.sleep(0.005)
+            seen.append(waits)
+
+    late = threading.Thread(target=train, args=(1, come_late))
+    late.start()
+    train(0, lambda: None)
+    late.join()
+    assert seen == [True, True]
 
 
 def test_a_rank_that_is_early_at_a_subgroup_waits_for_the_others() -> None:

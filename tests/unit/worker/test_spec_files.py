@@ -58,3 +58,34 @@ def test_aliases_are_refused_before_they_unfold(tmp_path: Path) -> None:
 )
 def test_a_value_that_is_not_what_its_form_says_is_refused(tmp_path: Path, value: str) -> None:
     assert refusal(tmp_path, f"{SPEC}arguments:\n  x: {value}\n").startswith("is neither YAML nor JSON: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"), [(SPEC + "checkpoint:\n\tkeep: 1\n", 6), ("\tname: a\n", 1), (SPEC + " \tseed: 1\n", 5)]
+)
+def test_a_tab_in_the_indentation_is_named(tmp_path: Path, text: str, line: int) -> None:
+    expected = f"line {line} is indented with a tab, which YAML does not take: indent with spaces"
+    assert refusal(tmp_path, text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SPEC + "seed: 1\nepochs: 5\n", "line 6: 'epochs' is given again, after line 4: keep one of them"),
+        ('{"name": "a", "name": "b"}', "line 1: 'name' is given again, after line 1: keep one of them"),
+        (
+            SPEC + "checkpoint:\n  keep: 1\n  keep: 2\n",
+            "line 7: 'keep' is given again, after line 6: keep one of them",
+        ),
+    ],
+)
+def test_a_field_that_is_given_twice_is_refused_with_its_line(tmp_path: Path, text: str, expected: str) -> None:
+    assert refusal(tmp_path, text) == expected
+
+
+def test_a_misspelt_field_is_one_mistake_and_not_two(tmp_path: Path) -> None:
+    text = SPEC.replace("global_batch", "batch_size").replace("epochs", "epoch")
+    assert refusal(tmp_path, text).splitlines() == [
+        "unknown field 'batch_size': did you mean `global_batch`?",
+        "  unknown field 'epoch': did you mean `epochs`?",
+    ]

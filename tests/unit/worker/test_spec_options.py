@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
+from oakum_worker.option_rules import PIPELINE_RULES, SPEC_RULES, TENSOR_RULES
 from oakum_worker.spec import TrainerSpec, explain
 
 LEAST = {"name": "digits", "entrypoint": "digits:task", "global_batch": 64, "epochs": 2}
@@ -65,7 +67,16 @@ def complaint(**changes: Any) -> str:
         ({"warm_up": {"epochs": 0}}, "warm_up.epochs: Input should be greater than 0"),
         ({"label_smoothing": 1.0}, "label_smoothing: Input should be less than 1"),
         ({"precision": "bf16"}, "precision: Input should be 'float32', 'bfloat16' or 'float16'"),
-        ({"lars": {"eta": 1}}, "lars.eta: unknown field; remove it or use one of: trust_coefficient, clip"),
+        (
+            {"lars": {"eta": 1}},
+            "unknown field 'lars.eta': remove it, or use one of: trust_coefficient, clip",
+        ),
+        (
+            {"parallel": {"pipeline": {"stages": "many"}}},
+            "parallel.pipeline.stages: 'many' should be a valid integer or 'auto'",
+        ),
+        ({"lr": 0.1}, "unknown field 'lr': remove it; it belongs in the Task that the entrypoint returns"),
+        ({"nonsense": 1}, "unknown field 'nonsense': remove it, or see the fields in docs/trainer.md"),
     ],
 )
 def test_what_cannot_be_is_explained(changes: dict[str, Any], expected: str) -> None:
@@ -85,6 +96,49 @@ def test_what_cannot_be_is_explained(changes: dict[str, Any], expected: str) -> 
 def test_a_pipeline_refuses_what_it_cannot_do(changes: dict[str, Any], name: str) -> None:
     expected = f"spec: {name} does not go with parallel.pipeline: leave out one of them"
     assert complaint(**{"parallel": {"pipeline": {}}} | changes) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "name"),
+    [
+        ({"compile": True}, "compile"),
+        ({"adaptive_batch": {"largest": 128}}, "adaptive_batch"),
+        ({"lars": {}}, "lars"),
+        ({"precision": "float16"}, "precision: float16"),
+        ({"parallel": {"tensor": {}, "data": "sharded"}}, "parallel.data: sharded"),
+        ({"parallel": {"tensor": {}, "all_reduce": "torus"}}, "parallel.all_reduce: torus"),
+    ],
+)
+def test_a_grid_refuses_what_it_cannot_do(changes: dict[str, Any], name: str) -> None:
+    expected = f"spec: {name} does not go with parallel.tensor: leave out one of them"
+    assert complaint(**{"parallel": {"tensor": {}}} | changes) == expected
+
+
+@pytest.mark.parametrize("schedule", ["message-driven", "zero-bubble", "zero-bubble-v"])
+def test_grids_in_stages_need_one_order(schedule: str) -> None:
+    assert complaint(parallel={"tensor": {"cube": 2}, "pipeline": {"schedule": schedule}}) == (
+        f"spec: parallel.pipeline.schedule: {schedule} does not go with parallel.tensor: the ranks of a grid "
+        "have to compute in one order, so use 1f1b, gpipe, interleaved or chimera"
+    )
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        (
+            {"cube": 2, "line": 4},
+            "parallel.tensor: cube and line are both given: a rank is in one grid, so leave out one of them",
+        ),
+        (
+            {"square": 2, "line": 4},
+            "parallel.tensor: square and line are both given: a rank is in one grid, so leave out one of them",
+        ),
+        ({"cube": 1}, "parallel.tensor.cube: Input should be greater than or equal to 2"),
+        ({"sides": 2}, "unknown field 'parallel.tensor.sides': remove it, or use one of: "),
+    ],
+)
+def test_a_trainer_has_one_grid(grid: dict[str, Any], expected: str) -> None:
+    assert complaint(parallel={"tensor": grid}).startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -108,3 +162,19 @@ def test_a_pipelines_micro_batch_has_to_divide_every_global_batch(
 
 def test_the_largest_number_of_nodes_is_what_the_smallest_batch_allows() -> None:
     assert TrainerSpec.model_validate(LEAST | {"batch_schedule": [[1, 16]]}).max_nodes == 16
+
+
+@pytest.mark.parametrize("rules", [SPEC_RULES, PIPELINE_RULES, TENSOR_RULES], ids=["spec", "pipeline", "tensor"])
+def test_every_option_of_the_table_is_a_field_that_the_spec_has(rules: tuple[Any, ...]) -> None:
+    """A misspelt one would be an error only for whoever gives its neighbours."""
+    pipeline, tensor = (
+        TrainerSpec.model_validate(LEAST | {"parallel": {part: {}}}) for part in ("pipeline", "tensor")
+    )
+    model = {SPEC_RULES: pipeline, PIPELINE_RULES: pipeline.parallel.pipeline}.get(rules, tensor.parallel.tensor)
+    for rule in rules:
+        for option in (rule.option, *getattr(rule, "others", [getattr(rule, "other", rule.option)])):
+            *parents, name = option.partition(": ")[0].split(".")
+            part = functools.reduce(getattr, parents, model)
+            field = type(part).model_fields[name]
+            if ": " in option:
+                assert option.partition(": ")[2] in get_args(field.annotation)

@@ -11,13 +11,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from oakum_worker import group as group_module
 from oakum_worker.errors import GroupError
-from oakum_worker.group import GenerationGroup
+from oakum_worker.parallel import group as group_module
 from oakum_worker.parallel import subgroups as subgroups_module
-from oakum_worker.parallel.pipeline.links import Links
-from oakum_worker.parallel.pipeline.messages import Part
-from oakum_worker.parallel.subgroups import StoreSubgroups, meet
+from oakum_worker.parallel.group import GenerationGroup
+from oakum_worker.parallel.pipeline.links import PeerLinks
+from oakum_worker.parallel.pipeline.messages import BoundaryTensors
+from oakum_worker.parallel.subgroups import StoreSubgroups, wait_for_all_ranks
 from oakum_worker.parallel.waiting import all_reduce
 from oakum_worker.protocol import Generation, Member
 
@@ -30,7 +30,7 @@ def test_a_rank_that_dies_between_coming_and_connecting_holds_a_subgroup_up_for_
     monkeypatch.setattr(subgroups_module, "MESH_TIMEOUT", timedelta(seconds=0.5))
     store = dist.HashStore()
     with ThreadPoolExecutor(1) as threads:
-        dying = threads.submit(meet, dist.PrefixStore("subgroup-pair", store), 2, _TIMEOUT)
+        dying = threads.submit(wait_for_all_ranks, dist.PrefixStore("subgroup-pair", store), 2, _TIMEOUT)
         began_s = time.monotonic()
         with pytest.raises(GroupError, match=r"pair of ranks \[0, 1\] could not be formed"):
             StoreSubgroups(store, 0, _TIMEOUT).form("pair", [0, 1])
@@ -46,7 +46,7 @@ def test_a_rank_that_dies_between_coming_and_connecting_holds_a_generation_up_fo
     members = [Member(fragment=name, node=name, ranks=(group.endpoint,)) for name in ("f1", "f2")]
     client = dist.TCPStore("127.0.0.1", group.endpoint.port, is_master=False, wait_for_workers=False)
     with ThreadPoolExecutor(1) as threads:
-        dying = threads.submit(meet, dist.PrefixStore("generation-1", client), 2, _TIMEOUT)
+        dying = threads.submit(wait_for_all_ranks, dist.PrefixStore("generation-1", client), 2, _TIMEOUT)
         began_s = time.monotonic()
         with pytest.raises(GroupError, match="generation 1 could not be formed"):
             group.form(Generation(number=1, members=tuple(members)), 0)
@@ -87,12 +87,12 @@ def test_coming_messages_and_sums_may_take_longer_than_connecting(monkeypatch: p
     mesh = timedelta(seconds=4)
     monkeypatch.setattr(subgroups_module, "MESH_TIMEOUT", mesh)
     store, waits = dist.HashStore(), threading.Semaphore(0)
-    activations = Part(0, 0, 1, is_gradient=False)
+    activations = BoundaryTensors(0, 0, 1, is_gradient=False)
 
     def wait_for_the_other() -> list[float]:
         subgroups = StoreSubgroups(store, 1, _TIMEOUT)
         waits.release()
-        links = Links(subgroups, [0, 1], 1, [(0, 1)])
+        links = PeerLinks(subgroups, [0, 1], 1, [(0, 1)])
         group = subgroups.form("sum", [0, 1])
         assert group is not None
         links.expect(0, [activations])
@@ -111,7 +111,7 @@ def test_coming_messages_and_sums_may_take_longer_than_connecting(monkeypatch: p
         result = threads.submit(wait_for_the_other)
         let_it_wait()
         subgroups = StoreSubgroups(store, 0, _TIMEOUT)
-        links = Links(subgroups, [0, 1], 0, [(0, 1)])
+        links = PeerLinks(subgroups, [0, 1], 0, [(0, 1)])
         group = subgroups.form("sum", [0, 1])
         assert group is not None
         let_it_wait()

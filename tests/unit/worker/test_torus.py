@@ -15,21 +15,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.data import GradientReducer
+from oakum_worker.parallel.step_engine import StepVotes
 from oakum_worker.parallel.subgroups import StoreSubgroups
-from oakum_worker.parallel.torus import Grid, TorusAllReduce, grid, torus_hook
+from oakum_worker.parallel.torus import TorusAllReduce, TorusShape, grid, torus_hook
 from torus_ranks import in_a_world
 from training_ranks import Points, build_loop, build_model, digest, in_ranks, mean_squared_error
 
 POINTS = Points()
-GRIDS = [Grid(2, 2), Grid(2, 3), Grid(3, 2)]
+GRIDS = [TorusShape(2, 2), TorusShape(2, 3), TorusShape(3, 2)]
 
 
 def subgroups_of(store: dist.Store, rank: int) -> StoreSubgroups:
     return StoreSubgroups(store, rank, timedelta(seconds=60))
 
 
-def sum_over(shape: Grid, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """What each rank has of the sum of the ranks' tensors."""
+def sum_over(shape: TorusShape, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Sum the ranks' tensors by the torus; returns each rank's result."""
     store = dist.HashStore()
 
     def run(_: dist.ProcessGroup, rank: int) -> torch.Tensor:
@@ -45,15 +46,17 @@ def sum_over(shape: Grid, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("num_ranks", "ranks_per_node", "expected"),
     [
-        (8, 4, Grid(4, 2)),
-        (8, 2, Grid(2, 4)),
-        (12, 8, Grid(3, 4)),  # 8 does not divide 12, and 3 is nearer to its root than 4
-        (6, 1, Grid(2, 3)),
-        (16, 1, Grid(4, 4)),
-        (3456, 4, Grid(4, 864)),
+        (8, 4, TorusShape(4, 2)),
+        (8, 2, TorusShape(2, 4)),
+        (12, 8, TorusShape(3, 4)),  # 8 does not divide 12, and 3 is nearer to its root than 4
+        (6, 1, TorusShape(2, 3)),
+        (16, 1, TorusShape(4, 4)),
+        (3456, 4, TorusShape(4, 864)),
     ],
 )
-def test_a_row_is_a_node_or_the_grid_is_about_square(num_ranks: int, ranks_per_node: int, expected: Grid) -> None:
+def test_a_row_is_a_node_or_the_grid_is_about_square(
+    num_ranks: int, ranks_per_node: int, expected: TorusShape
+) -> None:
     assert grid(num_ranks, ranks_per_node) == expected
     assert not expected.is_plain
 
@@ -64,7 +67,7 @@ def test_ranks_that_make_no_grid_are_one_line(num_ranks: int, ranks_per_node: in
 
 
 def test_every_rank_is_in_one_row_and_one_column() -> None:
-    shape = Grid(3, 2)
+    shape = TorusShape(3, 2)
     assert [shape.row_of(rank) for rank in range(6)] == 3 * [[0, 1, 2]] + 3 * [[3, 4, 5]]
     assert [shape.column_of(rank) for rank in range(6)] == 2 * [[0, 3], [1, 4], [2, 5]]
 
@@ -73,7 +76,7 @@ def test_every_rank_is_in_one_row_and_one_column() -> None:
 @pytest.mark.parametrize("length", [12, 13, 1], ids=["divides", "does not divide", "shorter than a row"])
 @pytest.mark.parametrize("shape", GRIDS, ids=str)
 def test_the_sum_is_that_of_all_ranks_with_the_same_bits_on_each(
-    shape: Grid, length: int, dtype: torch.dtype
+    shape: TorusShape, length: int, dtype: torch.dtype
 ) -> None:
     generator = torch.Generator().manual_seed(length)
     num_ranks = shape.row_length * shape.num_rows
@@ -139,7 +142,7 @@ def test_each_bucket_takes_one_collective_of_each_kind_on_slices_of_the_right_si
     reducer = GradientReducer(model, all_reduce="torus", first_bucket_bytes=18 * 8, bucket_bytes=1 << 20)
     subgroups = Grouped(Recording(events, "row"), Recording(events, "column"))
     reducer.join(RankZero(), 4, subgroups=subgroups)  # type: ignore[arg-type]
-    reducer.begin(8, 8, 0)
+    reducer.begin(8, 8)
     for start in (0, 4):  # only the last micro-batch sends
         reducer.backward(mean_squared_error(model, POINTS[start : start + 4]), 4, last=start == 4)
     reducer.finish()
@@ -155,7 +158,7 @@ def test_a_bucket_of_any_length_is_summed_where_it_is() -> None:
     row = Recording([], "row")
     reducer = GradientReducer(model, all_reduce="torus", first_bucket_bytes=1, bucket_bytes=1)
     reducer.join(RankZero(), 4, subgroups=Grouped(row, Recording([], "column")))  # type: ignore[arg-type]
-    reducer.begin(1, 1, 0)
+    reducer.begin(1, 1)
     reducer.backward(model[0].sum() + model[1].sum(), 1, last=True)
     reducer.finish()
     assert row.sent_from == [parameter.grad.data_ptr() for parameter in reversed(model)]
@@ -173,13 +176,13 @@ def test_buckets_are_on_their_way_while_backward_still_runs() -> None:
     model[0].weight.register_hook(lambda _: None if sent.wait(10) else pytest.fail("nothing was sent"))
     reducer = GradientReducer(model, all_reduce="torus", first_bucket_bytes=1, bucket_bytes=1)
     reducer.join(RankZero(), 4, subgroups=Grouped(Telling([], "row"), Recording([], "column")))  # type: ignore[arg-type]
-    reducer.begin(4, 4, 0)
+    reducer.begin(4, 4)
     reducer.backward(mean_squared_error(model, POINTS[:4]), 4, last=True)
     reducer.finish()
 
 
-@pytest.mark.parametrize("shape", [Grid(2, 2), Grid(2, 3)], ids=str)
-def test_the_hook_of_torchs_own_data_parallelism_gives_what_the_default_gives(shape: Grid) -> None:
+@pytest.mark.parametrize("shape", [TorusShape(2, 2), TorusShape(2, 3)], ids=str)
+def test_the_hook_of_torchs_own_data_parallelism_gives_what_the_default_gives(shape: TorusShape) -> None:
     num_ranks = shape.row_length * shape.num_rows
     store = dist.HashStore()
     original = build_model().float()
@@ -225,7 +228,7 @@ def test_the_gradient_is_that_of_the_whole_batch_with_the_same_bits_on_all_ranks
         reducer = GradientReducer(model, all_reduce="torus", ranks_per_node=ranks_per_node, **caps)
         reducer.join(group, num_ranks, subgroups=subgroups_of(store, rank))
         for _ in range(2):  # nothing of the step before may be left in the second
-            reducer.begin(bounds[rank + 1] - bounds[rank], 11, 0)
+            reducer.begin(bounds[rank + 1] - bounds[rank], 11)
             for index in range(bounds[rank], bounds[rank + 1]):
                 last = index == bounds[rank + 1] - 1
                 reducer.backward(mean_squared_error(model, POINTS[index : index + 1]), 1, last=last)
@@ -247,7 +250,7 @@ def test_gradients_in_half_precision_are_summed_without_rounding_in_between() ->
         model = nn.ParameterDict({"w": torch.zeros(3, dtype=torch.bfloat16)})
         reducer = GradientReducer(model, all_reduce="torus")
         reducer.join(group, 4, subgroups=subgroups_of(store, rank))
-        reducer.begin(1, 4, 0)
+        reducer.begin(1, 4)
         # Of the sum 1 + 3 / 256 bfloat16's 8 bits hold no summand but the first.
         reducer.backward((model["w"] * (4.0 if rank == 0 else 4 / 256)).sum(), 1, last=True)
         reducer.finish()
@@ -269,8 +272,8 @@ def test_where_there_is_no_grid_the_ranks_use_a_plain_all_reduce(
     def run(group: dist.ProcessGroup, rank: int) -> int:
         reducer = GradientReducer(build_model(), all_reduce="torus")
         reducer.join(group, num_ranks, subgroups=subgroups_of(store, rank) if with_subgroups else None)
-        reducer.begin(0, 0, signal=1)
-        return reducer.finish().signal
+        reducer.begin(0, 0, StepVotes(signal=1))
+        return reducer.finish().votes.signal
 
     assert in_ranks(num_ranks, run) == [num_ranks] * num_ranks
     assert sent == [num_ranks] * num_ranks
@@ -307,7 +310,7 @@ def test_a_lost_rank_is_a_group_error_and_later_buckets_are_not_sent() -> None:
     reducer = GradientReducer(model, all_reduce="torus", first_bucket_bytes=1, bucket_bytes=1)
     subgroups = Grouped(Recording(events, "row"), Broken(events, "column"))
     reducer.join(RankZero(), 4, subgroups=subgroups)  # type: ignore[arg-type]
-    reducer.begin(4, 4, 0)
+    reducer.begin(4, 4)
     with in_a_world():
         reducer.backward(mean_squared_error(model, POINTS[:4]), 4, last=True)
         with pytest.raises(GroupError, match=r"a rank was lost during a step: .*Connection closed by peer"):
@@ -341,11 +344,11 @@ def test_what_is_stuck_in_a_dead_group_is_never_waited_for() -> None:
     model = build_model()
     reducer = GradientReducer(model, all_reduce="torus")
     reducer.join(RankZero(), 4, subgroups=Grouped(Hanging([], "row"), Recording([], "column")))  # type: ignore[arg-type]
-    reducer.begin(4, 4, 0)
+    reducer.begin(4, 4)
     reducer.backward(mean_squared_error(model, POINTS[:4]), 4, last=True)
     [stuck] = {thread for thread in threading.enumerate() if thread.name == "torus"} - others
     reducer.join(None, 1)
-    reducer.begin(4, 4, 0)
+    reducer.begin(4, 4)
     reducer.backward(mean_squared_error(model, POINTS[:4]), 4, last=True)
     assert reducer.finish().loss > 0
     assert stuck.is_alive()

@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from oakum_worker.errors import CheckpointError, GroupError, TaskError
-from oakum_worker.parallel import sharing
-from oakum_worker.trainer import StepResult, TrainingLoop
+from oakum_worker.parallel import state_broadcast
+from oakum_worker.step.training_loop import StepResult, TrainingLoop
 from training_ranks import (
     NUM_SAMPLES,
     Points,
@@ -174,7 +174,7 @@ def test_a_newcomer_gets_every_bit_of_a_survivors_state() -> None:
 
 
 def test_a_state_of_many_types_and_more_than_one_chunk_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "_CHUNK_BYTES", 64)
+    monkeypatch.setattr(state_broadcast, "_CHUNK_BYTES", 64)
     state = {
         "half": torch.randn(7).bfloat16(),
         "flags": torch.tensor([True, False]),
@@ -186,7 +186,7 @@ def test_a_state_of_many_types_and_more_than_one_chunk_is_shared(monkeypatch: py
 
     def share(group: dist.ProcessGroup, rank: int) -> Any:
         given = state if rank == 0 else None
-        return sharing.share(given, group, rank, source=0, device=torch.device("cpu"))
+        return state_broadcast.broadcast_state(given, group, rank, source=0, device=torch.device("cpu"))
 
     received = in_ranks(3, share)[2]
     assert received.pop("number") == 0.1
@@ -310,7 +310,7 @@ class Seen:
 def changing_loop(
     decay: Callable[[nn.Parameter], None], inside: Callable[[], None], width: int = 8
 ) -> TrainingLoop:
-    """Its loss changes parameters that are not trained, and the task's own state, and then calls `inside`."""
+    """A loop whose loss changes untrained parameters and the task's own state, and then calls `inside`."""
     task = build_task()
     task.model.add_module("other", nn.Linear(8, width).double().requires_grad_(False))
     task.model.forward = task.model[:3].forward

@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from oakum_worker.randomness import mix, permutation, seed_everything
+from oakum_worker.randomness.counters import mix, permutation, seed_everything
 
 
 def test_the_mixer_is_splitmix64() -> None:

@@ -126,7 +126,7 @@ def test_a_script_that_exits_when_imported_is_told_where_to_put_that(tmp_path: P
 
 
 def test_a_misspelt_function_is_answered_with_similar_names(tmp_path: Path) -> None:
-    assert complaint(tmp_path, entrypoint="user_code:tsak").endswith("it has: task")
+    assert complaint(tmp_path, entrypoint="user_code:tsak").endswith("did you mean 'task'?")
 
 
 def test_an_entrypoint_that_is_no_function_is_told_so(tmp_path: Path) -> None:
@@ -160,7 +160,15 @@ def test_unknown_arguments_are_answered_with_the_signature(tmp_path: Path) -> No
         ("made.model = nn.Linear(2, 3)", "2 parameters that are not the model's (shapes (3, 2), (3,))"),
         ("made.optimizer = None", "optimizer is a NoneType"),
         ("made.optimizer = torch.optim.LBFGS(made.model.parameters())", "LBFGS"),
-        ("made.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(made.optimizer)", "needs a metric"),
+        ("made.scheduler = 'cosine'", "scheduler is a str: give one of torch.optim.lr_scheduler"),
+        (
+            "made.scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(made.optimizer)",
+            "step it by the loss in `on_step_end`",
+        ),
+        ("made.scheduler, made.scheduler_by_epoch = None, True", "scheduler_by_epoch and no scheduler"),
+        ("made.dataset = [DataLoader(made.dataset)] * 2", "is a list of 2 data sets: give one"),
+        ("made.dataset = {'few': made.dataset, 'many': Lines()}", "is a dict of 2 data sets"),
+        ("made.loss = lambda model, batch, step: 0", "loss needs 'step' besides model and batch"),
         ("made.scheduler = torch.optim.lr_scheduler.ConstantLR(other)", "built with another optimizer"),
         ("made.loss = 'mse'", "the task's loss is a str"),
         ("made.evaluate = 'accuracy'", "evaluate is a str"),

@@ -1,5 +1,5 @@
 """States on disk, from which a trainer goes on after its last replica has gone.
 
-Nothing here knows what a state means: it is a tree of tensors and plain values. A checkpoint is whole and verified
-or it does not count.
+Modules of this folder know a state only as a tree of tensors and plain values. A checkpoint that is not whole and
+verified does not count.
 """

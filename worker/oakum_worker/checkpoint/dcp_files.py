@@ -1,7 +1,7 @@
 """Tensors in a folder, as torch's distributed checkpoint (DCP) stores them.
 
-Apart from the rest because importing DCP takes half a second that a joining node would be late by: it is imported
-when a checkpoint is first read or written, which is later and off the training thread.
+A module of its own, because importing DCP takes half a second, by which a joining node would be late. It is
+imported in the background, or when a checkpoint is first read or written.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ import torch.distributed.checkpoint as dcp
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Store the tensors under their names. Raises whatever went wrong, such as `OSError`."""
+    """Store the tensors under their names in `folder`, in DCP's format. Raises the error that made it fail, such
+    as `OSError`, not DCP's wrapper of it."""
     with own_errors():
         dcp.save(dict(tensors), storage_writer=dcp.FileSystemWriter(folder, sync_files=False), no_dist=True)
 
 
 def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Fill the tensors by their names. Raises whatever went wrong, such as `OSError`."""
+    """Read stored values into the tensors, by their names; their memory is overwritten. Raises the error that made
+    it fail, such as `OSError`, not DCP's wrapper of it."""
     with own_errors():
         dcp.load(dict(tensors), storage_reader=dcp.FileSystemReader(folder), no_dist=True)
 
 
 @contextlib.contextmanager
 def own_errors() -> Iterator[None]:
-    """Raise the error that matters, which DCP wraps into one of its own that is not even an `Exception`."""
+    """Context that raises the original error in place of DCP's wrapper, which is not an `Exception`."""
     try:
         yield
     except dcp.CheckpointException as error:
@@ -37,7 +39,8 @@ def own_errors() -> Iterator[None]:
 
 
 def _first(error: BaseException) -> BaseException:
-    """What the system said, if it said something: torch's writers fail anew when they are closed after that."""
+    """The first `OSError` among the error and its causes, else the error: torch's writers fail again on
+    closing."""
     found: BaseException | None = error
     while found is not None and not isinstance(found, OSError):
         found = found.__cause__ or found.__context__

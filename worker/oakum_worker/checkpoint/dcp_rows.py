@@ -1,10 +1,10 @@
 """One checkpoint in DCP's format, written by many ranks and read by any number, each its own rows.
 
-DCP's own `save` plans in collectives. Here every rank knows from the layout alone what is in the others' files,
-save for byte positions, which whoever writes tells the one who joins the files. So nobody waits in a collective
-for a rank that may be gone, and the group that trains is left alone.
+DCP's own `save` plans in collectives. Here every rank knows from the layout what the other ranks' files contain,
+except for byte positions, which each rank writes down for the rank that joins the files. Therefore no rank waits
+in a collective for a rank that may be gone, and the training's process group is not used.
 
-Imported late, as `dcp_files` is.
+This module is imported late, like `dcp_files`.
 """
 
 from __future__ import annotations
@@ -38,17 +38,22 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from oakum_worker.checkpoint.dcp_files import own_errors
-from oakum_worker.parallel.layout import Holdings, Part, Place, Rows, SplitTensor, intersection, rows_of
+from oakum_worker.parallel.blocks import Block, Box, intersection
+from oakum_worker.parallel.holdings import Holdings, Part, Place, Rows, SplitTensor, block_of
 
 
 def write_rows(
     folder: Path, tensors: Sequence[SplitTensor], place: Place, rows: Rows, whole: Rows
 ) -> list[WriteResult]:
-    """Write this rank's file into the folder; `whole` is for one rank to write. Returns where everything is in it.
-
-    What several ranks hold, the lowest of them writes. Raises whatever went wrong, such as `OSError`.
-    """
-    items = [_item(tensor, part) for part in place.first_of for tensor in tensors if part.rows(tensor)]
+    """Write this rank's file into the checkpoint's folder: its `rows`, as far as no lower rank holds the same
+    part, and the tensors in `whole`, which only one rank is given. Returns where each part is in the file. Raises
+    the error that made it fail, such as `OSError`, not DCP's wrapper of it."""
+    items, boxes = [], {}
+    for part in place.first_of:
+        for tensor in tensors:
+            for box in part.block(tensor).boxes():
+                items.append(_item(tensor, box))
+                boxes[items[-1].index] = box
     items += [_item(_as_split(path, tensor), None) for path, tensor in whole.items()]
     writer = dcp.FileSystemWriter(folder, sync_files=True)
     with own_errors():
@@ -56,7 +61,7 @@ def write_rows(
         local = writer.prepare_local_plan(SavePlan(items))
         # Files are named by their plan's place among all ranks' plans.
         plans = writer.prepare_global_plan([*[SavePlan([])] * place.rank, local])
-        return writer.write_data(plans[place.rank], _Given({**rows, **whole})).value()
+        return writer.write_data(plans[place.rank], _Given({**rows, **whole}, boxes)).value()
 
 
 def files_of(results: Sequence[WriteResult]) -> set[str]:
@@ -65,7 +70,7 @@ def files_of(results: Sequence[WriteResult]) -> set[str]:
 
 
 def describe(results: Sequence[WriteResult]) -> list[dict[str, Any]]:
-    """The results as a JSON document, for the rank that joins the files."""
+    """The results of `write_rows` as a JSON document, for the rank that joins the files."""
     return [
         {
             "path": result.index.fqn,
@@ -85,7 +90,9 @@ def join_files(
     described: Sequence[Sequence[Mapping[str, Any]]],
     own: Sequence[WriteResult],
 ) -> None:
-    """Make one checkpoint of what each rank has described; `own` are the results of this one."""
+    """Write the metadata that make one checkpoint of the files that all ranks wrote into `folder`. `described` has
+    each rank's result of `describe`, `own` is this rank's result of `write_rows`. Raises the error that made it
+    fail, such as `OSError`."""
     parts = holdings.parts
     metadata: dict[str, Any] = {tensor.path: _metadata(tensor, parts) for tensor in tensors}
     metadata |= {path: _metadata(_as_split(path, tensor), None) for path, tensor in whole.items()}
@@ -97,18 +104,23 @@ def join_files(
 
 
 def read_rows(folder: Path, tensors: Sequence[SplitTensor], place: Place, rows: Rows, whole: Rows) -> None:
-    """Fill the rank's rows of the tensors, and the whole ones. Raises whatever went wrong, such as `OSError`."""
-    places = {tensor.path: rows_of(place.parts, tensor).start for tensor in tensors}
-    state = {**{tensor.path: rows[tensor.path].view(-1, *tensor.shape[1:]) for tensor in tensors}, **whole}
+    """Read a checkpoint's values into this rank's `rows` and into the `whole` tensors, whose memory is
+    overwritten. Raises the error that made it fail, such as `OSError`, not DCP's wrapper of it."""
+    blocks = {tensor.path: block_of(place.parts, tensor) for tensor in tensors}
+    state = {**{path: rows[path].view(block.shape) for path, block in blocks.items()}, **whole}
     with own_errors():
-        dcp.load(state, storage_reader=dcp.FileSystemReader(folder), planner=_RowPlanner(places), no_dist=True)
+        dcp.load(state, storage_reader=dcp.FileSystemReader(folder), planner=_BlockPlanner(blocks), no_dist=True)
 
 
 class _Given(SavePlanner):
-    """Hands out tensors that are planned for already."""
+    """DCP's planner for writing a plan that exists already: it finds the values of the plan's items in given
+    tensors."""
 
-    def __init__(self, tensors: Rows) -> None:
+    def __init__(self, tensors: Rows, boxes: Mapping[MetadataIndex, Box]) -> None:
+        """`tensors`: path -> this rank's block of the tensor. `boxes`: item of the plan -> the box of its tensor
+        that is written, for items that are not a whole tensor."""
         self._tensors = tensors
+        self._boxes = boxes
 
     def set_up_planner(self, *_: Any, **__: Any) -> None:
         raise NotImplementedError
@@ -126,14 +138,19 @@ class _Given(SavePlanner):
         tensor = self._tensors[write_item.index.fqn].detach()
         data = write_item.tensor_data
         assert data is not None
-        return tensor if data.size else tensor.reshape(())
+        if not data.size:
+            return tensor.reshape(())
+        box = self._boxes.get(write_item.index)
+        return tensor if box is None else tensor[box.memory].contiguous()
 
 
-class _RowPlanner(LoadPlanner):
-    """Reads into tensors that begin at a row of the stored ones."""
+class _BlockPlanner(LoadPlanner):
+    """DCP's planner for reading blocks of stored tensors: each target tensor is one block of the stored one."""
 
-    def __init__(self, places: Mapping[str, int]) -> None:
-        self._places = places
+    def __init__(self, blocks: Mapping[str, Block]) -> None:
+        """`blocks`: path of a tensor -> the block of it that is read. Tensors that are not in it are read
+        whole."""
+        self._blocks = blocks
 
     def set_up_planner(
         self, state_dict: dict[str, Any], metadata: Metadata | None = None, *_: Any, **__: Any
@@ -162,56 +179,63 @@ class _RowPlanner(LoadPlanner):
         return target
 
     def commit_tensor(self, read_item: ReadItem, tensor: torch.Tensor) -> None:
-        """The tensor is a view of the target."""
+        """Do nothing: `tensor` is a view of the target, which is filled already."""
 
     def _reads(self, path: str) -> Iterator[ReadItem]:
         assert self._metadata is not None
         stored = self._metadata.state_dict_metadata[path]
         assert isinstance(stored, TensorStorageMetadata)
-        target, first = self._targets[path], self._places.get(path)
+        target, block = self._targets[path], self._blocks.get(path)
+        boxes = list(_whole_of(target).boxes() if block is None else block.boxes())
         for number, chunk in enumerate(stored.chunks):
-            offsets, lengths, inner = list(chunk.offsets), list(chunk.sizes), [0] * len(chunk.sizes)
-            if first is not None and chunk.sizes:
-                held = range(chunk.offsets[0], chunk.offsets[0] + chunk.sizes[0])
-                common = intersection(held, range(first, first + len(target)))
-                offsets[0], lengths[0], inner[0] = common.start - first, len(common), common.start - held.start
-            if 0 not in lengths and target.numel():
-                yield ReadItem(
-                    type=LoadItemType.TENSOR,
-                    dest_index=MetadataIndex(path),
-                    dest_offsets=torch.Size(offsets),
-                    storage_index=MetadataIndex(path, chunk.offsets, number),
-                    storage_offsets=torch.Size(inner),
-                    lengths=torch.Size(lengths),
-                )
+            for box in boxes if target.numel() else ():
+                # A stored tensor without dimensions has no sizes; its box is that of one row.
+                dimensions = list(zip(chunk.offsets, chunk.sizes, box.offsets, box.sizes, strict=False))
+                common = [intersection(range(o, o + s), range(to, to + n)) for o, s, to, n in dimensions]
+                if all(common):
+                    yield ReadItem(
+                        type=LoadItemType.TENSOR,
+                        dest_index=MetadataIndex(path),
+                        dest_offsets=torch.Size(
+                            place.start + both.start - first
+                            for place, both, first in zip(box.memory, common, box.offsets, strict=False)
+                        ),
+                        storage_index=MetadataIndex(path, chunk.offsets, number),
+                        storage_offsets=torch.Size(
+                            both.start - first for both, first in zip(common, chunk.offsets, strict=True)
+                        ),
+                        lengths=torch.Size(map(len, common)),
+                    )
+
+
+def _whole_of(tensor: torch.Tensor) -> Block:
+    return Block.of([range(size) for size in tensor.shape])
 
 
 def _as_split(path: str, tensor: torch.Tensor) -> SplitTensor:
     return SplitTensor(path, tuple(tensor.shape), tensor.dtype)
 
 
-def _chunk(tensor: SplitTensor, part: Part | None) -> ChunkStorageMetadata:
-    """The part's rows as DCP sees them; None is all of the tensor."""
-    offsets, sizes = [0] * len(tensor.shape), list(tensor.shape)
-    if part is not None and tensor.shape:
-        rows = part.rows(tensor)
-        offsets[0], sizes[0] = rows.start, len(rows)
-    return ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes))
+def _chunk(tensor: SplitTensor, box: Box | None) -> ChunkStorageMetadata:
+    """DCP's description (offsets and sizes) of a box of the tensor; a `box` of None is the whole tensor."""
+    if box is None or not tensor.shape:
+        return ChunkStorageMetadata(torch.Size([0] * len(tensor.shape)), torch.Size(tensor.shape))
+    return ChunkStorageMetadata(torch.Size(box.offsets), torch.Size(box.sizes))
 
 
-def _item(tensor: SplitTensor, part: Part | None) -> WriteItem:
-    chunk = _chunk(tensor, part)
+def _item(tensor: SplitTensor, box: Box | None) -> WriteItem:
+    chunk = _chunk(tensor, box)
     data = TensorWriteData(chunk, TensorProperties(dtype=tensor.dtype), torch.Size(tensor.shape))
     return WriteItem(MetadataIndex(tensor.path, chunk.offsets), WriteItemType.SHARD, tensor_data=data)
 
 
 def _metadata(tensor: SplitTensor, parts: Sequence[Part] | None) -> TensorStorageMetadata:
-    holders = [None] if parts is None else [part for part in parts if part.rows(tensor)]
-    chunks = [_chunk(tensor, part) for part in holders]
+    boxes = [None] if parts is None else [box for part in parts for box in part.block(tensor).boxes()]
+    chunks = [_chunk(tensor, box) for box in boxes]
     return TensorStorageMetadata(TensorProperties(dtype=tensor.dtype), torch.Size(tensor.shape), chunks)
 
 
 def _result(item: Mapping[str, Any], like: WriteResult) -> WriteResult:
-    # What a place is made of is DCP's own business, as long as it is plain values.
+    # The fields of `storage_data` are DCP's own; all that is needed here is that they are plain values.
     place = dataclasses.replace(like.storage_data, **item["place"])
     return WriteResult(MetadataIndex(item["path"], item["offset"]), item["size_bytes"], place)

@@ -2,10 +2,10 @@
 
     step-1200/              manifest.json  state.json  .metadata  __0_0.distcp
     step-1300.tmp-<uuid>/   being written; left behind only by a writer that died
+    best.json               which checkpoint is the best, where the spec names a metric
 
-Tensors are stored by torch's distributed checkpoint (DCP) under their names, from which it can reshard them;
-how they go together is in `state.json`. A folder gets its final name by one rename, after its files are on the
-disk.
+Torch's distributed checkpoint (DCP) stores the tensors under their names and can reshard them; `state.json` says
+how they form the state. A folder gets its final name by one rename, after its files are on the disk.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import threading
+import time
 import uuid
 import warnings
 from collections.abc import Iterator, Mapping
@@ -28,55 +29,67 @@ from typing import Any
 import torch
 
 from oakum_worker.checkpoint import manifest
+from oakum_worker.checkpoint.best import read_best, write_best
 from oakum_worker.checkpoint.manifest import FileRecord
 from oakum_worker.errors import CheckpointError, CorruptCheckpointError
-from oakum_worker.skeleton import assemble, dismantle, empty_tensors
+from oakum_worker.protocol import BestEvaluation
+from oakum_worker.state.finiteness import first_not_finite
+from oakum_worker.state.tree import assemble, dismantle, empty_tensors
 
 _FINAL = re.compile(r"step-(\d+)")
 _TEMPORARY = re.compile(r"step-\d+\.tmp-[0-9a-f]{32}")
 DOCUMENT = "state.json"
-"""How a checkpoint's tensors go together."""
+"""The file that says how a checkpoint's tensors form the state."""
 
-# One rank writes for all, while others may be in a process group: that DCP does not use it is what we ask for.
+# One rank writes for all, so DCP must not use the process group; its warning about that is no news.
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A folder that was complete and had the content it was written with when last looked at."""
+    """A checkpoint's folder, which was complete and unchanged when it was last verified."""
 
     path: Path
     step: int
 
 
 class DurableCheckpoints:
-    """A trainer's checkpoints in `directory`, of which the newest `keep` stay. One process writes at a time."""
+    """A trainer's checkpoints in a folder, of which the newest `keep` and the best one stay. Only one process may
+    write to the folder at a time."""
 
     def __init__(self, directory: Path, keep: int) -> None:
         self._directory = directory
         self._keep = keep
+        self.finite: frozenset[str] = frozenset()
+        """Paths of tensors that have to be finite: a checkpoint with infinite or NaN weights would displace a
+        good one."""
         self._writer: threading.Thread | None = None
         self._turn = threading.Lock()
-        """Held by the thread that writes: each removes what looks left behind."""
+        """Held by the thread that writes, because each writer removes folders that look abandoned."""
         self._failure: CheckpointError | None = None
         self._unusable: set[Path] = set()
         self.skipped: list[str] = []
-        """Why `newest` passed over checkpoints newer than the one it returned last; a sentence for each."""
+        """One sentence for each checkpoint that the last call of `newest` found unusable and skipped."""
+        self.best: BestEvaluation | None = None
+        """The evaluation that makes the checkpoint of its step the best, as soon as that is durable; set before it
+        is written."""
         self.newest_step: int | None = None
         """Step of the newest checkpoint saved or found here."""
 
     def save(self, state: Any, step: int) -> Path:
-        """Write the state as the checkpoint of `step`, then drop those that need not be kept.
+        """Write the state as the checkpoint of `step`, then remove old checkpoints beyond the number to keep.
+        Returns the checkpoint's folder. A whole checkpoint of this step that exists already is left as it is.
 
-        A checkpoint of this step that is there and whole is left as it is. Raises `CheckpointError`, leaving
-        nothing behind, when the disk is full or cannot be written to.
+        Raises `CheckpointError` when the state has weights that are not finite or the disk cannot be written to;
+        no partial checkpoint is left behind.
         """
         return self._write(*dismantle(state), step)
 
     def save_in_background(self, state: Any, step: int) -> bool:
-        """Copy the state and write it in a thread. False, and nothing is done, while one is still being written.
+        """Copy the state, and write it in a thread as the checkpoint of `step`; returns True. Returns False and
+        does nothing while another checkpoint is being written.
 
-        Raises the `CheckpointError` in which the one before ended, if it did, after starting this one.
+        If the previous checkpoint could not be written, raises its `CheckpointError`, after starting this one.
         """
         if self._writer is not None and self._writer.is_alive():
             return False
@@ -93,12 +106,13 @@ class DurableCheckpoints:
         return True
 
     def wait(self) -> None:
-        """Return when nothing is being written in the background."""
+        """Wait until no checkpoint is being written in the background."""
         if self._writer is not None:
             self._writer.join()
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; what was passed over is in `skipped`. Reads all of its bytes."""
+        """The newest checkpoint that is whole, verified by reading all of its bytes; None if there is none.
+        Afterwards `skipped` has a message for each newer checkpoint that is unusable."""
         self.skipped = []
         for checkpoint in self.candidates():
             fault = fault_of(checkpoint)
@@ -107,8 +121,25 @@ class DurableCheckpoints:
                 return checkpoint
         return None
 
+    def note_beginning(self) -> None:
+        """Create the folder, and set its modification time to now: `age_s` counts from it while there is no
+        checkpoint. Errors of the file system are ignored."""
+        with contextlib.suppress(OSError):
+            self._directory.mkdir(parents=True, exist_ok=True)
+            os.utime(self._directory)
+
+    def age_s(self) -> float:
+        """Seconds since the newest checkpoint was written, whether it is whole or not; without any checkpoint,
+        since `note_beginning`. 0 where that cannot be read."""
+        with contextlib.suppress(OSError):
+            newest = next(iter(self.candidates()), None)
+            place = self._directory if newest is None else manifest.manifest_path(newest.path)
+            return max(0.0, time.time() - place.stat().st_mtime)
+        return 0.0
+
     def candidates(self) -> list[Checkpoint]:
-        """All checkpoints by their names, newest first, looked into or not."""
+        """All folders that are named as checkpoints are, newest first; their content is not verified. Raises
+        `CheckpointError` where the folder of checkpoints cannot be read."""
         try:
             paths = list(self._directory.iterdir())
         except FileNotFoundError:
@@ -121,13 +152,15 @@ class DurableCheckpoints:
         return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
 
     def named(self, name: str) -> Checkpoint:
-        """The checkpoint of that name, there or not."""
+        """The checkpoint whose folder has the name `name`, such as `step-1200`. Whether the folder exists is not
+        checked."""
         match = _FINAL.fullmatch(name)
         assert match is not None
         return Checkpoint(self._directory / name, int(match[1]))
 
     def judge(self, checkpoint: Checkpoint, fault: str | None) -> None:
-        """Note that the checkpoint was found to be whole, or what somebody found to be wrong with it."""
+        """Remember the result of a verification. `fault` says what is wrong with the checkpoint, and is added to
+        `skipped`; None means that the checkpoint is whole, which makes it `newest_step`."""
         if fault is not None:
             self._unusable.add(checkpoint.path)
             self.skipped.append(f"checkpoint of step {checkpoint.step} is not usable: {fault}")
@@ -136,32 +169,46 @@ class DurableCheckpoints:
         self.newest_step = checkpoint.step
 
     def temporary(self, step: int, token: str) -> Path:
-        """Where the checkpoint of `step` is written to at first; the attempt's token has 32 hexadecimal digits."""
+        """The folder in which the checkpoint of `step` is written before its rename; `token` has 32 hexadecimal
+        digits."""
         return self._directory / f"step-{step}.tmp-{token}"
 
+    def check(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
+        """Raise `CheckpointError` where a tensor whose path is in `finite` holds an infinite value or NaN; `step`
+        is for the message."""
+        found = first_not_finite((path, tensor) for path, tensor in tensors.items() if path in self.finite)
+        if found is not None:
+            raise CheckpointError(
+                f"no checkpoint of step {step} is written: the weights of {found.removeprefix('model.')} are not "
+                "finite. Older checkpoints are untouched"
+            )
+
     def clear_up(self, keep: Path) -> None:
-        """Remove what writers that died have left behind, but for `keep`. Nobody else may be writing."""
+        """Remove all folders that dead writers left unfinished, except `keep`. No other process may be writing."""
         for path in self._directory.iterdir():
             if _TEMPORARY.fullmatch(path.name) and path != keep:
                 shutil.rmtree(path, ignore_errors=True)
 
     def publish(self, temporary: Path, step: int, known: Mapping[str, FileRecord] = MappingProxyType({})) -> Path:
-        """Make a folder in which everything is written the checkpoint of `step`, then drop what need not be kept.
+        """Make the folder `temporary`, which has all files of a checkpoint, the checkpoint of `step`, then remove
+        old checkpoints beyond the number to keep. Returns the checkpoint's folder. Files with a `known` record are
+        not read again for their checksums.
 
-        Raises `CheckpointError`, leaving nothing behind, when it cannot be done.
+        Raises `CheckpointError` and removes `temporary` when this fails.
         """
         with self._turn, self._writing(temporary):
             self._rename(temporary, step, known)
         return self._conclude(step)
 
     def prepare(self) -> None:
-        """Import what writing and reading need, so that a last checkpoint has not to wait for it."""
+        """Import the modules that writing and reading need, so that the last checkpoint of a leaving rank does not
+        wait for imports."""
         from oakum_worker.checkpoint import dcp_files  # noqa: F401
 
     def load(self, checkpoint: Checkpoint, state: dict[str, Any]) -> None:
         """Replace the content of `state` by the checkpoint's, with new tensors on the CPU.
 
-        Raises `CheckpointError` when it cannot be read; `state` is then what it was.
+        Raises `CheckpointError` when the checkpoint cannot be read, and then leaves `state` unchanged.
         """
         from oakum_worker.checkpoint import dcp_files  # late: see there
 
@@ -185,6 +232,7 @@ class DurableCheckpoints:
             self._failure = error
 
     def _write(self, document: Any, tensors: dict[str, torch.Tensor], step: int) -> Path:
+        self.check(tensors, step)
         temporary = self.temporary(step, uuid.uuid4().hex)
         with self._turn:
             with self._writing(temporary):
@@ -220,15 +268,22 @@ class DurableCheckpoints:
         final = self._final(step)
         self._unusable.discard(final)
         self.newest_step = step
+        if self.best is not None and self.best.step == step:
+            # Where this fails the best one before it stays the best; the new one may be removed later.
+            with contextlib.suppress(OSError):
+                write_best(self._directory, self.best)
         self._retire(final)
         return final
 
     def _retire(self, just_written: Path) -> None:
-        """Drop unusable checkpoints, and all but the newest that are kept; never the one just written.
+        """Remove unusable checkpoints, and all usable ones beyond the number to keep, except those being read.
+        `just_written` and the best one always stay.
 
-        One of a later step than the one just written comes from a past that training went back behind.
+        A checkpoint of a later step than `just_written` is from before training went back to an earlier step.
         """
-        others = [checkpoint.path for checkpoint in self.candidates() if checkpoint.path != just_written]
+        best = read_best(self._directory)
+        kept = {just_written, *(() if best is None else (self._final(best.step),))}
+        others = [checkpoint.path for checkpoint in self.candidates() if checkpoint.path not in kept]
         usable = [path for path in others if path not in self._unusable]
         for path in others:
             if path not in usable[: self._keep - 1] and not _is_being_read(path):
@@ -238,7 +293,10 @@ class DurableCheckpoints:
 
 
 def fault_of(checkpoint: Checkpoint, share: int = 0, num_shares: int = 1) -> str | None:
-    """What is wrong with a checkpoint; None where it is whole. Reads its bytes, or a share of its files' bytes."""
+    """What is wrong with a checkpoint, or None.
+
+    Reads all of its files, or every `num_shares`-th from `share` on.
+    """
     try:
         with being_read(checkpoint.path):
             manifest.verify(checkpoint.path, share, num_shares)
@@ -263,7 +321,10 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _discard(folder: Path) -> None:
-    """Remove a checkpoint. Renamed first: half removed, it must not be taken for one."""
+    """Remove a checkpoint.
+
+    Its folder is renamed first, so that a half-removed one is not taken for a checkpoint.
+    """
     doomed = folder.with_name(f"{folder.name}.tmp-{uuid.uuid4().hex}")
     folder.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
@@ -271,7 +332,8 @@ def _discard(folder: Path) -> None:
 
 @contextlib.contextmanager
 def being_read(folder: Path) -> Iterator[None]:
-    """Keep writers, of this process and of others, from removing the folder meanwhile."""
+    """Context that locks the checkpoint's folder, so that no process removes it; without effect on a file system
+    that has no locks. Raises `CorruptCheckpointError` where the folder has no manifest."""
     try:
         file = manifest.manifest_path(folder).open("rb")
     except FileNotFoundError as error:
@@ -295,7 +357,7 @@ def _is_being_read(folder: Path) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """The error in one line."""
+    """A message of one line for the error: the system's text for an `OSError`, else its type and first line."""
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return f"{type(error).__name__}: {error}".splitlines()[0]

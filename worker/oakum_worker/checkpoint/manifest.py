@@ -33,34 +33,42 @@ class FileRecord(_Record):
 
 
 class Manifest(_Record):
-    """What a complete checkpoint consists of."""
+    """A checkpoint's step, its files with their checksums, and when it was written."""
 
     format: int
     step: int
     written_s: float
     """Unix time."""
     files: dict[str, FileRecord]
+    adopted_from: str = ""
+    """Id of the trainer that wrote the checkpoint, where another one begins from it."""
 
 
 def seal(folder: Path, step: int, known: Mapping[str, FileRecord] = MappingProxyType({})) -> None:
-    """Write the manifest of everything in `folder`, and bring files and folder to the disk.
-
-    Files with a `known` record are not read again.
-    """
+    """Write the manifest of all files in `folder` and flush files and folder to the disk (fsync). Files with a
+    `known` record are not read for their checksums."""
     files = {path.name: known.get(path.name) or record_of(path) for path in sorted(folder.iterdir())}
     manifest = Manifest(format=FORMAT, step=step, written_s=time.time(), files=files)
+    write(folder, manifest)
+    for path in folder.iterdir():
+        sync(path)
+
+
+def write(folder: Path, manifest: Manifest) -> None:
+    """Write the manifest into the folder, and flush both to the disk (fsync)."""
     (folder / _NAME).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
-    for path in (*folder.iterdir(), folder):
+    for path in (folder / _NAME, folder):
         sync(path)
 
 
 def verify(folder: Path, share: int = 0, num_shares: int = 1) -> Manifest:
-    """The manifest of a folder whose every file is as it was written.
+    """Check that each file of the folder is as it was when the manifest was written; returns the manifest.
 
-    With shares, only every `num_shares`-th file is looked at, beginning with number `share`: others look at the
-    rest. Raises `CorruptCheckpointError` that says which file is not, and `OSError` when it cannot be read.
+    Reads every `num_shares`-th file only, from number `share` on, so that several ranks can share the work. Raises
+    `CorruptCheckpointError`, which names the file that is missing or differs, and `OSError` when a file cannot be
+    read.
     """
-    manifest = _read(folder)
+    manifest = read(folder)
     for name, expected in list(manifest.files.items())[share::num_shares]:
         path = folder / name
         if not path.is_file():
@@ -74,7 +82,7 @@ def verify(folder: Path, share: int = 0, num_shares: int = 1) -> Manifest:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or a folder's list of names, to the disk."""
+    """Flush a file, or a folder's list of names, to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -83,11 +91,13 @@ def sync(path: Path) -> None:
 
 
 def manifest_path(folder: Path) -> Path:
-    """Where the folder's manifest is."""
+    """Path of the manifest of a checkpoint's folder; the file need not exist."""
     return folder / _NAME
 
 
-def _read(folder: Path) -> Manifest:
+def read(folder: Path) -> Manifest:
+    """The manifest of a checkpoint's folder. Raises `CorruptCheckpointError` where it is missing, damaged or of
+    another format, and `OSError` where it cannot be read."""
     path = manifest_path(folder)
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())

@@ -2,11 +2,12 @@
 
     step-1200.tmp-<token>/   __0_0.distcp rank-0.json   __1_0.distcp rank-1.json   ...
 
-Each rank brings its file to the disk and leaves beside it what is in it and its checksum. That it has done so is
-told along with a training step; when all have, rank 0 joins the files and gives the folder its final name. No rank
-waits for another on the way, so one that is lost leaves nothing but a folder that never becomes a checkpoint.
+Each rank brings its file to the disk, and writes a description of the file's content with its checksum. A rank's
+success is sent along with a training step; when all ranks have succeeded, rank 0 joins the files and gives the
+folder its final name. No rank waits for another one, so a lost rank leaves only a folder that never becomes a
+checkpoint.
 
-A finished checkpoint is the same to read as that of a trainer that is not sharded, by any number of ranks.
+Any number of ranks can read a finished checkpoint, which has the format of an unsharded trainer's checkpoint.
 """
 
 from __future__ import annotations
@@ -34,17 +35,17 @@ from oakum_worker.checkpoint.durable import (
 )
 from oakum_worker.checkpoint.manifest import FileRecord
 from oakum_worker.errors import CheckpointError
-from oakum_worker.parallel.layout import Place, Rows, SplitTensor
-from oakum_worker.parallel.shards import LocalState, tensor_leaves
-from oakum_worker.skeleton import Document
+from oakum_worker.parallel.holdings import Place, Rows, SplitTensor
+from oakum_worker.parallel.split_state import LocalState, tensor_leaves
+from oakum_worker.state.tree import Document
 
 
 @dataclass(eq=False)
 class _Attempt:
-    """One rank's share of one checkpoint."""
+    """One attempt to write this rank's share of a checkpoint, in a thread, with its result."""
 
     state: LocalState
-    """Copies, which no later step changes."""
+    """Copies of the rank's tensors, which no later step changes."""
     step: int
     place: Place
     folder: Path
@@ -55,7 +56,8 @@ class _Attempt:
 
 
 class ShardedCheckpoints:
-    """Writes this rank's share of checkpoints, one at a time."""
+    """Writes this rank's share of each durable checkpoint, one checkpoint at a time, and on rank 0 joins all
+    shares."""
 
     def __init__(self, checkpoints: DurableCheckpoints, every_s: float, warn: Callable[[str], None]) -> None:
         self._checkpoints = checkpoints
@@ -68,22 +70,24 @@ class ShardedCheckpoints:
 
     @property
     def due(self) -> bool:
-        """Whether it is time for another one."""
+        """Whether a new checkpoint is to be started: none is in progress, and the last one began at least
+        `every_s` seconds ago."""
         return not self.busy and time.monotonic() - self._begun_s >= self._every_s
 
     @property
     def busy(self) -> bool:
-        """Whether one has been begun that is not concluded yet. The same on every rank."""
+        """Whether a checkpoint was started and is not concluded yet. Every rank has the same answer."""
         return self._attempt is not None
 
     @property
     def written(self) -> bool:
-        """Whether this rank's share of the one that is being written is on the disk."""
+        """Whether this rank's share of the checkpoint in progress is on the disk; False without one."""
         attempt = self._attempt
         return attempt is not None and not attempt.thread.is_alive() and attempt.error is None
 
     def start(self, state: LocalState, step: int, place: Place, generation: int) -> None:
-        """Copy this rank's share and write it in a thread. Due on every rank at the same step."""
+        """Copy this rank's share, and begin to write it in a thread; `outcome` tells how that ended. Every rank
+        has to call this at the same step, and only while no checkpoint is in progress (`busy`)."""
         rows = {path: tensor.to("cpu", copy=True) for path, tensor in state.rows.items()}
         whole = {path: tensor.to("cpu", copy=True) for path, tensor in state.whole.items()}
         copies = LocalState(state.document, whole, rows, state.tensors)
@@ -96,7 +100,8 @@ class ShardedCheckpoints:
         self._attempt.thread.start()
 
     def outcome(self) -> tuple[int, int]:
-        """(1, 0) once this rank's share is written, (0, 1) if that failed, told a single time; else zeros."""
+        """What this rank has to vote in this step: (1, 0) once its share is written, (0, 1) if that failed. Each
+        is returned once for a checkpoint, and (0, 0) at all other calls."""
         attempt = self._attempt
         if attempt is None or attempt.told or attempt.thread.is_alive():
             return 0, 0
@@ -104,7 +109,8 @@ class ShardedCheckpoints:
         return (1, 0) if attempt.error is None else (0, 1)
 
     def count(self, num_written: int, num_failed: int) -> None:
-        """Take note of all ranks' outcomes in a step; the last one concludes the checkpoint."""
+        """Take in how many ranks have told in a step that their share is written, and how many that it failed. A
+        failure ends the checkpoint in progress; when all ranks have written, it is published."""
         self._num_written += num_written
         if num_failed:
             self.conclude(publish=False)
@@ -112,9 +118,11 @@ class ShardedCheckpoints:
             self.conclude(publish=True)
 
     def conclude(self, *, publish: bool, retry: bool = False) -> None:
-        """All ranks have written and rank 0 publishes the checkpoint, in a thread; or some never will.
+        """End the checkpoint in progress, if any. With `publish` all ranks have written their shares, and rank 0
+        makes them a checkpoint in a thread; else the user is warned of this rank's error, if any.
 
-        What is not published goes when the next one is begun, soon if it is worth to `retry`.
+        The folder of an unpublished checkpoint is removed when the next checkpoint is begun. With `retry`, and
+        without `publish`, the next one is due at once.
         """
         attempt, self._attempt = self._attempt, None
         if attempt is None:
@@ -132,16 +140,15 @@ class ShardedCheckpoints:
             self._begun_s -= self._every_s
 
     def wait(self) -> None:
-        """Until this rank's share is written or has failed, and nothing is being published here."""
+        """Wait until this rank is writing no share and publishing no checkpoint."""
         for thread in (self._attempt.thread if self._attempt else None, self._publisher):
             if thread is not None:
                 thread.join()
 
     def stored(self, place: Place, tell: Callable[[Any], list[Any]]) -> Iterator[StoredState]:
-        """Collective: the checkpoints that are whole, newest first, as rank 0 finds them.
-
-        `tell` tells every rank a JSON document of every rank. Each rank looks into its share of the files.
-        """
+        """The checkpoints that are whole, newest first, among those that rank 0 finds. Collective, at each one:
+        every rank verifies a share of the files, and `tell` sends each rank's JSON document to all. Rank 0 warns
+        the user of unusable ones."""
         found = [checkpoint.path.name for checkpoint in self._checkpoints.candidates()]
         names = tell(found if place.rank == 0 else None)[0]
         for checkpoint in map(self._checkpoints.named, names):
@@ -158,6 +165,7 @@ class ShardedCheckpoints:
 
         state, rank = attempt.state, attempt.place.rank
         try:
+            self._checkpoints.check(state.rows, attempt.step)
             attempt.folder.mkdir(parents=True, exist_ok=True)
             if rank == 0:
                 self._checkpoints.clear_up(keep=attempt.folder)
@@ -170,6 +178,8 @@ class ShardedCheckpoints:
             }
             (attempt.folder / f"rank-{rank}.json").write_text(json.dumps(share), encoding="utf-8")
             attempt.results = results
+        except CheckpointError as error:
+            attempt.error = error
         except Exception as error:
             attempt.error = CheckpointError(
                 f"checkpoints cannot be written to {attempt.folder.parent}: "
@@ -207,7 +217,7 @@ class ShardedCheckpoints:
 
 @dataclass(frozen=True)
 class StoredState:
-    """A checkpoint's document, and how to read this rank's share of the rest."""
+    """A whole checkpoint's document, from which each rank can read its share of the tensors."""
 
     path: Path
     document: Document
@@ -215,7 +225,8 @@ class StoredState:
     def try_reading(
         self, tensors: Sequence[SplitTensor], place: Place, rows: Rows
     ) -> tuple[dict[str, torch.Tensor], str | None]:
-        """Fill this rank's rows; returns the tensors that are not split, and what is wrong, if anything is."""
+        """Read this rank's `rows` from the checkpoint; their memory is overwritten. Returns (path -> tensor for
+        those that are not split, None), or (nothing, what went wrong)."""
         from oakum_worker.checkpoint import dcp_rows  # late: see there
 
         split = {tensor.path for tensor in tensors}
@@ -233,7 +244,8 @@ class StoredState:
 
 
 def _look_into(checkpoint: Checkpoint, place: Place) -> tuple[StoredState | None, str | None]:
-    """The checkpoint, and what is wrong with this rank's share of its files, if anything is."""
+    """(the checkpoint's document, None), or (None, what is wrong with the share of the files that this rank
+    verifies)."""
     fault = fault_of(checkpoint, place.rank, place.world_size)
     if fault is not None:
         return None, fault

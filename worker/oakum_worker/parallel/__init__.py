@@ -1,5 +1,5 @@
-"""How the ranks of a generation work together on one step, and how one gives its state to the others.
+"""How the ranks of a generation train one step together, and how they pass state to each other.
 
-Each module takes the process group it is given and forms none itself. When a rank is lost they raise `GroupError`;
-who is a member, and what happens next, is decided elsewhere.
+`group` and `subgroups` form process groups; the other modules use the groups that they are given. All raise
+`GroupError` when a rank is lost. Which ranks are members, and what happens after a loss, is decided elsewhere.
 """

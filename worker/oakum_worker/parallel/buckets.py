@@ -1,58 +1,62 @@
-"""Gradients laid out in flat buckets, which one collective each sums over the ranks.
+"""Gradients in flat buckets; one collective per bucket sums it over the ranks.
 
-Gradients of half-precision parameters are gathered in float32: each micro-batch's, and each rank's, is added
-without rounding the sum to 8 or 11 bits in between, so what is lost does not grow with the number of either. That
-costs 4 bytes for each such parameter, and twice the bytes on the wire. `p.grad` has the parameter's own type
-again, rounded once, when the sum is complete.
+Gradients of half-precision parameters are summed in float32 over micro-batches and over ranks. The sum is rounded
+once, when it is complete and goes to `p.grad` in the parameter's own type, so the error does not grow with the
+number of micro-batches or ranks. That costs 4 bytes of memory for each such parameter and doubles the bytes sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 
+from oakum_worker.torch_internals import multiply_in_place
+
 
 class Reduction(Protocol):
-    """A sum over the ranks that is under way."""
+    """A running or finished collective that sums tensors over the ranks."""
 
     def wait(self) -> Any:
-        """Until it is there. Raises `RuntimeError` when a rank is gone."""
+        """Wait until the sum is complete. Raises `RuntimeError` when a rank is gone."""
         ...
 
 
 @dataclass(eq=False)
 class Bucket:
-    """Consecutive gradients in one flat tensor, followed in the last bucket by the tail."""
+    """The gradients of consecutive parameters in one flat tensor. In the last bucket the `tail_length` numbers
+    that `lay_out` appends follow the gradients."""
 
     parameters: list[nn.Parameter]
     flat: torch.Tensor
     gradients: list[torch.Tensor]
     """Views of `flat`, shaped like the parameters."""
     waiting: set[int] = field(default_factory=set)
-    """Numbers of the parameters whose gradients are not there yet."""
+    """Indexes of the parameters whose gradients are not complete on this rank."""
     begun: set[int] = field(default_factory=set)
-    """Numbers of those of which earlier micro-batches' gradients are already in `flat`."""
+    """Indexes of the parameters for which `flat` already holds gradients of earlier micro-batches."""
     spent: list[torch.Tensor] = field(default_factory=list)
-    """The step's gradients as backward made them."""
+    """Gradient tensors that backward made in this step, kept until its end."""
     work: Reduction | None = None
 
     def open(self) -> None:
-        """Expect a new step's gradients."""
+        """Begin a new step: forget which gradients the bucket holds, and let go of the previous step's tensors."""
         self.work = None
         self.waiting = set(range(len(self.parameters)))
         self.begun.clear()
         self.spent.clear()
 
     def widens(self, number: int) -> bool:
-        """Whether the parameter's gradient is summed in a wider type than it has."""
+        """Whether gradients of the bucket's parameter number `number` are summed in a wider type than the
+        parameter's own."""
         return self.parameters[number].dtype != self.flat.dtype
 
     def gather(self, number: int) -> None:
-        """Move what backward has made of a parameter's gradient into the bucket."""
+        """Move the gradient that backward computed for parameter `number` into the bucket, adding to earlier
+        ones, and set its `p.grad` to None. Does nothing without such a gradient."""
         parameter, place = self.parameters[number], self.gradients[number]
         made = parameter.grad
         if made is None or made is place:
@@ -70,7 +74,8 @@ class Bucket:
         parameter.grad = None
 
     def complete(self, number: int) -> None:
-        """A parameter's gradient is whole on this rank; one that took no part in the loss has zeros."""
+        """Mark the gradient of parameter `number` as complete on this rank; it is zeros if the loss did not use
+        it."""
         self.gather(number)
         if number not in self.begun:
             self.gradients[number].zero_()
@@ -79,15 +84,33 @@ class Bucket:
         self.waiting.discard(number)
 
     def hand_out(self) -> None:
-        """Give half-precision parameters their gradients, once the bucket holds the sums."""
+        """Set `p.grad` of the half-precision parameters to their sums in the bucket, rounded to the parameter's
+        type. Other parameters' `p.grad` are views of the bucket already."""
         for number, parameter in enumerate(self.parameters):
             if self.widens(number):
                 parameter.grad = self.gradients[number].to(parameter.dtype)
 
 
 def summed_in(parameter: torch.Tensor) -> torch.dtype:
-    """The type that a parameter's gradients are summed in: at least float32."""
+    """The type in which the parameter's gradients are summed: at least float32."""
     return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def multiply_gradients(parameters: Iterable[nn.Parameter], buckets: Sequence[Bucket], factor: float) -> None:
+    """Multiply the gradient sums by `factor`, before `hand_out`: in the buckets, or in `p.grad` without buckets.
+
+    A factor of 1 changes no bit.
+    """
+    if factor == 1:
+        return
+    for bucket in buckets:
+        if bucket.gradients:
+            multiply_in_place(bucket.gradients, factor)
+    if buckets:
+        return
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
 
 
 def lay_out(
@@ -97,10 +120,10 @@ def lay_out(
     tail_length: int,
     multiple_of: int = 1,
 ) -> tuple[list[Bucket], torch.Tensor]:
-    """Buckets for the parameters, in about the given order, and the tail: `tail_length` numbers of the last one.
+    """(buckets for the parameters, tail); the order of the parameters is kept as far as their types allow.
 
-    The tail is in a bucket of real numbers, of float32 or more, whatever the parameters are. Every bucket is
-    filled up with zeros to a multiple of so many numbers.
+    The tail is a view of `tail_length` numbers at the end of the last bucket, which is real and at least float32
+    for that purpose. Zeros pad every bucket to a multiple of `multiple_of` numbers.
     """
     runs = _split(parameters, first_bytes, other_bytes)
     real = [index for index, run in enumerate(runs) if not run[0].is_complex()]
@@ -111,7 +134,8 @@ def lay_out(
 
 
 def _split(parameters: Sequence[nn.Parameter], first_bytes: int, other_bytes: int) -> list[list[nn.Parameter]]:
-    """Runs of parameters of one type and device that fill a bucket each, in the order of their completion."""
+    """Cut the parameters into runs of one type and device that fill one bucket each, in the order in which their
+    gradients become complete."""
     runs: list[list[nn.Parameter]] = []
     open_runs: dict[tuple[torch.device, torch.dtype], tuple[list[nn.Parameter], int]] = {}
     for parameter in parameters:
@@ -135,7 +159,7 @@ def _bucket(parameters: list[nn.Parameter], device: torch.device, tail_length: i
     flat[length : length + padding].zero_()
     gradients, offset = [], 0
     for parameter in parameters:
-        # A gradient with its parameter's memory layout is accumulated and applied without a transposition.
+        # A gradient with the memory layout of its parameter needs no transposition when it is added or applied.
         strides = torch.empty_like(parameter, device="meta").stride()
         gradients.append(flat.as_strided(parameter.shape, strides, offset))
         offset += parameter.numel()

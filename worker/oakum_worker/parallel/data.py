@@ -1,38 +1,50 @@
 """Data parallelism: gradients of the global batch's mean loss, summed over ranks while backward still runs.
 
-torch's DistributedDataParallel does the same for a fixed set of equal ranks. It is not used because it would
-have to be built anew on all ranks in each generation, re-arranges its buckets in a collective after the first
-step, in which a rank that joins later takes no part, averages over ranks instead of samples, which is wrong for
-unequal shares, and needs a collective of its own for the loss and for the word that membership changes.
+torch's DistributedDataParallel sums gradients so for a fixed set of equal ranks. It is not used for four reasons:
+all ranks would have to build it again in each generation; after the first step it rearranges its buckets in a
+collective that a rank that joins later misses; it averages over ranks instead of samples, which is wrong for
+unequal shares; and the loss and the signal that membership changes would need another collective.
 
 With n_r of the batch's n samples on rank r, each rank weights its mean loss by n_r / n. The sum over ranks,
 
     sum_r (n_r / n) grad mean_r = (1 / n) sum_i grad loss_i,
 
-is the gradient of the mean over the global batch, whatever the shares.
+is the gradient of the mean over the global batch, whatever the shares. Totals with weights w_r
+(`oakum_worker.losses`) are multiplied by 1 / n before they are added up, and the sum by n / sum_r w_r at the end;
+the last bucket brings the sum of the weights.
 
 A gradient is copied into a flat bucket when it is complete, and `p.grad` becomes a view of the bucket: that costs
 less memory traffic than to accumulate into a zeroed bucket. A bucket is summed over the ranks as soon as its last
-gradient is there, and buckets go out in one fixed order, so all ranks issue the same collectives. A few more
-numbers ride at the end of the last bucket: the weighted loss, the number of samples, the caller's signal and flag,
-and, if asked for, what the gradient noise is estimated from.
+gradient is complete, and buckets are sent in one fixed order, so all ranks issue the same collectives. The end of
+the last bucket carries more numbers: the weighted loss, the number of samples (combined with the weights of
+totals), the caller's votes and, if asked for, the numbers from which the gradient noise is estimated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from oakum_worker.errors import GroupError
-from oakum_worker.parallel.buckets import Bucket, lay_out, summed_in
+from oakum_worker.errors import GroupError, SharesMissingError, TaskError
+from oakum_worker.losses import NOT_ALWAYS_A_TOTAL, Weight, to_mean
+from oakum_worker.parallel.buckets import Bucket, lay_out, multiply_gradients, summed_in
+from oakum_worker.parallel.step_engine import (
+    GlobalBatch,
+    GradientNorms,
+    Reduced,
+    StepEngine,
+    StepVotes,
+    compute_passes,
+)
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.torus import TorusAllReduce, grid
+from oakum_worker.parallel.waiting import wait_for
 from oakum_worker.spec_options import AllReduce
 
 _FIRST_BUCKET_BYTES = 1 << 20
@@ -42,53 +54,17 @@ _TAIL_LENGTH = 4
 _TAIL_LENGTH_WITH_NOISE = 8
 
 
-class GradientNorms(NamedTuple):
-    """Squared norms of a step's gradients, from which its noise is estimated.
+class GradientReducer(StepEngine):
+    """Sums a model's gradients over the ranks of a generation; a rank alone leaves gradients to torch.
 
-    The parts are the gradients g_i of each rank's micro-batches, n_i of the batch's n samples each. Parts may be
-    unequal, as their squares are averaged with the samples' weights. For a true gradient G and a variance V of one
-    sample's gradient (the trace of its covariance), E|g_i|^2 = |G|^2 + V / n_i, so over k parts
+    `compute` calls `begin` once and `backward` for each micro-batch. Every rank has to call `begin` and `finish`,
+    also if its share is empty. Collectives that fail raise `GroupError`. The gradients are then invalid, and no
+    collective in flight is waited for, since the collectives of a broken group may never end.
 
-        E sum_i (n_i / n) |g_i|^2 = |G|^2 + sum_i (n_i / n) (V / n_i) = |G|^2 + k V / n,
-
-    exactly what k equal parts of n / k samples would give. With E|g|^2 = |G|^2 + V / n for the whole batch's
-    gradient, both |G|^2 and V follow without bias, whatever the shares; only their spread depends on them.
-    (Samples of an epoch are drawn without replacement, which lowers V by less than n / data set size.)
-
-    With loss scaling all three are too large by the scale's square.
+    Only `finish` waits for the device, once.
     """
 
-    parts_sqr: float
-    """sum_i (n_i / n) |g_i|^2."""
-    num_parts: int
-    total_sqr: torch.Tensor
-    """|g|^2 of the summed gradient as this rank found it, shape (). On other hardware the last bits may differ."""
-    carried: float | None
-    """What `begin` was given to carry, the mean over the ranks that gave something: the same bits on all."""
-
-
-class Reduced(NamedTuple):
-    """What a step's collective brought beside the gradients, the same on every rank."""
-
-    loss: float
-    """Mean loss over the global batch."""
-    signal: int
-    """Sum of the ranks' signals."""
-    flag: int = 0
-    """Sum of the ranks' flags."""
-    norms: GradientNorms | None = None
-    """None unless the reducer measures noise."""
-
-
-class GradientReducer:
-    """Sums a model's gradients over the ranks of a generation; alone, it leaves them to torch.
-
-    A step is `begin`, `backward` for each micro-batch, `finish`. `begin` and `finish` are due on every rank, also
-    where the share is empty. Collectives that fail raise `GroupError`; the gradients are then worthless, and what
-    is in flight is never waited for, since a broken group's works may never end.
-
-    `finish` alone waits for the device, once.
-    """
+    passes_communicate = False
 
     def __init__(
         self,
@@ -100,36 +76,47 @@ class GradientReducer:
         first_bucket_bytes: int = _FIRST_BUCKET_BYTES,
         bucket_bytes: int = _BUCKET_BYTES,
     ) -> None:
-        """The first bucket is smaller, so that communication starts soon after backward does.
+        """`first_bucket_bytes` is smaller than `bucket_bytes`, so that communication starts soon after backward
+        does.
 
-        To `measure_noise` takes the norm of every micro-batch's gradient, and no collective. `ranks_per_node`
-        shapes the torus.
+        `measure_noise` computes the norm of every micro-batch's gradient and adds no collective. `ranks_per_node`
+        determines the rows and columns of a torus.
         """
         self._parameters = [p for p in reversed(list(model.parameters())) if p.requires_grad]
         self._measure_noise = measure_noise
         self._tail_length = _TAIL_LENGTH_WITH_NOISE if measure_noise else _TAIL_LENGTH
         self._all_reduce, self._ranks_per_node = all_reduce, ranks_per_node
         self._torus: TorusAllReduce | None = None
+        self._is_mean: bool | None = None
+        """Whether the last loss on this rank was a mean over samples; None before the first."""
         self._caps = first_bucket_bytes, bucket_bytes
         self._hooks: list[RemovableHandle] = []
         self.join(None, 1)
 
     def join(
-        self, group: dist.ProcessGroup | None, world_size: int, *, subgroups: Subgroups | None = None
+        self,
+        group: dist.ProcessGroup | None,
+        world_size: int,
+        *,
+        rank: int = 0,
+        subgroups: Subgroups | None = None,
     ) -> None:
-        """Reduce over `group` from now on; None is a generation of one rank.
+        """Sum gradients over `group` from now on; a `world_size` of 1, with `group` None, is a rank alone. `rank`
+        selects the share of the batch that `compute` takes.
 
-        Does not communicate, save for forming a torus's rows and columns out of `subgroups`, which raises
-        `GroupError` when a rank is gone. Without these, and where ranks make no grid, the all-reduce is plain.
+        Communicates only to form a torus's rows and columns with `subgroups`, and then raises `GroupError` if a
+        rank is gone. Without `subgroups`, or if the ranks form no grid, gradients are summed by a plain
+        all-reduce.
         """
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
         self._group = group if world_size > 1 else None
+        self._rank, self._world_size = rank, world_size
         self._form_torus(world_size, subgroups)
         self._armed = False
         self._norms: list[torch.Tensor] = []
-        # Always new memory: a step that broke off may have left works behind that still write to the old.
+        # Always new memory: collectives of an aborted step may still write to the old buckets.
         self._buckets: list[Bucket] = []
         if self._group is not None or any(p.dtype != summed_in(p) for p in self._parameters):
             multiple_of = self._torus.row_length if self._torus is not None else 1
@@ -140,19 +127,25 @@ class GradientReducer:
             self._tail = torch.zeros(self._tail_length, dtype=dtype, device=first.device)
         self._watch()
 
+    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+        """Compute forward and backward passes of this rank's share of the batch, in as many micro-batches as the
+        share needs. Sums over the ranks begin meanwhile; `finish` waits for them."""
+        chunks = batch.chunks(self._rank, self._world_size, together=False)
+        num_local = sum(chunk.num_counted for chunk in chunks)
+        self.begin(num_local, batch.num_samples, votes, carried=batch.carried)
+        compute_passes(self, batch, chunks)
+
     def begin(
         self,
         num_local: int,
         num_global: int,
-        signal: int,
-        flag: int = 0,
+        votes: StepVotes = StepVotes(),
         *,
         carried: torch.Tensor | float | None = None,
     ) -> None:
         """Start a step in which this rank computes `num_local` of `num_global` samples.
 
-        The sums over the ranks of `signal` and `flag` have to stay below 2**24. `carried` is for a reducer that
-        measures noise.
+        `carried` is this rank's number for `GradientNorms.carried`; a reducer that measures no noise ignores it.
         """
         self._armed, self._next = False, 0
         self._num_global = num_global
@@ -161,49 +154,99 @@ class GradientReducer:
             parameter.grad = None
         for bucket in self._buckets:
             bucket.open()
-        # One copy instead of a write for each number, which would be felt in steps of a few milliseconds.
-        numbers = [0.0, num_local, signal, flag, 0.0, 0.0, 0.0, float(carried is not None)][: len(self._tail)]
+        # One copy instead of one write per number: single writes would slow steps of a few milliseconds.
+        numbers = [0.0, num_local, *votes.numbers, 0.0, 0.0, 0.0, float(carried is not None)][: len(self._tail)]
         self._tail.copy_(torch.tensor(numbers, dtype=self._tail.dtype))
         if self._measure_noise and carried is not None:
             self._tail[_CARRIED] = carried
 
-    def backward(self, loss: torch.Tensor, num_samples: int, *, last: bool, scale: float = 1.0) -> None:
+    def backward(
+        self,
+        loss: torch.Tensor,
+        num_samples: int,
+        *,
+        last: bool,
+        scale: float = 1.0,
+        weight: Weight | None = None,
+        inputs: Sequence[torch.Tensor] | None = None,
+    ) -> None:
         """Accumulate `scale` times the gradient of `loss`, the mean over `num_samples` of this rank's samples.
 
-        During the step's `last` micro-batch buckets are sent off as they fill.
+        With a `weight` the loss is a total that has to be divided by the sum of all weights; noise cannot be
+        measured then. With `num_samples` 0 the loss adds nothing. In the step's `last` micro-batch, buckets are
+        sent as they fill. With `inputs` only these parameters get gradients.
         """
         self._weight = num_samples / self._num_global
-        self._tail[_LOSS].add_(loss.detach().to(self._tail.device), alpha=self._weight)
+        self._is_mean = weight is None
+        part = self._weight
+        if weight is not None:
+            part = (num_samples > 0) / self._num_global
+            if num_samples:
+                # `begin` has added the samples, as for a mean. This makes the number -(weight + samples) instead.
+                # A separate number for weights would shift the tail and change the last bits of plain means.
+                self._tail[_SAMPLES] -= weight + 2 * num_samples
+        self._tail[_LOSS].add_(loss.detach().to(self._tail.device), alpha=part)
         self._armed = last and bool(self._buckets)
-        loss.backward(torch.full_like(loss, self._weight * scale))
+        loss.backward(torch.full_like(loss, part * scale), inputs=inputs)
         self._armed = False
         self._note_part()
 
+    def abstain(self) -> None:
+        """Take part in the step that has begun without giving it anything: `finish` then raises
+        `SharesMissingError` on every rank."""
+        self._tail[_SAMPLES] = math.inf
+
     def finish(self) -> Reduced:
-        """Wait until every `p.grad` is the global batch's. Raises `GroupError` when a rank is gone."""
-        # Buckets with parameters that took no part in the loss, or all of them where the share was empty.
+        """Wait until every `p.grad` is the gradient of the global batch's mean loss. Returns the mean loss, the
+        sums of the ranks' votes and, where noise is measured, the gradients' norms.
+
+        Raises `GroupError` if a rank is gone or ranks are at different steps, `SharesMissingError` if a rank
+        abstains, and `TaskError` if some losses are means and others totals.
+        """
+        # Send the buckets with parameters that took no part in the loss; all buckets if the share was empty.
         while self._next < len(self._buckets):
             self._send_next()
         for bucket in self._buckets:
             self._wait_for(bucket)
+        loss, num_samples, signal, flag, *noise = self._tail.tolist()
+        factor = self._to_mean(num_samples)
+        loss *= factor
+        multiply_gradients(self._parameters, self._buckets, factor)
+        for bucket in self._buckets:
             bucket.hand_out()
         for parameter in self._parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         total_sqr = self._total_sqr() if self._measure_noise else None
-        loss, num_samples, signal, flag, *noise = self._tail.tolist()
-        if num_samples != self._num_global and self._group is not None:
-            raise GroupError(
-                f"the ranks together took {num_samples:g} samples of a batch of {self._num_global}: "
-                "they are not at the same step"
-            )
         if total_sqr is None:
-            return Reduced(loss, round(signal), round(flag))
+            return Reduced(loss, StepVotes.of(signal, flag))
         parts_sqr, num_parts, carried, num_carried = noise
         norms = GradientNorms(
             parts_sqr, round(num_parts), total_sqr, carried / num_carried if num_carried else None
         )
-        return Reduced(loss, round(signal), round(flag), norms)
+        return Reduced(loss, StepVotes.of(signal, flag), norms)
+
+    def _to_mean(self, num_samples: float) -> float:
+        """The factor that turns the ranks' sums into the global batch's mean. `num_samples` is the ranks' sum of
+        samples; where losses are totals, it is negative: -(weights + samples).
+
+        Raises `TaskError` if some losses are means and others totals, and `GroupError` if the ranks are at
+        different steps.
+        """
+        if num_samples == math.inf:
+            raise SharesMissingError("a rank has left its loop, and gives the step nothing", 0)
+        has_totals = not num_samples >= 0
+        if self._is_mean is has_totals:
+            raise TaskError(NOT_ALWAYS_A_TOTAL)
+        if has_totals:
+            return to_mean(self._num_global, -num_samples - self._num_global)
+        if num_samples != self._num_global and self._group is not None:
+            raise SharesMissingError(
+                f"the ranks together took {num_samples:g} samples of a batch of {self._num_global}: "
+                "they are not at the same step",
+                round(num_samples),
+            )
+        return 1.0
 
     def _gradient_is_complete(self, bucket: Bucket, number: int, _: torch.Tensor) -> None:
         if not self._armed:
@@ -225,7 +268,7 @@ class GradientReducer:
         for number in list(bucket.waiting):
             bucket.complete(number)
         if self._next == len(self._buckets):
-            self._note_part()  # The tail leaves with this bucket.
+            self._note_part()  # The tail is sent with this bucket.
         if self._group is None:
             return
         try:
@@ -240,7 +283,7 @@ class GradientReducer:
         if bucket.work is None:
             return
         try:
-            bucket.work.wait()
+            wait_for(bucket.work)
         except RuntimeError as error:
             raise GroupError(f"a rank was lost during a step: {error}") from error
         bucket.work = None
@@ -261,14 +304,15 @@ class GradientReducer:
                 on_gradient = partial(self._gradient_is_complete, bucket, number)
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(on_gradient))
         if self._measure_noise:
-            # These see a micro-batch's gradient before it is added to what earlier ones left.
+            # These hooks see a micro-batch's gradient before it is added to those of earlier micro-batches.
             self._hooks += [parameter.register_hook(self._note_norm) for parameter in self._parameters]
 
     def _note_norm(self, gradient: torch.Tensor) -> None:
         self._norms.append(self._norm(gradient))
 
     def _note_part(self) -> None:
-        """Add the micro-batch whose gradient is complete; its weighted gradient is (n_i / n) g_i."""
+        """Count the micro-batch whose gradient is complete, and add (n_i / n) |g_i|^2 for it to the sum of squared
+        norms. The norms noted so far are of its weighted gradient (n_i / n) g_i."""
         if not self._norms:
             return
         self._tail[_PARTS_SQR] += _sum_of_squares(self._norms) / self._weight

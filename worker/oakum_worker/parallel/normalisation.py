@@ -1,7 +1,7 @@
-"""Normalisation whose results do not depend on how a batch is spread: over ranks, or over samples of one group.
+"""Normalisation layers whose results do not depend on how a batch is spread over ranks.
 
-BatchNorm normalises by the samples that one rank computes at once, so what a model learns depends on the number of
-ranks and on the micro-batch. What a spec can have instead:
+BatchNorm normalises by the samples that one rank computes at once, so a model's training depends on the number of
+ranks and on the micro-batch. A spec can ask for one of two replacements:
 
 - *synchronised*: the ranks share the statistics of the micro-batch that they compute together. Output and gradient
   are then those of one process with all of it, whatever the ranks' shares. Running statistics are those of the
@@ -10,9 +10,9 @@ ranks and on the micro-batch. What a spec can have instead:
   neither on ranks nor on micro-batches, and needs no communication. Also what goes with pipelines ("Towards
   accelerating model parallelism in distributed deep learning systems", PLOS ONE 2023).
 
-Modules change their class in place: they stay the same objects with the same parameters, wherever the task, its
-optimizer or a chain of layers holds on to them. torch's own SyncBatchNorm takes no tensors on the CPU, works on a
-group that it is built with, and updates running statistics once for each micro-batch.
+Modules change their class in place: the task, its optimizer and a chain of layers keep their references to the
+same objects and parameters. torch's own SyncBatchNorm would not do: it accepts no tensors on the CPU, keeps the
+group with which it was built, and updates running statistics once for each micro-batch.
 """
 
 from __future__ import annotations
@@ -23,35 +23,36 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from oakum_worker.errors import TaskError, TrainingWarning
-from oakum_worker.group import lost_peers
+from oakum_worker.parallel.group import lost_peers
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.spec_options import BatchNormChoice
+from oakum_worker.torch_internals import BatchNorm, backward_pass_id, drop_buffers
 
 _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _MOST_GROUPS = 32
-"""What Wu and He use."""
+"""Number of groups that Wu and He use."""
 _LEAST_CHANNELS = 2
 _LEAST_CHANNELS_1D = 16
-"""Of a group. Where a sample has one value in each channel, two channels would always become -1 and 1."""
+"""Least channels of a group if a sample has one value per channel: two such channels would always become -1 and
+1."""
 
 
 class Moments(NamedTuple):
-    """Of the values of each of C channels."""
+    """Count, mean and sum of squares of the values of each of C channels."""
 
     num_values: torch.Tensor
-    """How many there are for one channel, shape ()."""
+    """Number of values of one channel, shape ()."""
     mean: torch.Tensor
-    """Shape (C,)."""
+    """Mean of each channel, shape (C,)."""
     squares: torch.Tensor
-    """Sums of squared differences from the mean, shape (C,)."""
+    """Sum of squared differences from the mean for each channel, shape (C,)."""
 
 
 def pooled(parts: list[Moments]) -> Moments:
-    """The moments of all parts' values together (Chan, Golub and LeVeque 1979); some parts may be empty."""
+    """The moments of the values of all parts together (Chan, Golub and LeVeque 1979); parts may be empty."""
     counts = torch.stack([part.num_values for part in parts])
     means = torch.stack([part.mean for part in parts])
     total = counts.sum()
@@ -61,36 +62,38 @@ def pooled(parts: list[Moments]) -> Moments:
 
 
 class Synchronisation:
-    """What the synchronised layers of a model have in common: over whom, and when running statistics change.
+    """State shared by the synchronised layers of a model: their process group, and when running statistics change.
 
-    Within a step, from `begin` to `commit`, running statistics wait for its end. Else they change with each
-    forward pass, as torch's do.
+    Within a step, from `begin` to `commit`, running statistics change only at its end. Outside a step they change
+    with each forward pass, as torch's do.
     """
 
     def __init__(self) -> None:
         self.group: dist.ProcessGroup | None = None
-        """Ranks that all compute the same number of forward and backward passes; None for a rank alone."""
+        """Group over which statistics are shared; None for a single rank. All its ranks must compute equally many
+        passes."""
         self.counts = True
-        """Whether this rank's next samples count; where not, they are there for the others' sake alone."""
+        """Whether this rank's next samples count in the statistics; false for fillers that keep the ranks in
+        step."""
         self.defers = False
-        """Whether running statistics wait for the end of a step."""
+        """Whether running statistics wait for the end of the step."""
         self._layers: list[SynchronisedBatchNorm] = []
 
     def add(self, layer: SynchronisedBatchNorm) -> None:
-        """Have a layer take part."""
+        """Make a layer use this shared state."""
         layer.synchronisation = self
         self._layers.append(layer)
 
     @property
     def is_used(self) -> bool:
-        """Whether any layer takes part: all ranks then have to compute as many micro-batches."""
+        """Whether any layer uses it; all ranks then have to compute equally many micro-batches."""
         return bool(self._layers)
 
     def join(self, group: dist.ProcessGroup | None, subgroups: Subgroups | None) -> None:
-        """Share statistics over `group` from now on; None is a rank alone.
+        """Share statistics over `group` from now on; None for a single rank.
 
-        With `subgroups`, which are for CPUs, over connections of its own, which gradients on their way do not hold
-        up: collective then. Raises `GroupError` when a rank is gone.
+        With `subgroups` (on CPUs), a separate group with the same ranks is formed, so that statistics do not wait
+        behind gradients; the call is then collective. Raises `GroupError` when a rank is gone.
         """
         self.defers = False
         self.group = group
@@ -100,43 +103,46 @@ class Synchronisation:
             self.group = subgroups.form("normalisation", range(group.size()))
 
     def begin(self) -> None:
-        """A step begins; what one before it has left that was not taken is forgotten."""
+        """Begin a step: from now on running statistics wait for `commit`. Statistics noted in an earlier step that
+        was never committed are discarded."""
         self.defers, self.counts = True, True
         for layer in self._layers:
             layer.noted = None
 
     def commit(self) -> None:
-        """The step is taken: update running statistics once, with those of its whole batch."""
+        """End a step: update the running statistics once, with the statistics of its whole batch."""
         self.defers = False
         for layer in self._layers:
             layer.update_running_statistics()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy of a model is for itself alone, and process groups cannot be copied.
+        # A copied model is used by one rank alone, and process groups cannot be copied.
         return Synchronisation, ()
 
 
-class SynchronisedBatchNorm(_BatchNorm):
-    """BatchNorm by the statistics of all ranks' samples, for inputs (N, C) or (N, C, ...), on any device.
+class SynchronisedBatchNorm(BatchNorm):
+    """BatchNorm with the statistics of all ranks' samples, for inputs of shape (N, C) or (N, C, ...) on any
+    device.
 
-    In training mode each forward pass, and each backward pass, is a collective of the ranks. A rank that is lost
-    is a `GroupError`.
+    In training mode each forward and each backward pass is a collective, which raises `GroupError` when a rank is
+    lost.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.synchronisation = Synchronisation()
         self.noted: Moments | None = None
-        """Of the present step's batch as far as it has been computed."""
+        """Moments of the samples of the present step that have been computed so far."""
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """In evaluation mode by the running statistics, as torch's."""
+        """Normalise `input`: in training mode by the ranks' statistics, in evaluation mode by the running ones."""
         if not self.training:
             return super().forward(input)
         self._check_input_dim(input)
         found = self._moments(input)
-        if self.track_running_stats and torch._C._current_graph_task_id() == -1:
-            # Within a backward pass it is a checkpointed layer that computes the same once more.
+        if self.track_running_stats and backward_pass_id() == -1:
+            # During backward, a checkpointed layer computes its forward pass a second time: it must not count
+            # twice.
             self.noted = found if self.noted is None else pooled([self.noted, found])
             if not self.synchronisation.defers:
                 self.update_running_statistics()
@@ -147,7 +153,7 @@ class SynchronisedBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def update_running_statistics(self) -> None:
-        """Take in what was noted since the last time."""
+        """Update the running statistics with `noted`, and clear it."""
         noted, self.noted = self.noted, None
         if noted is None or self.running_mean is None or self.running_var is None:
             return
@@ -169,7 +175,7 @@ class SynchronisedBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _moments(self, input: torch.Tensor) -> Moments:
-        """Of the ranks' samples together, the same bits on every rank."""
+        """Moments of all ranks' samples together, bit for bit the same on every rank."""
         values = _widened(input)
         counts = self.synchronisation.counts
         count = values.new_full((), values.numel() // self.num_features * counts)
@@ -186,14 +192,14 @@ class SynchronisedBatchNorm(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """y = w (x - mean) / sqrt(var + eps) + b, in whose gradient mean and variance are functions of all samples.
+    """y = w (x - mean) / sqrt(var + eps) + b, with the gradient through mean and var to the samples of all ranks.
 
     With n values of a channel on all ranks and x^ = (x - mean) / sqrt(var + eps) (Ioffe and Szegedy,
     arXiv:1502.03167, section 3),
 
         dL/dx = w / sqrt(var + eps) (dL/dy - sum dL/dy / n - x^ sum(dL/dy x^) / n),
 
-    L being the sum of what the ranks compute backward from, and the sums over all ranks' samples.
+    where L is the sum of the ranks' losses, and the sums run over the samples of all ranks.
     """
 
     @staticmethod
@@ -247,22 +253,23 @@ def _normalised(input: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor) ->
 
 
 def _others(values: torch.Tensor) -> list[int]:
-    """All dimensions but that of the channels."""
+    """All dimensions except that of the channels."""
     return [0, *range(2, values.ndim)]
 
 
 def _as_channels(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Shape (C,) as (1, C, 1, ...)."""
+    """View `values` of shape (C,) as (1, C, 1, ...), with as many dimensions as `like`."""
     return values.view(1, -1, *[1] * (like.ndim - 2))
 
 
 def normalise(model: nn.Module, choice: BatchNormChoice) -> Synchronisation:
-    """Turn the model's BatchNorm layers into what a spec asks for, and have those that are synchronised share it.
+    """Replace the model's BatchNorm layers by what the spec asks for; return the shared state of synchronised
+    ones.
 
-    Raises `TaskError` for a layer that is derived from torch's and may do anything.
+    Raises `TaskError` for a class derived from torch's BatchNorm, whose behaviour is unknown.
     """
     for name, layer in model.named_modules():
-        if choice == "keep" or not isinstance(layer, _BatchNorm) or isinstance(layer, SynchronisedBatchNorm):
+        if choice == "keep" or not isinstance(layer, BatchNorm) or isinstance(layer, SynchronisedBatchNorm):
             continue
         if type(layer) not in _KNOWN:
             raise TaskError(
@@ -277,19 +284,19 @@ def normalise(model: nn.Module, choice: BatchNormChoice) -> Synchronisation:
     return synchronisation
 
 
-def _synchronise(layer: _BatchNorm) -> None:
+def _synchronise(layer: BatchNorm) -> None:
     changed: Any = layer
     changed.__class__ = SynchronisedBatchNorm
     changed.noted = None
 
 
-def _group(layer: _BatchNorm) -> None:
+def _group(layer: BatchNorm) -> None:
     num_channels = layer.num_features
     least = _LEAST_CHANNELS_1D if isinstance(layer, nn.BatchNorm1d) else _LEAST_CHANNELS
     most = min(_MOST_GROUPS, max(num_channels // least, 1))
     fitting = [number for number in range(1, most + 1) if num_channels % number == 0]
     changed: Any = layer
-    changed._buffers.clear()
+    drop_buffers(layer)
     for name in ("num_features", "momentum", "track_running_stats", "process_group"):
         vars(changed).pop(name, None)
     changed.__class__ = nn.GroupNorm
@@ -297,8 +304,9 @@ def _group(layer: _BatchNorm) -> None:
 
 
 def warn_of_batch_norm(model: nn.Module) -> None:
-    """For a model whose micro-batches are computed apart, as in a pipeline: BatchNorm then normalises by each."""
-    names = [name or "the model" for name, layer in model.named_modules() if isinstance(layer, _BatchNorm)]
+    """Warn that BatchNorm normalises by single micro-batches, for a model that computes them apart, as pipelines
+    do."""
+    names = [name or "the model" for name, layer in model.named_modules() if isinstance(layer, BatchNorm)]
     if names:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         warnings.warn(

@@ -1,22 +1,23 @@
-"""Adam and SGD whose state is in the host's memory and visits the device in buckets (AxoNN, arXiv:2110.13005).
+"""Adam and SGD with their state in the host's memory; a step copies it to the device bucket by bucket.
 
     optimizer = OffloadedAdamW(model.parameters(), lr=3e-4)
 
-They take the part of torch's optimizers of these names, also in a task for Oakum, and their states fit each other.
-Of phi parameters in half precision the device then has 4 phi bytes, 2 for each weight and 2 for its gradient,
-instead of 20: weights in float32 and moments are on the host, pinned where the device is a GPU. A step brings in
-one bucket at a time, 16 bytes for each of its elements (weight, gradient and two moments in float32), computes
-there and brings it back. While one half of the bucket is computed the other one comes or goes. Parameters in
-float32 are on the device alone, and only their moments on the host.
+The method is that of AxoNN (arXiv:2110.13005). The classes replace torch's optimizers of these names, also in a
+task for Oakum, and their states are interchangeable with torch's. For phi parameters in half precision the device
+holds 4 phi bytes, 2 for each weight and 2 for its gradient, instead of 20; float32 weights and moments are on the
+host, in pinned memory where the device is a GPU. A step copies one bucket at a time to the device, with 16 bytes
+for each element (weight, gradient and two moments in float32), updates it there and copies it back. While one half
+of the bucket is updated, the other half is copied. Parameters in float32 have their weights on the device alone,
+and only their moments on the host.
 
-Where a gradient is infinite or NaN, on any rank, a step changes nothing on any rank, and `overflowed` says so.
+If a gradient is infinite or NaN on any rank, the step changes nothing on any rank and sets `overflowed`.
 
-Gradients are those that it finds, summed already, as in a task for Oakum: there they are summed while backward
-runs, in float32, which takes 4 phi bytes more. Or it sums them itself over a group that it has joined, while other
-buckets are computed: four buckets in one all-reduce, in the parameters' own type. The loss then has to be scaled
-such that the sum over the ranks is what is wanted. A rank that is lost meanwhile leaves weights of two steps
-behind, so Oakum's trainers do not join: they take a step that broke off again, from weights that nothing may have
-changed before every gradient was there.
+By default the optimizer expects gradients that are already summed over the ranks. Oakum's trainers sum them during
+backward in float32, which takes 4 phi more bytes. Alternatively, after `join`, the optimizer sums gradients itself
+while it updates other buckets: four buckets in one all-reduce, in the parameters' own type; the loss must then be
+scaled so that the sum over the ranks is the wanted gradient. Oakum's trainers do not use `join`: a rank lost
+during such a step leaves some weights updated and others not, while an interrupted step has to be repeatable from
+weights that change only after every gradient has arrived.
 """
 
 from __future__ import annotations
@@ -31,54 +32,63 @@ import torch
 import torch.distributed as dist
 from torch.optim import SGD, Adam, Optimizer
 
-from oakum_worker.group import lost_peers
-from oakum_worker.parallel.offload_lanes import Lanes, lanes_of
-from oakum_worker.parallel.offload_shelf import WEIGHTS, Run, Shelf, kinds, shelves, updated_in
-from oakum_worker.parallel.waiting import all_reduce
+from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.offload_storage import (
+    WEIGHTS,
+    FlatStorage,
+    UpdateSpan,
+    flat_storages,
+    kinds,
+    updated_in,
+)
+from oakum_worker.parallel.offload_streams import WorkStreams, work_streams_of
+from oakum_worker.parallel.waiting import all_reduce, wait_for
 
 BUCKET_ELEMENTS = 16_000_000
-"""What AxoNN uses."""
+"""Bucket size of AxoNN."""
 _BUCKETS_PER_SUM = 4
-"""Coalesced in one all-reduce."""
+"""Number of buckets summed by one all-reduce."""
 
 
 class _Half:
-    """Half a bucket on the device, which one run of elements at a time fills."""
+    """One of the two halves of the device memory through which an offloaded update passes: holds the weights,
+    gradients and moments of one span of elements at a time."""
 
     def __init__(self, rows: torch.Tensor, moments: Sequence[str]) -> None:
         self._rows, self._names = rows, moments
         self.free: torch.cuda.Event | None = None
-        """Marks the moment when the last run has left it."""
+        """Event after which the previous span has been copied out."""
 
-    def places(self, run: Run) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
-        """For the run's weights, gradients and moments by name, each of shape (elements,)."""
-        weights, gradients, *moments = self._rows[:, : len(run.elements)]
+    def places(self, span: UpdateSpan) -> tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]:
+        """Memory for the span's weights, gradients and moments (by name), each of shape (elements,)."""
+        weights, gradients, *moments = self._rows[:, : len(span.elements)]
         return weights, gradients, dict(zip(self._names, moments, strict=True))
 
 
 class _Sums:
-    """Sums of a shelf's gradients over the ranks, which arrive part by part."""
+    """The all-reduces that sum one storage's gradients over the ranks, part by part."""
 
     def __init__(self, works: Sequence[Any], part: int) -> None:
-        """Each of the works is of `part` elements of the shelf, and the last one of what is left."""
+        """Each of `works` sums `part` consecutive elements of the storage, the last one what is left."""
         self._works, self._part = works, part
         self._arrived = 0
 
     def wait(self, stop: int | None = None) -> None:
-        """For those of the elements before `stop`, or for all."""
+        """Wait until the elements before `stop` are summed; all elements if it is None."""
         while self._arrived < len(self._works) and (stop is None or self._arrived * self._part < stop):
-            self._works[self._arrived].wait()
+            wait_for(self._works[self._arrived])
             self._arrived += 1
 
 
 class Offloaded(Optimizer):
-    """What is common to all rules: buckets, streaming, sums over the ranks, the state's form."""
+    """Base class of the offloaded optimizers. It copies weights and moments between host and device, sums
+    gradients after `join`, and reads and writes states in torch's form; a derived class adds the update rule."""
 
     bucket_elements: int
     overflowed: bool
-    """Whether the last step found gradients that are infinite or NaN, and changed nothing."""
+    """Whether the last step found an infinite or NaN gradient and therefore changed nothing."""
     checks_overflow: bool
-    """Whether a step looks for such gradients; else whoever calls it has."""
+    """Whether a step looks for infinite and NaN gradients; switch it off if the caller has done so."""
 
     def _offload(self, bucket_elements: int) -> None:
         if bucket_elements < 1:
@@ -86,15 +96,15 @@ class Offloaded(Optimizer):
         self.bucket_elements = bucket_elements
         self.overflowed = False
         self.checks_overflow = True
-        self._shelves: dict[int, list[Shelf]] = {}
+        self._storages: dict[int, list[FlatStorage]] = {}
         self._group: dist.ProcessGroup | None = None
 
     def _moments(self, group: dict[str, Any]) -> Sequence[str]:
-        """Keys of what the rule keeps for each weight."""
+        """Names of the moments that the update rule keeps for each weight."""
         raise NotImplementedError
 
     def _advance(self, parameter: torch.Tensor) -> Any:
-        """Another step of a parameter: note it in its state, and return what tells how its weights are updated."""
+        """Count a step in the parameter's state; return what its update depends on, such as the step's number."""
         raise NotImplementedError
 
     def _update(
@@ -105,23 +115,26 @@ class Offloaded(Optimizer):
         gradients: torch.Tensor,
         moments: Sequence[torch.Tensor],
     ) -> None:
-        """The rule, in place, on tensors of shape (elements,) on the device. Spoils the gradients."""
+        """Update `weights` and `moments` in place by the optimizer's rule, with the options of `group`. All are
+        tensors of shape (elements,) on the device; `advance` is what `_advance` returned. Overwrites the
+        gradients."""
         raise NotImplementedError
 
     def join(self, group: dist.ProcessGroup | None) -> None:
-        """Sum gradients over `group` from now on; None leaves them as they are. Does not communicate.
+        """Make `step` sum gradients over `group` from now on; None switches that off. Does not communicate.
 
-        Gradients then lie in one tensor, 2 bytes for each half-precision parameter; `zero_grad` prepares them.
+        Gradients of each storage are then kept in one tensor, which `zero_grad` prepares.
         """
         self._group = group
-        for shelf in self._all_shelves():
-            shelf.take_gradients(group is not None)
+        for storage in self._all_storages():
+            storage.take_gradients(group is not None)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Take a step, or none where a gradient of any rank is not finite.
+        """Update all parameters, or none if a gradient of any rank is not finite (`overflowed` tells). Returns
+        what `closure` returns; None without one.
 
-        Raises `GroupError` when a rank is gone: parameters may then be of two steps, and are of no more use.
+        Raises `GroupError` when a rank is gone; some parameters may then be updated and others not.
         """
         loss = None
         if closure is not None:
@@ -132,12 +145,13 @@ class Offloaded(Optimizer):
         return loss
 
     def forget(self) -> None:
-        """Let go of the state and of the parameters; those of `param_groups` may be others from now on."""
+        """Drop all state, and all references to parameters except those in `param_groups`, so that these can be
+        filled with other parameters."""
         self.state.clear()
-        self._shelves.clear()
+        self._storages.clear()
 
     def device_bytes(self) -> int:
-        """What a step needs at most beside parameters and gradients."""
+        """Upper bound, in bytes, of the device memory that a step needs besides parameters and gradients."""
         largest = 0
         for group in self.param_groups:
             for parameters in kinds(group["params"]):
@@ -147,115 +161,119 @@ class Offloaded(Optimizer):
         return largest
 
     def _take_step(self) -> None:
-        all_shelves = self._all_shelves()
+        all_storages = self._all_storages()
         if self._group is not None:
-            for shelf in all_shelves:
-                shelf.gather_gradients()
-        sums = self._finite_sums(all_shelves)
+            for storage in all_storages:
+                storage.gather_gradients()
+        sums = self._finite_sums(all_storages)
         self.overflowed = sums is None
         if sums is None:
             return
         for number, group in enumerate(self.param_groups):
-            for shelf in self._shelves[number]:
-                self._step_shelf(group, shelf, sums[id(shelf)])
+            for storage in self._storages[number]:
+                self._step_storage(group, storage, sums[id(storage)])
 
-    def _all_shelves(self) -> list[Shelf]:
+    def _all_storages(self) -> list[FlatStorage]:
         for number, group in enumerate(self.param_groups):
-            if number not in self._shelves:
-                self._shelves[number] = shelves(group["params"], self._moments(group))
-                for shelf in self._shelves[number]:
-                    shelf.take_gradients(self._group is not None)
-        return [shelf for number in range(len(self.param_groups)) for shelf in self._shelves[number]]
+            if number not in self._storages:
+                self._storages[number] = flat_storages(group["params"], self._moments(group))
+                for storage in self._storages[number]:
+                    storage.take_gradients(self._group is not None)
+        return [storage for number in range(len(self.param_groups)) for storage in self._storages[number]]
 
-    def _finite_sums(self, all_shelves: list[Shelf]) -> dict[int, _Sums] | None:
-        """Begin to sum gradients over the ranks, by shelf. None where they are not finite, on all ranks alike."""
-        bounds = self._bounds(all_shelves) if self.checks_overflow else [0.0] * len(all_shelves)
+    def _finite_sums(self, all_storages: list[FlatStorage]) -> dict[int, _Sums] | None:
+        """Begin to sum each storage's gradients over the ranks. Returns id of a storage -> its sums in progress;
+        None, on all ranks alike, where a summed gradient is not finite."""
+        bounds = self._bounds(all_storages) if self.checks_overflow else [0.0] * len(all_storages)
         if not all(map(math.isfinite, bounds)):
             return None
-        sums = {id(shelf): self._send(shelf) for shelf in all_shelves}
-        limits = [torch.finfo(shelf.parameters[0].dtype).max for shelf in all_shelves]
+        sums = {id(storage): self._send(storage) for storage in all_storages}
+        limits = [torch.finfo(storage.parameters[0].dtype).max for storage in all_storages]
         if all(bound <= limit for bound, limit in zip(bounds, limits, strict=True)):
             return sums
         for of_shelf in sums.values():
             of_shelf.wait()
-        return sums if all(shelf.largest_gradient().isfinite() for shelf in all_shelves) else None
+        return sums if all(storage.largest_gradient().isfinite() for storage in all_storages) else None
 
-    def _bounds(self, all_shelves: list[Shelf]) -> list[float]:
-        """For each shelf a number that no summed gradient exceeds, infinite or NaN where one of any rank is.
+    def _bounds(self, all_storages: list[FlatStorage]) -> list[float]:
+        """For each storage an upper bound on its summed gradients, equal on all ranks; infinite or NaN where one
+        is.
 
-        |sum_r g_r| <= sum_r max |g_r|, the same on all ranks. So the sums themselves need to be looked at only
-        where they might be too large for the parameters' type, and else the first bucket does not wait for the
-        last one's.
+        |sum_r g_r| <= sum_r max |g_r|. Only where the bound exceeds the parameters' type must the sums themselves
+        be checked before the first update; otherwise the first bucket does not wait for the sums of the last.
         """
-        if not all_shelves:
+        if not all_storages:
             return []
-        largest = torch.stack([shelf.largest_gradient().to(all_shelves[0].device) for shelf in all_shelves])
+        largest = torch.stack([storage.largest_gradient().to(all_storages[0].device) for storage in all_storages])
         if self._group is not None:
             all_reduce(largest, self._group)
         return largest.tolist()
 
-    def _send(self, shelf: Shelf) -> _Sums:
-        """Begin to sum the gradients over the ranks, in order; nothing where that is not for us to do."""
+    def _send(self, storage: FlatStorage) -> _Sums:
+        """Begin to sum the storage's gradients over the ranks; no sums without a joined group."""
         part = _BUCKETS_PER_SUM * self.bucket_elements
-        if self._group is None or shelf.gradients is None:
+        if self._group is None or storage.gradients is None:
             return _Sums([], part)
-        return _Sums([self._group.allreduce([gradients]) for gradients in shelf.gradients.split(part)], part)
+        return _Sums([self._group.allreduce([gradients]) for gradients in storage.gradients.split(part)], part)
 
-    def _step_shelf(self, group: dict[str, Any], shelf: Shelf, sums: _Sums) -> None:
-        advances = {id(p): self._advance(p) for p in shelf.parameters if p.grad is not None}
+    def _step_storage(self, group: dict[str, Any], storage: FlatStorage, sums: _Sums) -> None:
+        advances = {id(p): self._advance(p) for p in storage.parameters if p.grad is not None}
         names, length = self._moments(group), -(-self.bucket_elements // 2)
-        rows = shelf.weights_like.new_empty(2, 2 + len(names), min(length, shelf.length))
-        lanes = lanes_of(shelf.device)
-        # What was computed before may still use the memory that the rows are given.
-        lanes.inward.wait(lanes.compute.mark())
+        rows = storage.weights_like.new_empty(2, 2 + len(names), min(length, storage.length))
+        streams = work_streams_of(storage.device)
+        # Earlier computations may still use the memory that `rows` gets.
+        streams.inward.wait(streams.compute.mark())
         halves = itertools.cycle([_Half(half, names) for half in rows])
         try:
-            for start in range(0, shelf.length, length):
-                for run in shelf.runs(range(start, min(start + length, shelf.length)), advances):
-                    self._pass_through(lanes, group, run, next(halves), sums)
+            for start in range(0, storage.length, length):
+                for span in storage.spans(range(start, min(start + length, storage.length)), advances):
+                    self._pass_through(streams, group, span, next(halves), sums)
         finally:
-            # The host's memory can be read at any time between steps, and the device's be given to others.
-            lanes.inward.finish()
-            lanes.outward.finish()
-        for parameter in shelf.parameters:
-            if id(parameter) in advances and (kept := shelf.kept(parameter)):
+            # Between steps the host's memory may be read and the device's memory reused.
+            streams.inward.finish()
+            streams.outward.finish()
+        for parameter in storage.parameters:
+            if id(parameter) in advances and (kept := storage.kept(parameter)):
                 self.state[parameter].update(kept)
 
-    def _pass_through(self, lanes: Lanes, group: dict[str, Any], run: Run, half: _Half, sums: _Sums) -> None:
-        """Bring some elements in, update them, bring them back."""
-        weights, gradients, moments = half.places(run)
+    def _pass_through(
+        self, streams: WorkStreams, group: dict[str, Any], span: UpdateSpan, half: _Half, sums: _Sums
+    ) -> None:
+        """Copy the elements of `span` to the device, into `half` a bucket, update them, and copy them back. On a
+        GPU, the three are only queued on `streams`."""
+        weights, gradients, moments = half.places(span)
 
         def update() -> None:
-            sums.wait(run.elements.stop)
-            run.gather(weights, gradients)
-            self._update(group, run.advance, weights, gradients, list(moments.values()))
-            run.apply(weights)
+            sums.wait(span.elements.stop)
+            span.gather(weights, gradients)
+            self._update(group, span.advance, weights, gradients, list(moments.values()))
+            span.apply(weights)
 
-        lanes.inward.wait(half.free)
-        lanes.inward.do(partial(run.fetch, weights, moments))
-        lanes.compute.wait(lanes.inward.mark())
-        lanes.compute.do(update)
-        lanes.outward.wait(lanes.compute.mark())
-        lanes.outward.do(partial(run.store, weights, moments))
-        half.free = lanes.outward.mark()
+        streams.inward.wait(half.free)
+        streams.inward.do(partial(span.fetch, weights, moments))
+        streams.compute.wait(streams.inward.mark())
+        streams.compute.do(update)
+        streams.outward.wait(streams.compute.mark())
+        streams.outward.do(partial(span.store, weights, moments))
+        half.free = streams.outward.mark()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As torch's; in a group gradients are zeroed and stay in their places."""
+        """As torch's `zero_grad`; after `join`, gradients are set to zero in place instead of removed."""
         if self._group is None:
             super().zero_grad(set_to_none)
             return
-        for shelf in self._all_shelves():
-            shelf.clear_gradients()
+        for storage in self._all_storages():
+            storage.clear_gradients()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """By torch's rules, also from torch's own optimizer of this kind. Moments stay on the host.
+        """Load a state of this class or of torch's optimizer of the same name; moments stay on the host.
 
-        Raises `ValueError` where it belongs to other parameters.
+        Raises `ValueError` where the state belongs to other parameters.
         """
-        # torch's own would bring moments to the device, in the parameters' type.
+        # torch's method would copy the moments to the device and convert them to the parameters' type.
         super().load_state_dict({**state_dict, "state": {}})
         self.forget()
-        homes = {id(p): shelf for shelf in self._all_shelves() for p in shelf.parameters}
+        homes = {id(p): storage for storage in self._all_storages() for p in storage.parameters}
         numbers = [number for group in state_dict["param_groups"] for number in group["params"]]
         parameters = [p for group in self.param_groups for p in group["params"]]
         for number, parameter in zip(numbers, parameters, strict=True):
@@ -279,7 +297,7 @@ class Offloaded(Optimizer):
 
 
 class OffloadedAdam(Offloaded, Adam):
-    """torch's Adam without `amsgrad`, its state on the host."""
+    """torch's Adam without `amsgrad`, with its state on the host."""
 
     def __init__(
         self,
@@ -293,7 +311,8 @@ class OffloadedAdam(Offloaded, Adam):
         decoupled_weight_decay: bool = False,
         bucket_elements: int = BUCKET_ELEMENTS,
     ) -> None:
-        """`bucket_elements` are on the device at a time."""
+        """Options as those of torch's Adam. `bucket_elements` is the number of parameters' elements whose weights
+        and moments are on the device at a time."""
         super().__init__(
             params,
             lr,
@@ -321,7 +340,8 @@ class OffloadedAdam(Offloaded, Adam):
         gradients: torch.Tensor,
         moments: Sequence[torch.Tensor],
     ) -> None:
-        """Kingma and Ba, arXiv:1412.6980, algorithm 1; decay as in arXiv:1711.05101 where it is decoupled."""
+        """Adam's update in place, by algorithm 1 of Kingma and Ba, arXiv:1412.6980; decoupled weight decay as in
+        arXiv:1711.05101. `advance` is the number of the step. Overwrites the gradients."""
         mean, square = moments
         beta1, beta2 = group["betas"]
         lr, decay = float(group["lr"]), group["weight_decay"]
@@ -333,14 +353,14 @@ class OffloadedAdam(Offloaded, Adam):
             gradients.add_(weights, alpha=decay)
         mean.lerp_(gradients, 1 - beta1)
         square.mul_(beta2).addcmul_(gradients, gradients, value=1 - beta2)
-        # The gradients' place: a new tensor would be a fifth of a bucket more on the device.
+        # Reuses the gradients' memory: a new tensor would take a fifth of a bucket more on the device.
         divisors = torch.sqrt(square, out=gradients)
         divisors.div_(math.sqrt(1 - beta2**advance)).add_(group["eps"])
         weights.addcdiv_(mean, divisors, value=-lr / (1 - beta1**advance))
 
 
 class OffloadedAdamW(OffloadedAdam):
-    """torch's AdamW without `amsgrad`, its state on the host."""
+    """torch's AdamW without `amsgrad`, with its state on the host."""
 
     def __init__(
         self,
@@ -353,7 +373,8 @@ class OffloadedAdamW(OffloadedAdam):
         maximize: bool = False,
         bucket_elements: int = BUCKET_ELEMENTS,
     ) -> None:
-        """`bucket_elements` are on the device at a time."""
+        """Options as those of torch's AdamW. `bucket_elements` is the number of parameters' elements whose weights
+        and moments are on the device at a time."""
         super().__init__(
             params,
             lr,
@@ -367,7 +388,7 @@ class OffloadedAdamW(OffloadedAdam):
 
 
 class OffloadedSGD(Offloaded, SGD):
-    """torch's SGD, its momentum on the host."""
+    """torch's SGD, with its momentum on the host."""
 
     def __init__(
         self,
@@ -381,7 +402,8 @@ class OffloadedSGD(Offloaded, SGD):
         maximize: bool = False,
         bucket_elements: int = BUCKET_ELEMENTS,
     ) -> None:
-        """`bucket_elements` are on the device at a time."""
+        """Options as those of torch's SGD. `bucket_elements` is the number of parameters' elements whose weights
+        and moments are on the device at a time."""
         super().__init__(params, lr, momentum, dampening, weight_decay, nesterov, maximize=maximize)
         self._offload(bucket_elements)
 
@@ -399,7 +421,8 @@ class OffloadedSGD(Offloaded, SGD):
         gradients: torch.Tensor,
         moments: Sequence[torch.Tensor],
     ) -> None:
-        """As torch does: momentum begins with the first gradient, undampened."""
+        """SGD's update in place, as torch's: where `advance` is False, for the first step, the momentum becomes
+        the gradient, without dampening. Overwrites the gradients."""
         if group["maximize"]:
             gradients.neg_()
         if group["weight_decay"]:

@@ -1,4 +1,7 @@
-"""From which step the ranks of a new generation go on, given what each of them still has: a pure function."""
+"""Decides from which step a new generation continues, given what each of its ranks still has in memory.
+
+Pure: no communication here.
+"""
 
 from __future__ import annotations
 
@@ -6,58 +9,61 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oakum_worker.parallel.layout import Part, Rows
-from oakum_worker.parallel.shards import Snapshot
+from oakum_worker.parallel.holdings import Part, Rows
+from oakum_worker.parallel.split_state import RankSnapshot
 
 Announcement = Mapping[str, Any]
-"""What one rank tells the others, as JSON."""
+"""JSON that one rank sends to all: its snapshots, and the number of steps that it has finished."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A step boundary's state of which the ranks have every row among them."""
+    """A trainer's state at one step boundary that ranks still have in memory, with the rank that sends each part.
+    Every row is held by at least one rank."""
 
     step: int
     generation: int
     holders: Mapping[Part, int]
-    """Who sends which part; each row is in one of them."""
+    """Part -> rank that sends it. The parts cover each row once."""
     speaker: int
-    """The rank whose document and unsplit tensors count."""
+    """The rank that sends the state's document and the tensors that are not split."""
 
-    def rows(self, snapshots: Iterable[Snapshot], rank: int) -> dict[Part, Rows]:
-        """This rank's rows of the parts that it sends."""
+    def rows(self, snapshots: Iterable[RankSnapshot], rank: int) -> dict[Part, Rows]:
+        """The rows that `rank` has to send: part -> (path -> rows), taken from `snapshots`, the rank's own."""
         own = [snapshot for snapshot in snapshots if self.is_of(snapshot)]
         mine = {part for part, holder in self.holders.items() if holder == rank}
         return {part: rows for snapshot in own for part, rows in snapshot.parts.items() if part in mine}
 
-    def is_of(self, snapshot: Snapshot) -> bool:
-        """Whether the snapshot is of this state."""
+    def is_of(self, snapshot: RankSnapshot) -> bool:
+        """Whether the snapshot belongs to this state: same step and generation."""
         return (snapshot.step, snapshot.generation) == (self.step, self.generation)
 
 
-def announce(snapshots: Iterable[Snapshot], finished: int | None) -> Announcement:
-    """What this rank has, and how many steps it had finished; None for one that has never trained."""
+def announce(snapshots: Iterable[RankSnapshot], finished: int | None) -> Announcement:
+    """What this rank tells the others before they choose a state to go on from: its snapshots, without values, and
+    `finished`, its number of finished steps (None if it has never trained)."""
     return {
         "finished": finished,
         "snapshots": [
             {
                 "step": snapshot.step,
                 "generation": snapshot.generation,
-                "parts": [part.to_numbers() for part in snapshot.parts],
+                "parts": [part.to_json() for part in snapshot.parts],
             }
             for snapshot in snapshots
         ],
     }
 
 
-def choose(announcements: Sequence[Announcement]) -> Source | None:
-    """The highest step that is there in full, or None. The same on every rank, as the announcements are."""
+def choose_source(announcements: Sequence[Announcement]) -> Source | None:
+    """The state of the latest step of which the ranks together hold every part; None if there is none.
+    `announcements` has each rank's, by rank. Every rank computes the same choice."""
     found: dict[tuple[int, int], dict[Part, list[int]]] = {}
     for rank, announcement in enumerate(announcements):
         for snapshot in announcement["snapshots"]:
             parts = found.setdefault((snapshot["step"], snapshot["generation"]), {})
-            for numbers in snapshot["parts"]:
-                holders = parts.setdefault(Part(*numbers), [])
+            for fields in snapshot["parts"]:
+                holders = parts.setdefault(Part(*fields), [])
                 if rank not in holders:
                     holders.append(rank)
     for (step, generation), parts in sorted(found.items(), reverse=True):
@@ -69,18 +75,24 @@ def choose(announcements: Sequence[Announcement]) -> Source | None:
 
 
 def most_finished(announcements: Sequence[Announcement]) -> int:
-    """The highest step that any rank had finished, 0 where none ever trained."""
+    """The largest number of steps that any rank has finished; 0 if none has trained."""
     return max(announcement["finished"] or 0 for announcement in announcements)
 
 
+def has_anybody_trained(announcements: Sequence[Announcement]) -> bool:
+    """Whether any rank has trained before."""
+    return any(announcement["finished"] is not None for announcement in announcements)
+
+
 def _cover(parts: Iterable[Part]) -> list[Part] | None:
-    """Parts that hold every row once, as few as possible; None where a row is missing."""
+    """A set of the parts that covers each row exactly once, with as few parts as possible; None where a row is
+    missing."""
     found = set(parts)
-    num_parts = next(iter(found)).num_parts
+    some = next(iter(found))
     cover: list[Part] = []
-    for number in range(num_parts):
+    for number in range(some.num_parts):
         counts = sorted({part.count for part in found if part.number == number})
-        whole = Part(num_parts, number)
+        whole = Part(some.num_parts, number, grid=some.grid)
         shares = next((whole.shares(count) for count in counts if found.issuperset(whole.shares(count))), None)
         if shares is None:
             return None
@@ -89,7 +101,8 @@ def _cover(parts: Iterable[Part]) -> list[Part] | None:
 
 
 def _deal(parts: Mapping[Part, Sequence[int]]) -> dict[Part, int]:
-    """One holder for each part, so that none sends much more than another."""
+    """Part -> the rank that sends it, one of the part's holders in `parts`, chosen so that ranks send about
+    equally much."""
     loads: dict[int, float] = {}
     dealt = {}
     for part, holders in sorted(parts.items()):

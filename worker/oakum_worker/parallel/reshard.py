@@ -1,8 +1,8 @@
-"""Rows of tensors sent from those that hold them to those that need them, without a whole tensor in between.
+"""Sends blocks of tensors from the ranks that hold them to those that need them, without building whole tensors.
 
-Every rank works out from the parts alone which of its rows go where; nothing is asked or announced on the way.
-Tensors go one after the other, small ones gathered into messages, since each message costs a round trip. Rows that
-are sent or received alone need no memory beside their own.
+Every rank computes from the parts alone what of its blocks goes where, so no rank has to ask or announce anything.
+Tensors are sent one after the other. Small ones are packed into common messages, because each message costs a
+round trip; large ones are sent and received in place, without a copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel.layout import Part, Rows, SplitTensor, intersection
+from oakum_worker.parallel.blocks import Block, Overlap
+from oakum_worker.parallel.holdings import Part, Rows, SplitTensor
 from oakum_worker.parallel.waiting import wait_for_message
 
 _BATCH_BYTES = 32 << 20
@@ -25,37 +26,52 @@ _LARGE_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
-class Places:
-    """Who holds or needs which part, and this rank's rows of those that are its own."""
+class PartLocations:
+    """Which ranks hold (or need) each part of a state, and the memory of this rank's blocks."""
 
     ranks: Sequence[tuple[Part, int]]
-    """(part, rank in the group), in any order."""
+    """(part, rank in the group) pairs in any order."""
     mine: Mapping[Part, Rows]
 
-    def overlapping(self, rows: range, tensor: SplitTensor) -> Iterator[tuple[int, Part, range]]:
-        """(rank, part, common rows) for each part that has some of the rows, in one order on all ranks."""
+    def overlapping(self, block: Block, tensor: SplitTensor) -> Iterator[tuple[int, Part, Overlap]]:
+        """(rank, part, the elements that the part and `block` of `tensor` have in common) for each part that has
+        any, in the same order on all ranks. `block` is the overlap's first block."""
         for part, rank in sorted(self.ranks):
-            if common := intersection(rows, part.rows(tensor)):
+            for common in block.common(part.block(tensor)):
                 yield rank, part, common
 
 
 class _Messages:
-    """What one rank sends to or receives from each other rank in one round: runs of rows, in a fixed order."""
+    """What one rank sends to (or receives from) its peers in one round: runs of elements in a fixed order."""
 
     def __init__(self) -> None:
         self._large: list[tuple[int, torch.Tensor]] = []
         self._small: dict[int, list[torch.Tensor]] = {}
+        self._apart: list[tuple[torch.Tensor, torch.Tensor]] = []
+        """(elements, their copy that is a run) of elements that are not contiguous in memory."""
 
-    def add(self, peer: int, rows: torch.Tensor) -> None:
-        """Note a run that goes to or comes from the peer."""
-        run = rows.reshape(-1).view(torch.uint8)
+    def add(self, peer: int, elements: torch.Tensor) -> None:
+        """Append elements that go to (or come from) `peer`."""
+        run = elements.contiguous().view(-1)
+        if not elements.is_contiguous():
+            self._apart.append((elements, run))
+        run = run.view(torch.uint8)
         if run.numel() >= _LARGE_BYTES:
             self._large.append((peer, run))
         else:
             self._small.setdefault(peer, []).append(run)
 
+    def spread(self) -> None:
+        """Copy received elements to the tensors that are not contiguous, which could not be received in place."""
+        for elements, run in self._apart:
+            elements.copy_(run.view_as(elements))
+
     def gathered(self) -> Iterator[tuple[int, torch.Tensor, list[torch.Tensor]]]:
-        """(peer, the message's bytes, the runs that it consists of); a large run is its own message."""
+        """Yield (peer, tensor to send or to receive into, runs of elements that belong in it) for each message.
+
+        A small message's tensor is new, uninitialised memory for all its runs; the caller copies them into it
+        or out of it. A large run is sent as it is: it is the message's tensor, and the list of runs is empty.
+        """
         for peer, run in self._large:
             yield peer, run, []
         for peer, runs in self._small.items():
@@ -64,50 +80,51 @@ class _Messages:
 
 def exchange(
     tensors: Sequence[SplitTensor],
-    held: Places,
-    needed: Places,
+    held: PartLocations,
+    needed: PartLocations,
     group: dist.ProcessGroup | None,
     rank: int,
     *,
     batch_bytes: int = _BATCH_BYTES,
 ) -> None:
-    """Collective: fill the rows of the needed parts from the held ones, which have no row in common.
+    """Collective: fill the blocks of the needed parts from the held parts.
 
-    The same part may be needed by several ranks.
-
-    Rows are contiguous tensors on the CPU. Messages of small tensors take memory of up to `batch_bytes` on either
-    side. None as the group is a rank alone. Raises `GroupError` when a rank is gone; what was to be filled is then
-    worthless.
+    Held parts must not overlap; several ranks may need one part. Blocks are contiguous tensors on the CPU.
+    Messages of small tensors take up to `batch_bytes` of memory on each side. `group` None stands for a single
+    rank. Raises `GroupError` when a rank is gone; the needed blocks are then undefined.
     """
     try:
-        for batch in _batches([tensor for tensor in tensors if tensor.row_bytes], batch_bytes):
+        for batch in _batches([tensor for tensor in tensors if tensor.num_bytes], batch_bytes):
             _exchange_batch(batch, held, needed, group, rank)
     except RuntimeError as error:
         raise GroupError(f"a rank was lost while the state was dealt anew: {error}") from error
 
 
 def _exchange_batch(
-    batch: Sequence[SplitTensor], held: Places, needed: Places, group: dist.ProcessGroup | None, rank: int
+    batch: Sequence[SplitTensor],
+    held: PartLocations,
+    needed: PartLocations,
+    group: dist.ProcessGroup | None,
+    rank: int,
 ) -> None:
     outgoing, incoming = _Messages(), _Messages()
     for tensor in batch:
-        # Both sides go through the held parts first, so that they put a message together in the same order.
+        # Sender and receiver loop over the held parts first, so that both pack a message in the same order.
         for part, holder in sorted(held.ranks):
-            rows = part.rows(tensor)
-            if not rows:
+            block = part.block(tensor)
+            if not block:
                 continue
             if holder == rank:
                 source = held.mine[part][tensor.path]
-                for peer, other, common in needed.overlapping(rows, tensor):
-                    run = _slice(source, rows, common)
+                for peer, other, common in needed.overlapping(block, tensor):
                     if peer == rank:
-                        _slice(needed.mine[other][tensor.path], other.rows(tensor), common).copy_(run)
+                        needed.mine[other][tensor.path][common.second].copy_(source[common.first])
                     else:
-                        outgoing.add(peer, run)
+                        outgoing.add(peer, source[common.first])
             else:
                 for other, mine in sorted(needed.mine.items(), key=itemgetter(0)):
-                    if common := intersection(rows, other.rows(tensor)):
-                        incoming.add(holder, _slice(mine[tensor.path], other.rows(tensor), common))
+                    for common in block.common(other.block(tensor)):
+                        incoming.add(holder, mine[tensor.path][common.second])
     if group is not None:
         _communicate(outgoing, incoming, group)
 
@@ -128,19 +145,15 @@ def _communicate(outgoing: _Messages, incoming: _Messages, group: dist.ProcessGr
         if runs:
             for run, piece in zip(runs, message.split([run.numel() for run in runs]), strict=True):
                 run.copy_(piece)
-
-
-def _slice(tensor: torch.Tensor, rows: range, common: range) -> torch.Tensor:
-    """The common rows of a tensor that consists of these rows of another."""
-    return tensor[common.start - rows.start : common.stop - rows.start]
+    incoming.spread()
 
 
 def _batches(tensors: Sequence[SplitTensor], limit_bytes: int) -> Iterator[list[SplitTensor]]:
-    """The tensors in order, gathered until a batch is full; a large one goes alone."""
+    """Group consecutive tensors into batches of about `limit_bytes`; a larger tensor is a batch of its own."""
     batch: list[SplitTensor] = []
     size = 0
     for tensor in tensors:
-        bytes_ = tensor.num_rows * tensor.row_bytes
+        bytes_ = tensor.num_bytes
         if batch and size + bytes_ > limit_bytes:
             yield batch
             batch, size = [], 0
@@ -151,7 +164,7 @@ def _batches(tensors: Sequence[SplitTensor], limit_bytes: int) -> Iterator[list[
 
 
 def gather_documents(document: Any, group: dist.ProcessGroup | None, world_size: int) -> list[Any]:
-    """Collective: the JSON documents of all ranks, in their order. Raises `GroupError` when a rank is gone."""
+    """The JSON documents of all ranks, by rank. Collective. Raises `GroupError` when a rank is gone."""
     if group is None:
         return [document]
     text = torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8)

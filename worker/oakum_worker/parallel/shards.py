@@ -1,15 +1,12 @@
-"""This rank's part of a trainer's state: rows of parameters and moments, and what every rank has.
+"""One rank's share of a sharded trainer's state.
 
-A state is taken apart as `oakum_worker.skeleton` does: into a JSON document, which is the same as that of a
-trainer that is not sharded, and tensors by path. Of those, parameters and the optimizer's moments, which are
-shaped like them, are split by rows; all others, step counts and buffers, are whole on every rank.
+Parameters, and the optimizer's moments of their shape, are split by rows over the ranks. All other tensors, such
+as step counts and buffers, are whole on every rank.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,51 +15,23 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from oakum_worker.errors import CheckpointError, TaskError
-from oakum_worker.parallel.layout import Holdings, Part, Place, Rows, SplitTensor, rows_of
+from oakum_worker.errors import TaskError
+from oakum_worker.parallel.blocks import Block
+from oakum_worker.parallel.holdings import Holdings, Place, Rows, SplitTensor, block_of
+from oakum_worker.parallel.split_state import LocalState, SplitState, Tell, fitting, tensor_leaves
 from oakum_worker.parallel.template import ModelTemplate, release
-from oakum_worker.skeleton import Document, assemble, dismantle
+from oakum_worker.state.tree import Document, assemble, dismantle
 from oakum_worker.task import Task
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What one rank has of the state at a step boundary, in memory that the CPU reaches."""
+class Shards(SplitState):
+    """The state of a sharded trainer: the task's model and optimizer, split anew for each generation.
 
-    step: int
-    generation: int
-    """In whose layout the parts are."""
-    document: Document
-    whole: Rows
-    """The tensors that are not split."""
-    parts: dict[Part, Rows] = field(default_factory=dict)
-    """This rank's own part, and those that others have left with it."""
-
-
-Tell = Callable[[Any], list[Any]]
-"""Collective: tells every rank a JSON document of every rank."""
-
-
-@dataclass(frozen=True)
-class LocalState:
-    """What one rank has of the state as it stands. The tensors are the live ones."""
-
-    document: Document
-    whole: Rows
-    rows: Rows
-    tensors: list[SplitTensor]
-    """Which of the document's tensors are split: those that `rows` are of."""
-
-
-class Shards:
-    """The task's model and optimizer, laid out anew for each generation.
-
-    `task.model` is another module in each generation, and the optimizer, which stays the same object as does its
-    scheduler, holds other parameters. Until the first generation they are the user's own.
+    In each generation `task.model` is a new module, and the optimizer, which stays one object because its
+    scheduler refers to it, gets that module's parameters. Until the first generation they are the user's own.
     """
 
     is_partial = False
-    """Whether a rank's document of the state lacks what others know."""
 
     def __init__(self, task: Task, template: ModelTemplate) -> None:
         self._task = task
@@ -72,7 +41,7 @@ class Shards:
         self._optimized = [[names[id(p)] for p in group["params"]] for group in task.optimizer.param_groups]
         known = {*self._parameters, *template.aliases}
         self._others = [key for key in task.model.state_dict() if key not in known]
-        """Of the model's state: buffers, and what modules give as their extra state."""
+        """Keys of the model's state other than parameters: buffers and extra states of modules."""
         self._mesh: DeviceMesh | None = None
         self._built: list[torch.Tensor] = []
         self._stale: list[torch.Tensor] = []
@@ -80,16 +49,17 @@ class Shards:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Of the present generation, sharded ones where it has several ranks."""
+        """The present generation's parameters, which are sharded if it has several ranks."""
         return list(self._parameters.values())
 
     @property
     def device(self) -> torch.device:
-        """On which the task trains."""
+        """The device on which the task trains."""
         return self._template.device
 
     def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None:
-        """Put a module for the generation into the task, still without values. Does not communicate."""
+        """Give the task a new module, sharded for the new generation, whose parameters have arbitrary values; the
+        old parameters and moments are dropped. Does not communicate."""
         self.drop()
         self._task.model, self._mesh = self._template.build(group, rank, world_size)
         self._parameters = dict(self._task.model.named_parameters())
@@ -99,7 +69,8 @@ class Shards:
         self.place = Place(Holdings.one_each(world_size), rank)
 
     def drop(self) -> None:
-        """Let go of parameters and moments, which are worth nothing any more, and of the group."""
+        """Release the present parameters, moments and process group. The values are lost; memory that may still be
+        referenced is freed by `free`."""
         release(self._mesh)
         self._mesh = None
         self._stale += self._built
@@ -109,18 +80,18 @@ class Shards:
             group["params"] = []
 
     def free(self) -> None:
-        """Give the memory of dropped parameters back: nobody needs their values any more.
+        """Free the memory of dropped parameters.
 
-        The modules themselves may live on until Python finds the reference cycles that FSDP2 ties them up in.
+        The modules themselves may live until Python collects the reference cycles that FSDP2 creates.
         """
         for tensor in self._stale:
             tensor.untyped_storage().resize_(0)
         self._stale.clear()
 
     def capture(self, rest: Mapping[str, Any]) -> LocalState:
-        """The state as it stands, with `rest` beside model and optimizer.
+        """The present state: model, optimizer and the entries of `rest`.
 
-        Raises `TaskError` where the optimizer splits its state in a way of its own.
+        Raises `TaskError` where the optimizer splits its state in an unknown way.
         """
         state = {"model": self._model_state(), "optimizer": self._optimizer_state(), **rest}
         document, tensors = dismantle(state)
@@ -131,46 +102,45 @@ class Shards:
         return LocalState(document, {path: _whole(path, tensor) for path, tensor in tensors.items()}, rows, split)
 
     def complete(self, state: LocalState, tell: Tell) -> LocalState:
-        """Collective: the same with a document of all that the ranks know, which each of them knows already."""
+        """The captured state as it is: every rank's document describes the whole state already, so nothing is
+        sent."""
         return state
 
     def joined(self, document: Document, entries: list[Any]) -> Document:
-        """The document with what others know beside it: nothing."""
+        """The document as it is: `entries` of other ranks add nothing, since each rank's document is complete."""
         return document
 
     def split_tensors(self, document: Document) -> list[SplitTensor]:
-        """Which tensors of a state are split, in an order that is the same on every rank.
-
-        Raises `CheckpointError` where the state is that of another model.
-        """
-        with _fitting():
+        """The tensors of a state that are split over the ranks, in the same order on every rank. Raises
+        `CheckpointError` where the state belongs to another model."""
+        with fitting():
             return [*self._split_parameters(document["model"]), *self._split_moments(document["optimizer"])]
 
     def allocate(self, document: Document) -> dict[str, torch.Tensor]:
-        """Memory that the CPU reaches for this rank's rows of a state; that of the parameters where it can be."""
+        """Path of each tensor that is split -> CPU memory for this rank's rows of it: the parameters' own
+        memory where they are on the CPU and of the state's type, otherwise new memory."""
         moments = self._split_moments(document["optimizer"])
-        rows = {tensor.path: tensor.empty(self._rows(tensor)) for tensor in moments}
+        rows = {tensor.path: tensor.empty(self._block(tensor)) for tensor in moments}
         for tensor, parameter in zip(
             self._split_parameters(document["model"]), self._parameters.values(), strict=True
         ):
             in_place = parameter.device.type == "cpu" and parameter.dtype == tensor.dtype
-            rows[tensor.path] = _local(parameter) if in_place else tensor.empty(self._rows(tensor))
+            rows[tensor.path] = _local(parameter) if in_place else tensor.empty(self._block(tensor))
         return rows
 
     @torch.no_grad()
     def fill(self, document: Document, whole: Rows, rows: Rows) -> None:
-        """Take up a state, of which `rows` came from `allocate`; moments become the optimizer's.
-
-        Raises `CheckpointError` where it belongs to another model or optimizer.
-        """
-        with _fitting():
+        """Load a state into the model and the optimizer: `whole` tensors by path, and this rank's `rows`, which
+        must be in memory from `allocate`. Raises `CheckpointError` where the state belongs to another model or
+        optimizer."""
+        with fitting():
             self._fill_model(document["model"], whole, rows)
             self._fill_optimizer(document["optimizer"], whole, rows)
 
     def _model_state(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(self._parameters)
         if self._others:
-            # From the modules and not from their `state_dict`, which fails after a forward pass that broke off.
+            # Read from the modules, because `state_dict` fails after an interrupted forward pass.
             buffers = dict(self._task.model.named_buffers(remove_duplicate=False))
             extra = [key for key in self._others if key not in buffers]
             state |= {key: buffers[key] for key in self._others if key in buffers}
@@ -188,12 +158,12 @@ class Shards:
             ],
         }
 
-    def _rows(self, tensor: SplitTensor) -> range:
-        return rows_of(self.place.parts, tensor)
+    def _block(self, tensor: SplitTensor) -> Block:
+        return block_of(self.place.parts, tensor)
 
     def _own_rows(self, split: SplitTensor, tensor: torch.Tensor) -> torch.Tensor:
         local = _local(tensor)
-        num_rows = len(self._rows(split))
+        num_rows, *_ = self._block(split).shape
         if len(local) != num_rows:
             raise TaskError(
                 f"{split.path}: this rank holds {len(local)} rows of {split.num_rows} instead of {num_rows}: the "
@@ -259,7 +229,8 @@ class Shards:
         )
 
     def _replicated(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Numbers stay plain tensors, where optimizers want them; anything larger has to meet sharded tensors."""
+        """A tensor of the optimizer's state that every rank has in full: a scalar as a plain copy; anything larger
+        as a DTensor, because it is combined with sharded ones."""
         tensor = tensor.clone()
         if tensor.ndim == 0:
             return tensor
@@ -285,23 +256,3 @@ def _whole(path: str, tensor: torch.Tensor) -> torch.Tensor:
 
 def _split(leaf: dict[str, Any]) -> SplitTensor:
     return SplitTensor(leaf["$tensor"], tuple(leaf["shape"]), getattr(torch, leaf["dtype"]))
-
-
-@contextlib.contextmanager
-def _fitting() -> Iterator[None]:
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise CheckpointError(
-            f"the state does not fit the task ({error}): use the model and optimizer it was made with, or begin a "
-            "new trainer"
-        ) from error
-
-
-def tensor_leaves(document: Document) -> Iterator[dict[str, Any]]:
-    """Where the document speaks of tensors: their paths, types and shapes."""
-    if isinstance(document, dict) and "$tensor" in document:
-        yield document
-    elif isinstance(document, dict | list):
-        for item in document.values() if isinstance(document, dict) else document:
-            yield from tensor_leaves(item)

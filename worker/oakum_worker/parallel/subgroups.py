@@ -1,4 +1,4 @@
-"""Process groups of some of a generation's ranks: a stage's holders, the workers of a pipeline."""
+"""Forms process groups of some of a generation's ranks, such as the holders of a pipeline's stage."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Protocol
 
-import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
+from oakum_worker.torch_internals import new_group
 
 MESH_TIMEOUT = timedelta(seconds=20)
-"""For ranks that are all there to connect to each other. While gloo waits for a peer that has died meanwhile to
-connect, nothing can break that off."""
+"""Time for ranks that have met at the store to connect to each other. If a peer dies during that time, nothing can
+interrupt gloo's waiting for it, so the time is short."""
 
 
-def meet(store: dist.Store, size: int, timeout: timedelta) -> None:
-    """Wait until all ranks of a group are at its store, however late one comes: waiting here can be cut.
+def wait_for_all_ranks(store: dist.Store, size: int, timeout: timedelta) -> None:
+    """Wait until all `size` ranks of a group have come to its store.
 
-    Raises `RuntimeError` when the store is gone.
+    Ranks wait here for late ones, because `GenerationGroup.cut` can interrupt it. Raises `RuntimeError` when the
+    store is gone.
     """
     if store.add("there", 1) == size:
         store.set("all there", "")
@@ -27,29 +28,47 @@ def meet(store: dist.Store, size: int, timeout: timedelta) -> None:
 
 
 class Subgroups(Protocol):
-    """Forms them, within one generation."""
+    """Interface that forms process groups of some of a generation's ranks."""
 
     @property
     def timeout(self) -> timedelta:
-        """For what their ranks send each other."""
+        """Time that a message or collective of these groups may take."""
 
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """The group of these ranks of the generation, in this order; None where this rank is alone in it.
+        """Form a group of `ranks` of the generation, in this order; None where this rank is its only member.
 
-        Collective among them alone: each member asks for the same names in the same order. Raises `GroupError`
-        when one is gone.
+        Collective among its members, which all have to form the groups that they share in the same order and under
+        the same names. Raises `GroupError` when a member is gone.
         """
 
 
-class StoreSubgroups:
-    """`Subgroups` which meet at a store that all ranks of the generation have.
+class NamedSubgroups:
+    """`Subgroups` that forms groups under names that begin with a word, for sets of ranks that do the same side by
+    side."""
 
-    torch's `new_group` is not for this: it sorts the ranks, and finds a group's name by counting those that a rank
-    has formed before, of which two ranks may have different numbers.
+    def __init__(self, subgroups: Subgroups, word: str) -> None:
+        self._subgroups = subgroups
+        self._word = word
+
+    @property
+    def timeout(self) -> timedelta:
+        """Time that a message or collective of these groups may take."""
+        return self._subgroups.timeout
+
+    def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        """As `Subgroups.form`, under the name preceded by this object's word."""
+        return self._subgroups.form(f"{self._word}-{name}", ranks)
+
+
+class StoreSubgroups:
+    """`Subgroups` whose members meet at a store that all ranks of the generation can reach.
+
+    torch's `new_group` is not suitable: it sorts the ranks, and it names a group by the number of groups that a
+    rank has formed, which may differ between ranks.
     """
 
     def __init__(self, store: dist.Store, rank: int, timeout: timedelta, *, on_gpus: bool = False) -> None:
-        """`rank` is this process's in the generation. `on_gpus`, tensors there go through NCCL."""
+        """`rank` is this process's rank in the generation; with `on_gpus`, tensors on GPUs go through NCCL."""
         self._store = store
         self._rank = rank
         self.timeout = timeout
@@ -57,7 +76,8 @@ class StoreSubgroups:
         self._formed: list[dist.ProcessGroup] = []
 
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
-        """See `Subgroups`."""
+        """Form a group of `ranks`, in this order, that meet in the store under `name`; None where this rank is its
+        only member. Collective among its members. Raises `GroupError` when a member is gone."""
         if len(ranks) == 1:
             return None
         store = dist.PrefixStore(f"subgroup-{name}", self._store)
@@ -69,21 +89,18 @@ class StoreSubgroups:
         return group
 
     def abort(self) -> None:
-        """Let go of what NCCL has in flight in any of the groups; for gloo's see `GenerationGroup.cut`."""
+        """Abort NCCL's collectives in all groups. `GenerationGroup.cut` does the same for gloo."""
         if self._on_gpus:
             for group in self._formed:
                 group.abort()
 
     def _meet(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
-        kinds = dist.ProcessGroup.BackendType
-        meet(store, size, self.timeout)
-        gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, size, min(MESH_TIMEOUT, self.timeout))
-        gloo._set_default_timeout(self.timeout)
-        group = dist.ProcessGroup(store, rank, size)
-        group._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
-        if self._on_gpus:
-            options = dist.ProcessGroupNCCL.Options()
-            options._timeout = self.timeout
-            nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
-            group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
-        return group
+        wait_for_all_ranks(store, size, self.timeout)
+        return new_group(
+            store,
+            rank,
+            size,
+            connect_timeout=min(MESH_TIMEOUT, self.timeout),
+            timeout=self.timeout,
+            on_gpus=self._on_gpus,
+        )

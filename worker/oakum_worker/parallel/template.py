@@ -1,15 +1,14 @@
-"""A model without parameter values, from which every generation's sharded module is built.
+"""A copy of the model without parameter values, from which each generation builds its sharded module.
 
-FSDP2 cannot be taken off a module again, and a generation of another size needs other shards. So the task's model
-is copied once with its parameters on the meta device, which hold no data, and each generation shards a copy of
-that.
+FSDP2 cannot be removed from a module, and a generation of another size needs other shards. So the task's model is
+copied once with its parameters on the meta device, which holds no data, and each generation shards a copy of that.
 
-**Units.** The parameters of a unit are gathered and freed together. Each block, that is each child of an
-`nn.ModuleList` or `nn.Sequential`, is a unit with all that is in it, if it has 1 MiB of parameters or more. A
-block with more than 64 MiB and a 16th of the model leaves those of its own blocks that are large enough to be
-units themselves. Parameters that are used outside of a block, too (tied weights), and the rest belong to the
-model's own unit. Call a block as a whole, `block(x)` and not `block.attention(x)`, and the model before its parts:
-that is when FSDP2 gathers parameters.
+**Units.** FSDP2 gathers and frees the parameters of a unit together. A *block* is a child of an `nn.ModuleList` or
+`nn.Sequential`; each block with at least 1 MiB of parameters is a unit. In a block with more than 64 MiB and more
+than a 16th of the model, inner blocks that are large enough are units of their own. All other parameters belong to
+the model's own unit, among them those that are used inside and outside of a block (tied weights). FSDP2 gathers
+parameters when a unit is called, so call the model before its parts, and a block as a whole: `block(x)`, not
+`block.attention(x)`.
 """
 
 from __future__ import annotations
@@ -27,59 +26,63 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.utils.parametrize import ParametrizationList
 
 from oakum_worker.errors import TaskError
+from oakum_worker.parallel.meta_models import give_memory, without_values
+from oakum_worker.torch_internals import forget_mesh_groups
 
 _CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict)
-"""Modules that are never called."""
+"""Classes of modules that are containers and never called."""
 
-# The names are those of this torch until 2.14; what they are called afterwards is FSDP2's own business.
+# FSDP2 calls functions that torch 2.14 renames; the warning concerns FSDP2's code and not ours.
 warnings.filterwarnings("ignore", message=".*(all_gather_into_tensor|reduce_scatter_tensor).*deprecated")
 
 
 @dataclass(frozen=True, slots=True)
 class UnitSizes:
-    """Which blocks are gathered on their own."""
+    """The sizes in bytes that decide which of a model's blocks become units: a block of at least
+    `smallest_bytes` does; within a block of more than `divided_bytes`, inner blocks may become units, too."""
 
     smallest_bytes: int = 1 << 20
     divided_bytes: int = 64 << 20
 
 
 class ModelTemplate:
-    """Builds modules of a model's structure; a module is sharded over a generation's group, or plain."""
+    """Builds modules with the structure of a model, sharded over a generation's group or plain."""
 
     def __init__(self, model: nn.Module, *, sizes: UnitSizes = UnitSizes()) -> None:
-        """Takes buffers' values and everything but the parameters' values from `model`, which stays as it is.
+        """Copy everything except the parameters' values from `model`, which is not changed.
 
         Raises `TaskError` where the model cannot be copied or sharded.
         """
         _check(model)
         self.device = next(model.parameters()).device
         self.aliases = _aliases(model)
-        """Other names of tied parameters -> the name that counts."""
+        """For tied parameters: each further name -> the first name."""
         self._sizes = sizes
-        self._template = _without_values(model)
+        self._template = without_values(model, model)
         self.shapes = {name: tuple(parameter.shape) for name, parameter in self._template.named_parameters()}
-        """Of the parameters, by name; tied ones once."""
+        """Name -> shape of each parameter; tied parameters count once."""
         for members in self._groups():
             _check_types(members)
 
     def build(
         self, group: dist.ProcessGroup | None, rank: int, world_size: int
     ) -> tuple[nn.Module, DeviceMesh | None]:
-        """A module with uninitialised parameters, and the mesh it is sharded over. Does not communicate."""
+        """(module with uninitialised parameters, device mesh over which it is sharded or None). Does not
+        communicate."""
         model = copy.deepcopy(self._template)
         if group is None:
-            _give_memory(model, model, self.device)
+            give_memory(model, model, self.device)
             return model, None
         mesh = _mesh(group, self.device, rank, world_size)
         for unit in (*_units(model, self._sizes), model):
             # One unit after the other: of what it takes in full, only this rank's rows stay.
-            _give_memory(unit, model, self.device)
+            give_memory(unit, model, self.device)
             fully_shard(unit, mesh=mesh, mp_policy=_policy(unit))
         _sum_gradients(model)
         return model, mesh
 
     def _groups(self) -> Iterator[dict[str, nn.Parameter]]:
-        """The parameters by name, as they are gathered together."""
+        """For each unit, its parameters by name."""
         names = {id(parameter): name for name, parameter in self._template.named_parameters()}
         taken: set[int] = set()
         for unit in (*_units(self._template, self._sizes), self._template):
@@ -89,27 +92,28 @@ class ModelTemplate:
 
 
 def release(mesh: DeviceMesh | None) -> None:
-    """Let go of the mesh's process group, which torch would keep, connections included.
+    """Release the mesh's process group with its connections.
 
-    Its caches for DTensors keep every mesh that they have seen, for as long as the process lives.
+    torch would keep it: its caches for DTensors hold every mesh for as long as the process lives.
     """
-    getattr(mesh, "_pg_registry", {}).clear()
+    forget_mesh_groups(mesh)
 
 
 def _mesh(group: dist.ProcessGroup, device: torch.device, rank: int, world_size: int) -> DeviceMesh:
-    # torch caches what it knows of a mesh, this rank's place in it included, and takes meshes of the same size and
-    # names for the same one. A process that had another rank in an earlier generation would then cut wrong shards.
+    # torch caches properties of a mesh, this rank's position included, under its size and names. A process that
+    # had another rank in an earlier generation would cut wrong shards.
     return DeviceMesh.from_group(group, device.type, mesh_dim_names=(f"rank_{rank}_of_{world_size}",))
 
 
 def _policy(unit: nn.Module) -> MixedPrecisionPolicy:
-    """Gradients of half-precision parameters are summed over ranks in float32, and rounded once."""
+    """FSDP2's policy that sums gradients of half-precision parameters over the ranks in float32 and rounds
+    once."""
     halves = any(p.dtype in (torch.bfloat16, torch.float16) for p in unit.parameters() if p.requires_grad)
     return MixedPrecisionPolicy(reduce_dtype=torch.float32 if halves else None)
 
 
 def _sum_gradients(model: nn.Module) -> None:
-    """Have gradients added up as they are: the loss is weighted already."""
+    """Make FSDP2 sum gradients instead of averaging them: the loss is weighted already."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
@@ -118,35 +122,8 @@ def _sum_gradients(model: nn.Module) -> None:
                 module.set_reduce_scatter_unused_params(True, recurse=False)
 
 
-def _give_memory(unit: nn.Module, model: nn.Module, device: torch.device) -> None:
-    """Put uninitialised parameters in the place of a unit's meta ones, everywhere in the model.
-
-    `nn.Module.to_empty` would untie weights that are tied.
-    """
-    empty = [parameter for parameter in unit.parameters() if parameter.is_meta]
-    real = {id(p): nn.Parameter(torch.empty_like(p, device=device), p.requires_grad) for p in empty}
-    for module in model.modules():
-        for name, parameter in list(module.named_parameters(recurse=False, remove_duplicate=False)):
-            if id(parameter) in real:
-                setattr(module, name, real[id(parameter)])
-
-
-def _without_values(model: nn.Module) -> nn.Module:
-    memo: dict[int, object] = {}
-    for parameter in model.parameters():
-        empty = torch.empty_like(parameter, device="meta")
-        memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-    try:
-        return copy.deepcopy(model, memo)
-    except Exception as error:
-        raise TaskError(
-            f"the model cannot be copied ({type(error).__name__}: {error}), which sharding needs: keep only what "
-            "copy.deepcopy takes in its attributes"
-        ) from error
-
-
 def _units(model: nn.Module, sizes: UnitSizes) -> Iterator[nn.Module]:
-    """The modules that are gathered on their own, inner ones before those that contain them."""
+    """The modules that are units, inner ones before those that contain them."""
     users = _users(model)
     taken: set[int] = set()
     for module in reversed(_blocks(model, users, sizes)):
@@ -157,7 +134,8 @@ def _units(model: nn.Module, sizes: UnitSizes) -> Iterator[nn.Module]:
 
 
 def _blocks(model: nn.Module, users: dict[int, set[int]], sizes: UnitSizes) -> list[nn.Module]:
-    """The model's blocks, save for those within a block that need not be divided."""
+    """The model's blocks, outer ones before inner ones. Blocks within a block are listed only if that block is
+    large enough to be divided, or shares parameters with modules outside of it."""
     listed = {
         id(block)
         for parent in model.modules()
@@ -178,13 +156,13 @@ def _blocks(model: nn.Module, users: dict[int, set[int]], sizes: UnitSizes) -> l
 
 
 def _keeps_to_itself(module: nn.Module, parameters: list[nn.Parameter], users: dict[int, set[int]]) -> bool:
-    """Whether nothing outside of the module uses these parameters of it."""
+    """Whether no module outside of `module` uses these parameters of it."""
     inside = set(map(id, module.modules()))
     return all(users[id(parameter)] <= inside for parameter in parameters)
 
 
 def _users(model: nn.Module) -> dict[int, set[int]]:
-    """The modules that have a parameter as their own, for each parameter."""
+    """Id of each parameter -> ids of the modules that own it directly."""
     users: dict[int, set[int]] = {}
     for module in model.modules():
         for parameter in module.parameters(recurse=False):

@@ -1,23 +1,23 @@
 """2D-torus all-reduce (Mikami et al., arXiv:1811.05233): fewer steps than a ring over many ranks.
 
-The N ranks form a grid of Y rows of X ranks each; those of a node are in one row. A flat tensor of G bytes is
+The N ranks form a grid of Y rows of X ranks each; the ranks of a node are in one row. A flat tensor of G bytes is
 
 1. reduce-scattered along the rows: each rank has the row's sum of G / X bytes,
-2. all-reduced along the columns: each rank has everybody's sum of its G / X bytes,
+2. all-reduced along the columns: each rank has the sum over all ranks of its G / X bytes,
 3. all-gathered along the rows: each rank has all of the sum.
 
-With rings for each phase these are 2(X-1) + 2(Y-1) steps instead of the 2(N-1) of one ring over all ranks, and
-every rank sends the same 2G(N-1)/N bytes: steps cost latency, so the torus wins where messages are short. Only
-G / X bytes leave a row, which is what counts where rows are nodes and links within one are faster.
+With rings in each phase this takes 2(X-1) + 2(Y-1) steps instead of the 2(N-1) of one ring over all ranks, while
+every rank sends 2G(N-1)/N bytes in both cases. Each step costs latency, so the torus wins where messages are
+short. Only G / X bytes of a rank leave its row, which helps where rows are nodes with faster links inside.
 
-All ranks end with the same bits: each part of the sum is added up in one column, whose all-reduce gives its ranks
-the same bits, and is only copied from there.
+All ranks get the same bits: each part of the sum is computed in one column, whose all-reduce gives equal bits to
+its ranks, and is copied from there.
 
-gloo's own reduce-scatter is an all-reduce of which most is thrown away: 2G(X-1)/X bytes. On the CPU the ranks of a
-row therefore exchange their parts in one all-to-all, G(X-1)/X bytes, and each adds up its own.
+gloo's reduce-scatter is an all-reduce that discards most of its result and sends 2G(X-1)/X bytes. On the CPU the
+ranks of a row therefore exchange their parts in one all-to-all of G(X-1)/X bytes, and each sums its own part.
 """
 
-# Annotations are evaluated here: torch compares those of a communication hook with its types.
+# No `from __future__ import annotations`: torch compares a hook's annotations with its types.
 
 import functools
 import math
@@ -31,69 +31,70 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.parallel.subgroups import Subgroups
-from oakum_worker.parallel.waiting import all_reduce
+from oakum_worker.parallel.waiting import all_gather_flat, all_reduce, reduce_scatter_flat, wait_for
 
 
-class Grid(NamedTuple):
-    """How N = `row_length` * `num_rows` ranks are laid out: row by row, in the order of their numbers."""
+class TorusShape(NamedTuple):
+    """A grid of N = `row_length` * `num_rows` ranks, numbered row by row."""
 
     row_length: int
-    """X of the paper: ranks of a row, and how many columns there are."""
+    """X of the paper: number of ranks in a row, which is the number of columns."""
     num_rows: int
-    """Y of the paper: rows, and ranks of a column."""
+    """Y of the paper: number of rows, which is the number of ranks in a column."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether all ranks are in one line, for which a plain all-reduce does the same in one phase."""
+        """Whether the grid is a single row or column, in which one plain all-reduce sums as well."""
         return 1 in self
 
     def row_of(self, rank: int) -> list[int]:
-        """The ranks of its row."""
+        """The ranks in the row of `rank`."""
         first = rank - rank % self.row_length
         return list(range(first, first + self.row_length))
 
     def column_of(self, rank: int) -> list[int]:
-        """The ranks of its column."""
+        """The ranks in the column of `rank`."""
         return list(range(rank % self.row_length, self.row_length * self.num_rows, self.row_length))
 
 
-def grid(num_ranks: int, ranks_per_node: int = 1) -> Grid:
-    """A row for each node where nodes have several ranks and all are full; else about as many rows as columns.
+def grid(num_ranks: int, ranks_per_node: int = 1) -> TorusShape:
+    """The grid for `num_ranks` ranks, of which `ranks_per_node` consecutive ones share a node.
 
-    A prime number of ranks, and a single node, make one line of ranks.
+    If nodes have several ranks and all nodes are full, each row is a node. Otherwise the grid is as square as
+    possible. A prime number of ranks, or a single node, gives one row or column.
     """
     if ranks_per_node > 1 and num_ranks % ranks_per_node == 0:
-        return Grid(ranks_per_node, num_ranks // ranks_per_node)
+        return TorusShape(ranks_per_node, num_ranks // ranks_per_node)
     divisors = [number for number in range(1, num_ranks + 1) if num_ranks % number == 0]
     nearest = min(divisors, key=lambda number: abs(number - math.sqrt(num_ranks)))
-    return Grid(nearest, num_ranks // nearest)
+    return TorusShape(nearest, num_ranks // nearest)
 
 
 class TorusAllReduce:
-    """Sums flat tensors over the ranks of a grid, one after the other, while the caller goes on.
+    """Sums flat tensors over the ranks of a grid, one after the other, in the background.
 
-    Every rank starts the same tensors in the same order. On the CPU a thread takes each through its phases, since
-    gloo's works cannot be chained; on CUDA they are queued on a stream of their own.
+    Every rank has to start the same tensors in the same order. On the CPU a thread runs the three phases of each
+    tensor, because gloo's operations cannot be chained; on CUDA the phases are queued on a separate stream.
 
-    When a collective has failed, so does everything that is started or waits behind it: the groups are then of no
-    more use. What is in flight is never waited for.
+    After a failed collective every later one fails, too, because the groups are unusable. Closing does not wait
+    for collectives in progress.
     """
 
     def __init__(self, row: dist.ProcessGroup, column: dist.ProcessGroup) -> None:
-        """This rank's groups, of two or more ranks each."""
+        """`row` and `column` are this rank's groups, of at least two ranks each."""
         self._row, self._column = row, column
         self._failure: Exception | None = None
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._stream: torch.cuda.Stream | None = None
         self.close = weakref.finalize(self, self._jobs.put, None)
-        """Ends the thread, once it has done what was started. Also done when the object is forgotten."""
+        """Ends the thread after the work already started. Runs by itself when the object is garbage-collected."""
 
     @classmethod
-    def form(cls, grid: Grid, rank: int, subgroups: Subgroups) -> Self:
-        """Form this rank's row and column. Collective; raises `GroupError` when a rank is gone.
+    def form(cls, grid: TorusShape, rank: int, subgroups: Subgroups) -> Self:
+        """Collective: form the groups of this rank's row and column. Raises `GroupError` when a rank is gone.
 
-        The grid has to have several rows and several columns.
+        The grid must have several rows and several columns.
         """
         ranks = grid.row_of(rank)
         row = subgroups.form(f"torus-row-{ranks[0] // grid.row_length}", ranks)
@@ -104,16 +105,16 @@ class TorusAllReduce:
 
     @property
     def row_length(self) -> int:
-        """Tensors whose length this divides are summed in place, without a copy."""
+        """X, the number of ranks in a row. A tensor whose length is a multiple of X is summed without a copy."""
         return self._row.size()
 
     @property
     def num_ranks(self) -> int:
-        """Over which tensors are summed."""
+        """Number of ranks over which tensors are summed."""
         return self._row.size() * self._column.size()
 
     def start(self, flat: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
-        """Begin to sum `flat`, shape (length,), in place; it is to be left alone until the future has it.
+        """Begin to sum `flat`, of shape (length,), in place. Do not touch it before the returned future is done.
 
         The future raises `RuntimeError` when a rank is gone.
         """
@@ -143,7 +144,7 @@ class TorusAllReduce:
         self._stream.wait_stream(torch.cuda.current_stream(flat.device))
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[flat.device])
         with torch.cuda.stream(self._stream):
-            # Waiting for a work of NCCL's only lets the stream wait, and so does waiting for the future.
+            # With NCCL, waiting for an operation or for the future makes only the stream wait.
             flat.record_stream(self._stream)
             self._settle(future, flat)
         return future
@@ -153,33 +154,32 @@ class TorusAllReduce:
         padded = torch.nn.functional.pad(flat, (0, missing)) if missing else flat
         own = _reduce_scatter(padded, self._row)
         all_reduce(own, self._column)
-        group: Any = self._row
-        group._allgather_base(padded, own).wait()
+        all_gather_flat(padded, own, self._row)
         if missing:
             flat.copy_(padded[: len(flat)])
 
 
 def _reduce_scatter(flat: torch.Tensor, row: dist.ProcessGroup) -> torch.Tensor:
-    """This rank's part of the row's sum, shape (length / X,)."""
+    """Reduce-scatter over the row: returns this rank's part of the sum, shape (length / X,)."""
     group: Any = row
     if flat.is_cuda:
         own = flat.new_empty(len(flat) // row.size())
-        group._reduce_scatter_base(own, flat).wait()
+        reduce_scatter_flat(own, flat, row)
         return own
     parts = torch.empty_like(flat)
-    group.alltoall_base(parts, flat, [], []).wait()
+    wait_for(group.alltoall_base(parts, flat, [], []))
     return parts.view(row.size(), -1).sum(0)
 
 
 def _work_off(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (job := jobs.get()) is not None:
         job()
-        del job  # or it would keep alive what ends this thread
+        del job  # The last job would otherwise keep the object alive whose finalizer ends this thread.
 
 
 def torus_hook(torus: TorusAllReduce, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """For torch's own data parallelism: `DistributedDataParallel(...).register_comm_hook(torus, torus_hook)`.
+    """Communication hook for torch's DistributedDataParallel that averages over the ranks, as the default does.
 
-    Averages over the ranks, as the default does.
+    Use it by `DistributedDataParallel(...).register_comm_hook(torus, torus_hook)`.
     """
     return torus.start(bucket.buffer().div_(torus.num_ranks))

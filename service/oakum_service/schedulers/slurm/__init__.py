@@ -1,5 +1,6 @@
-"""Slurm behind the scheduler port.
+"""Slurm as a scheduler of Oakum.
 
-`state` holds what Slurm says, whatever version says it; `reader_*` modules fetch and parse it, `snapshot` turns it
-into holes, `scheduler` keeps it up to date and starts our jobs. Nothing here decides about trainers.
+`reading` fetches Slurm's state in whatever version and form and parses it; `snapshot` turns the state into holes
+and our own jobs; `scheduler` keeps the snapshot up to date and starts our jobs; `hooks` are what Slurm calls;
+`preflight` checks a site. Nothing here takes decisions about trainers.
 """

@@ -1,6 +1,8 @@
-"""Which fragments the tasks of our job arrays stand for: read from the files that their submission left.
+"""Which fragment each task of our job arrays runs, read from the file that was written before the array's
+submission.
 
-A job says only its array's name and its own index. The file outlives a crash between `sbatch` and its answer.
+A job shows only its array's name and its own index. The file also survives a crash between `sbatch` and its
+answer.
 """
 
 from __future__ import annotations
@@ -13,34 +15,36 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from oakum_service.errors import SchedulerError
-from oakum_worker.launch import ARRAY_NAME, FragmentArray
+from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray
 
 _log = logging.getLogger("oakum.slurm")
 
 
 @dataclass(frozen=True)
-class Array:
-    """One job array of ours."""
+class JobArray:
+    """One job array of ours, with the fragments that its tasks run."""
 
     fragments: tuple[str, ...]
-    """By the task's index."""
+    """Fragment ids by task index."""
     begun: frozenset[int] = frozenset()
-    """Tasks that have had a record of their own: the one of those that still wait is not theirs any more."""
+    """Indices of tasks that have had a record of their own. The shared record of the waiting tasks no longer
+    stands for them."""
 
 
-class ArrayBook:
-    """The arrays that Slurm shows. Not for several threads."""
+class JobArrays:
+    """Looks up which fragments the job arrays run that Slurm shows at present. For use in one thread only."""
 
     def __init__(self, fragments_dir: Path) -> None:
         self._fragments_dir = fragments_dir
-        self._known: dict[str, Array] = {}
+        self._known: dict[str, JobArray] = {}
         self._unknown: set[str] = set()
 
-    def look_up(self, tasks: Iterable[tuple[str, int | None]]) -> Mapping[str, Array]:
-        """The arrays of all these tasks, by name; a task is its array's name and its index, None: those that wait.
+    def look_up(self, tasks: Iterable[tuple[str, int | None]]) -> Mapping[str, JobArray]:
+        """The arrays of these tasks by name; a task is (name of its array, its index), with None as index for the
+        record of the waiting tasks.
 
-        Arrays that are not among them are forgotten; those whose file is gone, or is none, are left out. Raises
-        `SchedulerError` for a file that cannot be read now: its fragments must not be taken for strangers.
+        Arrays not among them are forgotten. An array whose file is missing or invalid is left out. Raises
+        `SchedulerError` for a file that cannot be read now: its fragments must not be taken for orphans.
         """
         seen: dict[str, set[int]] = {}
         for name, index in tasks:
@@ -62,10 +66,10 @@ class ArrayBook:
     def _path(self, name: str) -> Path:
         return self._fragments_dir / name / ARRAY_NAME
 
-    def _load(self, name: str) -> Array | None:
+    def _load(self, name: str) -> JobArray | None:
         path = self._path(name)
         try:
-            return Array(FragmentArray.model_validate_json(path.read_bytes()).fragments)
+            return JobArray(FragmentArray.model_validate_json(path.read_bytes()).fragments)
         except (FileNotFoundError, NotADirectoryError, ValidationError):
             return None
         except OSError as error:

@@ -1,4 +1,4 @@
-"""How often the scheduler is asked, and how long it takes: what an admin wants to see bounded."""
+"""Metrics of the calls to Slurm: how many there are, how many fail, and how long each takes."""
 
 from __future__ import annotations
 
@@ -6,27 +6,19 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from prometheus_client import Counter, Histogram
-
-CALLS = Counter("oakum_scheduler_calls_total", "Commands and requests that the scheduler was sent.", ["command"])
-FAILURES = Counter("oakum_scheduler_call_failures_total", "Those of them that failed.", ["command"])
-SECONDS = Histogram(
-    "oakum_scheduler_call_seconds",
-    "Seconds that the scheduler took to answer.",
-    ["command"],
-    buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
-)
+from oakum_service.instruments import CALL_FAILURES, CALL_S, CALLS
 
 
 @contextmanager
 def counted(command: str) -> Iterator[None]:
-    """Count one call, its seconds, and its failure if it raises. `command` is one of a few names, never an id."""
+    """Context of one call to Slurm: counts the call, its duration, and its failure if it raises. `command` is the
+    metrics' label, one of a few names, never an id."""
     CALLS.labels(command).inc()
     began = time.monotonic()
     try:
         yield
     except Exception:
-        FAILURES.labels(command).inc()
+        CALL_FAILURES.labels(command).inc()
         raise
     finally:
-        SECONDS.labels(command).observe(time.monotonic() - began)
+        CALL_S.labels(command).observe(time.monotonic() - began)

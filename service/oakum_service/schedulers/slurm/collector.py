@@ -1,7 +1,7 @@
 """Reads Slurm's state and posts it to the service, for sites where the service itself may not read it.
 
 PostError
-└── PostRefused     the service does not want it: trying again changes nothing
+└── PostRefused     the service rejects the state or the token; repeating it cannot help
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import httpx
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.slurm.pace import Pace
-from oakum_service.schedulers.slurm.pushed_source import AGE_HEADER, encode_state
-from oakum_service.schedulers.slurm.state import SlurmState, StateSource
+from oakum_service.schedulers.slurm.read_pace import ReadPace
+from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, encode_state
+from oakum_service.schedulers.slurm.reading.state import SlurmState, StateSource
+from oakum_service.tls import client_context
 
 _PATH = "/v1/cluster/snapshots"
 _POST_TIMEOUT_S = 30.0
@@ -27,23 +28,36 @@ _log = logging.getLogger("oakum.collect")
 
 
 class PostError(Exception):
-    """The service has not taken a state."""
+    """The service did not accept a state; another attempt may succeed."""
 
 
 class PostRefused(PostError):  # noqa: N818
-    """The service refuses states, or this token."""
+    """The service rejects posted states or this token; another attempt cannot succeed."""
 
 
-class Poster:
-    """Posts states to one service."""
+class StatePoster:
+    """Posts states of Slurm to one service, over HTTP."""
 
-    def __init__(self, url: str, token_file: Path, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        token_file: Path,
+        transport: httpx.BaseTransport | None = None,
+        ca_file: Path | None = None,
+    ) -> None:
+        """`ca_file`: the authorities to trust, by default the system's. Raises `ConfigurationError` if it cannot
+        be used."""
         self._url = url.rstrip("/") + _PATH
         self._token_file = token_file
-        self._client = httpx.Client(timeout=_POST_TIMEOUT_S, transport=transport)
+        self._client = httpx.Client(
+            timeout=_POST_TIMEOUT_S,
+            transport=transport,
+            verify=True if ca_file is None else client_context(ca_file),
+        )
 
     def post(self, state: SlurmState, age_s: Callable[[], float]) -> None:
-        """Post a state. Raises `PostError`."""
+        """Post a state; `age_s` returns its age in seconds at the moment of sending. Raises `PostError` if the
+        service cannot be reached or does not accept the state."""
         headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         body = encode_state(state)
         headers[AGE_HEADER] = f"{age_s():.6f}"
@@ -71,7 +85,8 @@ class Poster:
 
 
 class Collector:
-    """Reads and posts, again and again: never faster than the pace, rarer while something fails."""
+    """Reads Slurm's state and posts it, again and again: never more often than the reading pace allows, and less
+    often while something fails."""
 
     def __init__(
         self,
@@ -83,21 +98,22 @@ class Collector:
     ) -> None:
         self._source = source
         self._post = post
-        self._pace = Pace(settings)
+        self._pace = ReadPace(settings)
         self._sleep = sleep
         self._clock = clock
         self._backoff_s = 0.0
         self._failing = False
 
     def run(self) -> None:
-        """Go on until interrupted. Raises `PostRefused`."""
+        """Read and post until interrupted. Raises `PostRefused` where the service rejects the states or the token;
+        other errors are logged, and the next attempt follows."""
         while True:
             self._attempt()
             now = self._clock()
             self._sleep(max(self._pace.next_at(now, hinted=False) - now, self._backoff_s))
 
     def once(self) -> SlurmState:
-        """Read and post one state. Raises `SchedulerError` or `PostError`."""
+        """Read and post one state. Raises `SchedulerError` or `PostError`. Returns the state."""
         began = self._clock()
         try:
             state = self._source.read()
@@ -126,7 +142,7 @@ class Collector:
 
 
 def _detail(response: httpx.Response) -> str:
-    """What a problem document says, or the beginning of whatever it is."""
+    """The detail of a problem document, or the beginning of an answer of another kind."""
     try:
         document = response.json()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Slurm's commands: each in a process of its own that cannot outlive its time limit."""
+"""Runs Slurm's commands, each in a process that cannot outlive its time limit."""
 
 from __future__ import annotations
 
@@ -16,37 +16,39 @@ from oakum_service.schedulers.slurm.calls import counted
 
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 _OPTIONS = ("SLURM_", "SQUEUE_", "SINFO_", "SBATCH_", "SCANCEL_", "SALLOC_", "SRUN_")
-"""Variables that stand for options of Slurm's commands: SQUEUE_USERS, for one, would hide everyone else's jobs."""
+"""Environment variables that act as options of Slurm's commands, such as SQUEUE_USERS, which would hide other
+users' jobs."""
 _LONGEST_SHOWN = 200
 _REAP_S = 5.0
 
 
 class SlurmCommands:
-    """Runs Slurm's commands without a shell, and counts them."""
+    """Runs Slurm's commands without a shell and counts them."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self._bin_dir = settings.bin_dir
         self._timeout_s = settings.command_timeout_s
 
     def run(self, name: str, *arguments: str, given: bytes | None = None, epoch_times: bool = False) -> bytes:
-        """What the command writes to stdout.
+        """Run a command and return what it writes to stdout.
 
         Args:
-            name: Such as `squeue`.
+            name: Command, such as `squeue`.
             arguments: One string each; no shell sees them.
-            given: Written to its stdin.
+            given: Bytes for its stdin.
             epoch_times: Have it write times as Unix seconds. Not for `sbatch`, whose environment the job inherits.
 
         Raises:
             CommandFailed: It could not be started, ended with a status other than 0, or took longer than
-                `command_timeout_s`; then it has been killed, with every process that it had started.
+                `command_timeout_s`; in the last case it was killed with all processes that it had started.
         """
         command = [str(self._find(name)), *arguments]
         with counted(name):
             return self._finish(command, self._start(command, epoch_times), given)
 
     def guarded(self, name: str) -> tuple[str, ...]:
-        """What somebody else begins a command with, so that it obeys the same environment and time limit."""
+        """The words to put before a Slurm command that another program runs, so that it runs without variables
+        that act as options and is killed after the time limit."""
         dropped = [word for variable in os.environ if _is_option(variable) for word in ("-u", variable)]
         limit = ("timeout", "--signal=KILL", f"{self._timeout_s:g}")
         return ("env", *dropped, *limit, str(self._find(name)))
@@ -96,7 +98,8 @@ class SlurmCommands:
 
 
 def _environment(epoch_times: bool) -> dict[str, str]:
-    """Ours without what would change the commands' output, or tell them that they run inside a job."""
+    """This process's environment without Slurm's variables, except those that name its configuration or carry a
+    token, and with LC_ALL=C. With `epoch_times` Slurm's commands write times as Unix seconds."""
     kept = {name: value for name, value in os.environ.items() if not _is_option(name)} | {"LC_ALL": "C"}
     if epoch_times:
         kept |= {"SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
@@ -108,7 +111,7 @@ def _is_option(variable: str) -> bool:
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End whatever is left of the command's process group."""
+    """Kill the command's process group if it still runs, and close its pipes."""
     if process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

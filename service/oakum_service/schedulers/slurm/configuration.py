@@ -1,4 +1,5 @@
-"""What Slurm's commands write of its configuration, read into names and values; and the durations among these."""
+"""Parses what Slurm's commands write about its configuration into names and values, and parses Slurm's
+durations."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ _ENDLESS = frozenset({"UNLIMITED", "INFINITE", "NONE"})
 
 
 def ask(commands: SlurmCommands, name: str, *arguments: str) -> str:
-    """What a command writes. Raises `SchedulerError`."""
+    """Run a Slurm command and return its output as text. Raises `SchedulerError` where it fails."""
     return commands.run(name, *arguments).decode(errors="replace")
 
 
 def read_config(text: str) -> dict[str, str]:
-    """Name -> value. Raises `PayloadError` where this is not what `scontrol show config` writes."""
+    """Name -> value from `scontrol show config`. Raises `PayloadError` if the text is something else."""
     found = {name: value.strip() for name, value in _SETTING.findall(text)}
     if "SLURM_VERSION" not in found:
         raise PayloadError(f"`scontrol show config` answered {text[:80]!r}, expected a line SLURM_VERSION = ...")
@@ -29,20 +30,21 @@ def read_config(text: str) -> dict[str, str]:
 
 
 def read_partitions(text: str) -> dict[str, dict[str, str]]:
-    """From `scontrol --oneliner --all show partition`: name -> option -> value."""
+    """Partition -> option -> value, from `scontrol --oneliner --all show partition`."""
     found = (dict(_OPTION.findall(line)) for line in text.splitlines())
     return {options["PartitionName"]: options for options in found if "PartitionName" in options}
 
 
 def read_rows(text: str, fields: Iterable[str]) -> list[dict[str, str]]:
-    """From `sacctmgr --parsable2 --noheader`."""
+    """Rows of `sacctmgr --parsable2 --noheader`, each as field -> value."""
     names = tuple(fields)
     rows = (line.split("|") for line in text.splitlines() if line)
     return [dict(zip(names, row, strict=False)) for row in rows if len(row) >= len(names)]
 
 
 def seconds(text: str) -> float | None:
-    """Of `30`, `30 sec`, `10 min`, `00:00:30`, `1-00:00:00`, `UNLIMITED`; None where nothing is set."""
+    """Seconds in `30`, `30 sec`, `10 min`, `00:00:30`, `1-00:00:00` or `UNLIMITED` (infinite); None for
+    anything else."""
     if text.strip().upper() in _ENDLESS:
         return math.inf
     match = _DURATION.fullmatch(text.strip())

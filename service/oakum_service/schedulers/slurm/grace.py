@@ -1,4 +1,4 @@
-"""How long a fragment has from SIGTERM to SIGKILL, as far as Slurm says."""
+"""Asks Slurm how long a fragment has from SIGTERM to SIGKILL."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from oakum_service.schedulers.slurm.configuration import ask, read_config, read_
 
 _log = logging.getLogger("oakum.slurm")
 _UNKNOWN_S = 30.0
-"""Where nobody says: Slurm's default KillWait."""
+"""Assumed where Slurm does not say: its default KillWait."""
 _SHORTEST_S = 1.0
 
 
 def grace_s(commands: SlurmCommands, settings: SlurmSettings) -> float:
-    """GraceTime of the partition or QOS whose jobs are preempted; KillWait where none are, for the time limit."""
+    """Seconds from SIGTERM to SIGKILL: GraceTime of the partition or QOS whose jobs are preempted; KillWait if
+    nothing preempts, since then only the time limit ends jobs. Where Slurm does not answer, 30 s, with a warning
+    in the log."""
     try:
         found = _ask(commands, settings)
     except SchedulerError as error:

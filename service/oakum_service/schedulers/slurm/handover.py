@@ -1,8 +1,9 @@
-"""Nodes that Slurm is handing to foreground jobs, and what of ours would get in its way.
+"""Nodes that Slurm is handing over to foreground jobs, and which of our jobs would delay that.
 
-Once Slurm has preempted others for a pending job, it preempts nothing more for that job for KillWait +
-MessageTimeout (`preempt_start_time` in `select_nodes`, node_scheduler.c). It preempts only where idle nodes do not
-suffice, so the job counts on these as well: a fragment that began on any of them now would cost it all that time.
+Once Slurm has preempted jobs for a pending job, it preempts nothing more for that job for KillWait +
+MessageTimeout (`preempt_start_time` in `select_nodes`, node_scheduler.c). It preempts only what idle nodes do not
+cover, so the pending job counts on the idle nodes as well. A fragment that began on one of them now would delay
+the job by all that time.
 """
 
 from __future__ import annotations
@@ -15,33 +16,34 @@ from dataclasses import dataclass, field
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.configuration import ask, read_config, seconds
-from oakum_service.schedulers.slurm.jobs import was_preempted
-from oakum_service.schedulers.slurm.snapshot import Instance, OwnTask, is_holding, unfold
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmState
+from oakum_service.schedulers.slurm.reading.jobs import was_preempted
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmState
+from oakum_service.schedulers.slurm.snapshot import OakumInstance, OwnTask, occupies_nodes, unfold
 
 _log = logging.getLogger("oakum.slurm")
 _DEFAULTS_S = {"KillWait": 30.0, "MessageTimeout": 10.0}
 _ABOUT_S = 1.0
-"""Slurm tells times in whole seconds."""
+"""Tolerance in seconds: Slurm tells times in whole seconds."""
 _CANNOT_START = ("JobHeld", "Dependency", "BeginTime", "Assoc", "QOS")
-"""Reasons of pending jobs that begin so are none that more nodes would help."""
+"""Reasons that begin with one of these keep a job pending however many nodes are free."""
 
 
 @dataclass(frozen=True)
 class HandOver:
-    """What Slurm is doing for foreground jobs that wait; as a rule nothing."""
+    """The nodes that Slurm is handing over to waiting foreground jobs at present; empty if it hands over none."""
 
     wanted: Mapping[str, SlurmJob] = field(default_factory=dict)
-    """Node -> a job that may be about to start there: nothing is launched."""
+    """Node -> a job that may be about to start there; nothing may be launched on these nodes."""
     since: float = math.inf
-    """When Slurm began to take nodes for these jobs."""
+    """When Slurm began to take nodes for these jobs, in Unix seconds; infinite if there are none."""
 
 
-def find_hand_over(state: SlurmState, instance: Instance, window_s: float) -> HandOver:
-    """Whether nodes that were taken from us in the last `window_s` still wait for their foreground jobs.
+def find_hand_over(state: SlurmState, instance: OakumInstance, window_s: float) -> HandOver:
+    """Find the pending jobs for which nodes may have been taken from us in the last `window_s` seconds. Returns
+    the nodes on which those jobs may start.
 
-    Such a job could start there, and was submitted before its node was taken. Raises `SchedulerError` for
-    unreadable node lists.
+    A pending job qualifies if it could start on a taken node and was submitted before the node was taken.
+    Raises `SchedulerError` for unreadable node lists.
     """
     taken = _taken(state, instance, state.taken_at - window_s)
     if not taken:
@@ -61,7 +63,8 @@ def find_hand_over(state: SlurmState, instance: Instance, window_s: float) -> Ha
 
 
 def _first_of_each_partition(jobs: Iterable[SlurmJob]) -> Iterable[SlurmJob]:
-    """The one submitted first; for what the others there may have had taken, that one is as good."""
+    """The job submitted first in each partition. It stands for the others: nodes taken for those would have
+    been taken for it."""
     first: dict[str, SlurmJob] = {}
     for job in sorted(jobs, key=lambda job: (job.submitted_at or 0.0, job.id)):
         first.setdefault(job.partition, job)
@@ -69,7 +72,9 @@ def _first_of_each_partition(jobs: Iterable[SlurmJob]) -> Iterable[SlurmJob]:
 
 
 def in_the_way(own: Mapping[str, OwnTask], hand_over: HandOver) -> set[str]:
-    """Fragments that might get a node that such a job counts on, or just did: Slurm would not preempt them."""
+    """Fragments that would delay the hand-over in progress, since Slurm would not preempt them now: those that
+    wait for any node, and those that have just begun on a node that a job of the hand-over counts on. Empty
+    without a hand-over."""
     return {
         fragment
         for fragment, task in own.items()
@@ -78,7 +83,7 @@ def in_the_way(own: Mapping[str, OwnTask], hand_over: HandOver) -> set[str]:
 
 
 def window_s(commands: SlurmCommands) -> float:
-    """For how long Slurm preempts nothing more for a job: KillWait + MessageTimeout."""
+    """Seconds for which Slurm preempts nothing more for the same job: KillWait + MessageTimeout."""
     try:
         found = read_config(ask(commands, "scontrol", "show", "config"))
     except SchedulerError as error:
@@ -88,15 +93,15 @@ def window_s(commands: SlurmCommands) -> float:
     return sum(default_s if told_s is None else told_s for told_s, default_s in times_s)
 
 
-def _taken(state: SlurmState, instance: Instance, since: float) -> dict[str, float]:
-    """Node -> when Slurm has taken it from a job of ours, if no foreground job has got it yet."""
+def _taken(state: SlurmState, instance: OakumInstance, since: float) -> dict[str, float]:
+    """Node -> when Slurm took it from a job of ours, in Unix seconds, if no foreground job has got it yet."""
     taken: dict[str, float] = {}
     for job in state.jobs:
         if instance.intent_of(job) is not None and was_preempted(job.states, job.preempted_at):
             at = job.preempted_at or job.end_at or 0.0
             taken |= {node: max(at, taken.get(node, at)) for node in unfold(job.nodes) if at >= since}
     for job in state.jobs if taken else ():
-        if instance.intent_of(job) is None and is_holding(job):
+        if instance.intent_of(job) is None and occupies_nodes(job):
             for node in unfold(job.nodes):
                 taken.pop(node, None)
     return taken

@@ -1,7 +1,8 @@
-"""Which nodes of a Slurm cluster are holes: pure, from what Slurm says to what the port says.
+"""Which nodes of a Slurm cluster are holes. Pure: from Slurm's state to the snapshot of `schedulers.port`.
 
-A node is a hole while Slurm would let a job of ours run there: it is up, nobody's, and nothing is the matter with
-it. Our own jobs leave it one. Everything that is not known to be harmless makes a node unavailable.
+A node is a hole while Slurm would let a job of ours run there: it is up, used by no foreground job, and shows no
+unusual flag. A node that only our own jobs use stays a hole. Whatever is not known to be harmless makes a node
+unavailable.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from types import MappingProxyType
 
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
+from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.port import Node, OwnJob, Snapshot
-from oakum_service.schedulers.slurm.arrays import Array
-from oakum_service.schedulers.slurm.jobs import was_taken
-from oakum_service.schedulers.slurm.state import SlurmJob, SlurmNode, SlurmState
+from oakum_service.schedulers.port import OwnJob, Snapshot
+from oakum_service.schedulers.slurm.arrays import JobArray
+from oakum_service.schedulers.slurm.reading.jobs import lacked_memory, was_ended_by_slurm
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
 
 _USABLE = {"IDLE", "ALLOCATED", "MIXED"}
@@ -26,35 +28,36 @@ _HARMLESS_FLAGS = {"PLANNED", "CLOUD", "DYNAMIC_NORM"}
 _ON_NODES = {"RUNNING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING"}
 _LIVE = _ON_NODES | {"PENDING"}
 _UNKNOWN_JOB = "unknown"
-"""Of a node that is allocated to nobody whom we are allowed to see (`PrivateData=jobs`)."""
+"""Shown for a node allocated to a job that we may not see (`PrivateData=jobs`)."""
 _SOCKETS = re.compile(r"\([^)]*\)")
 
 
 @dataclass(frozen=True)
-class Instance:
-    """What tells our jobs from all others, those of another Oakum under the same account included."""
+class OakumInstance:
+    """The account and the name of this Oakum, by which its jobs are told from all others, including those of
+    another Oakum under the same account."""
 
     user: str
     name: str
 
     def job_name(self, intent: str) -> str:
-        """Name of the job of a fragment, or of an array of them."""
+        """Name of the job of a fragment, or of an array of fragments."""
         return f"oakum-{self.name}-{intent}"
 
     def intent_of(self, job: SlurmJob) -> str | None:
-        """The fragment or array in the job's name, or None if it is none of ours."""
+        """The id of the fragment or array in the job's name; None if the job is not ours."""
         prefix = f"oakum-{self.name}-"
         return job.name.removeprefix(prefix) if job.user == self.user and job.name.startswith(prefix) else None
 
 
 @dataclass(frozen=True)
 class OwnTask:
-    """The live job of one fragment."""
+    """The live job of one fragment of ours, as Slurm shows it."""
 
     job: SlurmJob
-    """Tasks of an array that wait share one."""
+    """Slurm's record; the waiting tasks of an array share one."""
     id: str
-    """As `scancel` takes it: `71`, or `71_3`, since an array's bare number means all of its tasks."""
+    """Id for `scancel`: `71`, or `71_3` for a task, since an array's bare number means all of its tasks."""
 
     @property
     def waits(self) -> bool:
@@ -64,17 +67,17 @@ class OwnTask:
 
 @dataclass(frozen=True)
 class HolePolicy:
-    """Which nodes may be used."""
+    """The settings that decide which nodes may count as holes."""
 
     partition: str
     planned_are_holes: bool = True
     type_features: tuple[str, ...] = ()
-    """Features that make nodes with them a type of their own."""
+    """Node features that define a node type."""
 
 
 @lru_cache(maxsize=65536)
 def unfold(nodes: str) -> tuple[str, ...]:
-    """The nodes of a folded list. Raises `SchedulerError` for one that cannot be read."""
+    """The nodes of a folded list. Raises `SchedulerError` if it cannot be read."""
     if not nodes:
         return ()
     try:
@@ -84,21 +87,21 @@ def unfold(nodes: str) -> tuple[str, ...]:
 
 
 def is_live(job: SlurmJob) -> bool:
-    """Whether a job is pending or on its nodes, and not on its way out."""
+    """Whether the job is pending or on its nodes, and not completing."""
     return job.states[0] in _LIVE and "COMPLETING" not in job.states
 
 
-def is_holding(job: SlurmJob) -> bool:
-    """Whether a job is on its nodes, or still completing there."""
+def occupies_nodes(job: SlurmJob) -> bool:
+    """Whether the job is on its nodes, completing or not."""
     return bool(job.nodes) and (job.states[0] in _ON_NODES or "COMPLETING" in job.states)
 
 
 def own_tasks(
-    jobs: Iterable[SlurmJob], instance: Instance, arrays: Mapping[str, Array] = MappingProxyType({})
+    jobs: Iterable[SlurmJob], instance: OakumInstance, arrays: Mapping[str, JobArray] = MappingProxyType({})
 ) -> dict[str, OwnTask]:
-    """Our live jobs by fragment; `arrays`: ours, by the name in their jobs' names.
+    """Fragment id -> its live job; `arrays`: our arrays by name.
 
-    Those of an array that is not known go by names that no fragment has.
+    Tasks of an array that is not among them get names that no fragment has, so they are found as orphans.
     """
     own: dict[str, OwnTask] = {}
     waiting: dict[str, OwnTask] = {}
@@ -116,25 +119,38 @@ def own_tasks(
     return waiting | own
 
 
-def taken_fragments(
-    jobs: Iterable[SlurmJob], instance: Instance, arrays: Mapping[str, Array] = MappingProxyType({})
+def preempted_fragments(
+    jobs: Iterable[SlurmJob], instance: OakumInstance, arrays: Mapping[str, JobArray] = MappingProxyType({})
 ) -> frozenset[str]:
-    """Fragments whose jobs Slurm has ended of its own accord, or told to go."""
-    taken = [job for job in jobs if was_taken(job.states, job.preempted_at)]
+    """Fragments whose jobs Slurm has ended for its own reasons, or has told to leave."""
+    return _fragments_of([j for j in jobs if was_ended_by_slurm(j.states, j.preempted_at)], instance, arrays)
+
+
+def out_of_memory_fragments(
+    jobs: Iterable[SlurmJob], instance: OakumInstance, arrays: Mapping[str, JobArray] = MappingProxyType({})
+) -> frozenset[str]:
+    """Fragments whose jobs ended for lack of memory."""
+    return _fragments_of([job for job in jobs if lacked_memory(job.states)], instance, arrays)
+
+
+def _fragments_of(
+    jobs: Iterable[SlurmJob], instance: OakumInstance, arrays: Mapping[str, JobArray]
+) -> frozenset[str]:
     return frozenset(
         intent if job.array_task_id is None else _fragment_of_task(intent, job.array_task_id, arrays.get(intent))
-        for job in taken
+        for job in jobs
         if (intent := instance.intent_of(job)) is not None
     )
 
 
-def _fragment_of_task(name: str, index: int, array: Array | None) -> str:
+def _fragment_of_task(name: str, index: int, array: JobArray | None) -> str:
     known = array is not None and index < len(array.fragments)
     return array.fragments[index] if array is not None and known else f"{name}_{index}"
 
 
-def _waiting_tasks(job: SlurmJob, name: str, array: Array | None) -> dict[str, OwnTask]:
-    """One record stands for all tasks of an array that have none of their own; which, it does not say reliably."""
+def _waiting_tasks(job: SlurmJob, name: str, array: JobArray | None) -> dict[str, OwnTask]:
+    """Fragment -> its waiting task, for the one record that stands for all waiting tasks of an array. Slurm does
+    not say reliably which they are: all tasks that have not begun count."""
     if array is None:
         return {name: OwnTask(job, str(job.array_job_id))}
     return {
@@ -146,14 +162,15 @@ def _waiting_tasks(job: SlurmJob, name: str, array: Array | None) -> dict[str, O
 
 def to_snapshot(
     state: SlurmState,
-    instance: Instance,
+    instance: OakumInstance,
     policy: HolePolicy,
     own: Mapping[str, OwnTask],
     wanted: Mapping[str, SlurmJob] = MappingProxyType({}),
 ) -> Snapshot:
-    """The port's view of the nodes of our partition; `own` are the `own_tasks` of the state.
+    """The snapshot of our partition's nodes; `own` is the result of `own_tasks` for this state.
 
-    `wanted`: node -> a pending job that it is kept free for. Raises `SchedulerError` for unreadable node lists.
+    `wanted`: node -> a pending job that the node is kept free for. Raises `SchedulerError` for unreadable node
+    lists.
     """
     foreign = [job for job in state.jobs if instance.intent_of(job) is None]
     holders = _holders(foreign)
@@ -180,12 +197,12 @@ def _own_jobs(own: Mapping[str, OwnTask]) -> Iterator[OwnJob]:
 
 
 def _holders(jobs: Iterable[SlurmJob]) -> dict[str, SlurmJob]:
-    """Node -> a job that is on it, or still completing there."""
-    return {node: job for job in jobs if is_holding(job) for node in unfold(job.nodes)}
+    """Node -> a job that is on it, completing or not."""
+    return {node: job for job in jobs if occupies_nodes(job) for node in unfold(job.nodes)}
 
 
 def _announced(state: SlurmState, foreign: Iterable[SlurmJob]) -> dict[str, float]:
-    """Node -> when Slurm expects a foreground job, or a reservation, to begin there."""
+    """Node -> when Slurm expects a foreground job or a reservation to begin there, in Unix seconds."""
     found: dict[str, float] = {}
     starts = [
         (job.planned_nodes, job.start_at)
@@ -246,7 +263,8 @@ def _state(
 
 
 def node_type(node: SlurmNode, type_features: Iterable[str]) -> str:
-    """`cpu`, or the GRES without `gpu:` and sockets (`h100:4`), with the features that count: `h100:4+ib`."""
+    """`cpu`, or the GRES without `gpu:` and sockets (`h100:4`), then the features that define types:
+    `h100:4+ib`."""
     gres = ",".join(part.removeprefix("gpu:") for part in _SOCKETS.sub("", node.gres).split(",") if part)
     features = [feature for feature in type_features if feature in node.features]
     return "+".join([gres or "cpu", *features])

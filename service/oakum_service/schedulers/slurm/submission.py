@@ -1,7 +1,7 @@
-"""How fragments become Slurm jobs: one on its node each, or many as one array on any of their nodes.
+"""Submits fragments to Slurm: one job on a given node, or many fragments as one job array on a set of nodes.
 
-An array costs Slurm one call, whatever its size, but all its tasks share one list of nodes: it is kept off all
-others, and Slurm chooses which of its own each task gets.
+An array costs Slurm one call whatever its size. All its tasks share one list of nodes, so the array excludes every
+other node and Slurm chooses which task gets which of its nodes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from pathlib import Path
 from ClusterShell.NodeSet import NodeSet
 
 from oakum_service.config import SlurmSettings
+from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.port import Node, Snapshot
+from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
-from oakum_service.schedulers.slurm.snapshot import Instance
+from oakum_service.schedulers.slurm.snapshot import OakumInstance
 from oakum_service.states import NodeState
 from oakum_worker.errors import LaunchError
 from oakum_worker.launch import SlurmJobOptions, submit_slurm, submit_slurm_array
@@ -28,12 +29,17 @@ _log = logging.getLogger("oakum.slurm")
 
 
 class Submitter:
-    """Submits fragments' jobs."""
+    """Submits fragments' jobs to Slurm, one by one or as arrays."""
 
     def __init__(
-        self, settings: SlurmSettings, instance: Instance, commands: SlurmCommands, folder: Path, grace_s: float
+        self,
+        settings: SlurmSettings,
+        instance: OakumInstance,
+        commands: SlurmCommands,
+        folder: Path,
+        grace_s: float,
     ) -> None:
-        """`folder` gets one of its own for each fragment, and for each array."""
+        """`folder` is where submissions make a folder for each fragment and for each array."""
         self._settings = settings
         self._instance = instance
         self._commands = commands
@@ -41,7 +47,8 @@ class Submitter:
         self._grace_s = grace_s
 
     def submit(self, config: FragmentConfig, snapshot: Snapshot) -> str:
-        """Submit the fragment's job to its node; returns Slurm's job id. Raises `SchedulerError`."""
+        """Submit the fragment's job to its node; returns Slurm's job id. Raises `SchedulerError` if Slurm refuses
+        it, the node is no longer idle, or a foreground job is announced there too soon."""
         limit_min = self._time_limit_min(self._node(config, snapshot))
         options = self._options(config.fragment, limit_min, node=config.node)
         try:
@@ -50,9 +57,10 @@ class Submitter:
             raise SchedulerError(f"sbatch for {config.node}: {error}") from error
 
     def submit_any(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, str]:
-        """Submit the fragments as one array to their nodes; returns the job id of each that was submitted.
+        """Submit the fragments to their nodes as one array; returns the job id of each submitted fragment.
 
-        One whose node is wanted too soon is left out. Raises `SchedulerError` if none was submitted.
+        A fragment is left out if its node is no longer idle, or a foreground job is announced there too soon.
+        Raises `SchedulerError` if Slurm refuses the array.
         """
         limits_min = self._limits_min(configs, snapshot)
         configs = [config for config in configs if config.fragment in limits_min]
@@ -69,7 +77,7 @@ class Submitter:
         return {config.fragment: job_id for config, job_id in zip(configs, job_ids, strict=True)}
 
     def _limits_min(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, int]:
-        """Fragment -> its time limit, of those whose nodes may be used."""
+        """Fragment -> its time limit in minutes, for the fragments whose nodes may be used."""
         limits_min = {}
         for config in configs:
             try:
@@ -88,7 +96,8 @@ class Submitter:
         return node
 
     def _time_limit_min(self, node: Node) -> int:
-        """Whole minutes until the next foreground job is announced there, at most the limit."""
+        """The job's time limit in whole minutes: until the next foreground job announced for the node, at most the
+        configured limit. Raises `SchedulerError` if that is too short."""
         limit_s = self._settings.longest_s
         if node.announced_at is not None:
             limit_s = min(limit_s, node.announced_at - time.time())

@@ -1,4 +1,4 @@
-// Draws the page's figures in the colours of the style in force: light, dark, or that of the printer.
+// Draws the page's figures in the colours of the current style: light, dark or print.
 
 const FIGURES = JSON.parse(document.getElementById("figures").textContent);
 const CONFIG = { displayModeBar: false, responsive: true, showTips: false };

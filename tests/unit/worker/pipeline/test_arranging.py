@@ -14,7 +14,7 @@ from torch import nn
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.parallel.pipeline.arranging import Arranger
-from oakum_worker.parallel.pipeline.costs import Links, Tied
+from oakum_worker.parallel.pipeline.costs import LinkCosts, Tied
 from oakum_worker.parallel.pipeline.layouts import Choices, choose
 from oakum_worker.parallel.pipeline.measuring import measure_chain, measure_links, sizes_up_to
 from oakum_worker.task import Task
@@ -92,7 +92,7 @@ def test_no_size_is_measured_that_a_batch_has_not(most: int, sizes: list[int]) -
 
 
 def build_refusing(smallest: int) -> Task:
-    """A task with a layer that takes no fewer samples at once."""
+    """A task with a layer that refuses fewer samples at once."""
 
     class Picky(nn.Module):
         def forward(self, values: torch.Tensor) -> torch.Tensor:
@@ -109,7 +109,7 @@ def build_refusing(smallest: int) -> Task:
 def test_sizes_that_a_layer_refuses_are_left_out_and_no_micro_batch_is_as_small() -> None:
     spec = build_spec(global_batch=9, parallel={"pipeline": {"stages": 2, "schedule": "gpipe"}})
     arranger = Arranger(build_refusing(4), spec)
-    arranger.measure_layers()
+    arranger.measure_model()
     assert arranger.measurements["profile"]["micro_batches"] == (4, 8)
     assert arranger.measurements["profile"]["smallest"] == 4
     for world_size in range(1, 6):
@@ -167,7 +167,7 @@ def test_layers_that_refuse_to_be_split_get_no_schedule_that_does() -> None:
     profile = measure_chain(task, chain, [1])
     assert [layer.split is None for layer in profile.layers] == [False, True, False, False, False]
     choices = Choices(4, num_workers=2, schedules=("zero-bubble", "gpipe"))
-    assert choose(2, profile, Links(), choices).schedule == "gpipe"
+    assert choose(2, profile, LinkCosts(), choices).schedule == "gpipe"
 
 
 def test_layers_that_work_in_place_are_measured() -> None:
@@ -188,10 +188,10 @@ def test_ranks_of_two_nodes_measure_their_link_and_the_others_wait_for_nothing(p
 
 def test_what_the_lowest_rank_knows_is_what_all_go_by() -> None:
     known, newcomer = arranger(), arranger()
-    known.measure_layers()
+    known.measure_model()
     newcomer.agree([newcomer.measurements, known.measurements])
     assert newcomer.measurements == known.measurements
-    assert newcomer.knows_layers
+    assert newcomer.knows_model
     assert not newcomer.knows_links
     assert [newcomer(count).cuts for count in range(1, 6)] == [known(count).cuts for count in range(1, 6)]
 
@@ -221,7 +221,7 @@ def test_chimera_takes_an_even_number_of_ranks() -> None:
 
 def test_too_little_memory_is_told_once() -> None:
     tight = arranger(memory_bytes=100)
-    tight.measure_layers()
+    tight.measure_model()
     with pytest.warns(TrainingWarning, match=r"needs about [\d,]+ bytes .* has 100: raise min_nodes"):
         tight(1)
     with warnings.catch_warnings():
@@ -232,7 +232,7 @@ def test_too_little_memory_is_told_once() -> None:
 def test_the_predicted_curve_is_there_when_layers_are_measured_and_it_rises() -> None:
     known = arranger()
     assert known.predicted_curve() == ()
-    known.measure_layers()
+    known.measure_model()
     points = known.predicted_curve()
     assert points[0][0] == 1
     assert list(points) == sorted(set(points))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from typing import Any
 
@@ -10,29 +11,30 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError, TaskError
-from oakum_worker.parallel.pipeline.links import Links, pairs_of
-from oakum_worker.parallel.pipeline.messages import Part
+from oakum_worker.parallel.pipeline.links import PeerLinks, pairs_of
+from oakum_worker.parallel.pipeline.messages import BoundaryTensors
 from oakum_worker.parallel.pipeline.schedules import build
 from oakum_worker.parallel.subgroups import Subgroups
 from pipeline_ranks import in_threads
+from waiting import DEADLINE_S
 
 BOTH = {(0, 1), (1, 0)}
 
 
-def activations(num_samples: int = 2) -> Part:
-    return Part(pipe=0, boundary=0, num_samples=num_samples, is_gradient=False)
+def activations(num_samples: int = 2) -> BoundaryTensors:
+    return BoundaryTensors(pipe=0, boundary=0, num_samples=num_samples, is_gradient=False)
 
 
-def gradients(num_samples: int = 2) -> Part:
-    return Part(pipe=0, boundary=0, num_samples=num_samples, is_gradient=True)
+def gradients(num_samples: int = 2) -> BoundaryTensors:
+    return BoundaryTensors(pipe=0, boundary=0, num_samples=num_samples, is_gradient=True)
 
 
-def link(rank: int, subgroups: Subgroups) -> Links:
-    return Links(subgroups, [0, 1], rank, BOTH)
+def link(rank: int, subgroups: Subgroups) -> PeerLinks:
+    return PeerLinks(subgroups, [0, 1], rank, BOTH)
 
 
 def exchange(values: Any, *, times: int = 1) -> list[Any]:
-    """What rank 1 receives of what rank 0 sends so many times."""
+    """Send `values` from rank 0 to rank 1 `times` times; returns what rank 1 has received."""
 
     def run(rank: int, subgroups: Subgroups) -> list[Any]:
         links = link(rank, subgroups)
@@ -169,11 +171,11 @@ def test_receives_are_posted_before_they_are_due(monkeypatch: pytest.MonkeyPatch
 
 
 class Memory(bytearray):
-    """What a tensor lies in; tells when it is gone."""
+    """Memory of a tensor; a weak reference to it tells when it is freed."""
 
 
 def test_memory_is_kept_until_a_message_has_arrived_and_no_longer() -> None:
-    answer = Part(pipe=0, boundary=1, num_samples=2, is_gradient=False)
+    answer = BoundaryTensors(pipe=0, boundary=1, num_samples=2, is_gradient=False)
 
     def run(rank: int, subgroups: Subgroups) -> list[list[bool]]:
         links = link(rank, subgroups)
@@ -206,10 +208,10 @@ def test_memory_is_kept_until_a_message_has_arrived_and_no_longer() -> None:
 def test_two_workers_may_send_much_to_each_other_at_once() -> None:
     def run(rank: int, subgroups: Subgroups) -> float:
         links = link(rank, subgroups)
-        part = Part(0, rank, 1, False)
+        part = BoundaryTensors(0, rank, 1, False)
         for _ in range(3):
             links.send(1 - rank, part, torch.full((1 << 20,), float(rank)))
-        links.expect(1 - rank, [Part(0, 1 - rank, 1, False)] * 3)
+        links.expect(1 - rank, [BoundaryTensors(0, 1 - rank, 1, False)] * 3)
         total = sum(float(links.receive(1 - rank)[0]) for _ in range(3))
         links.settle()
         return total
@@ -218,9 +220,14 @@ def test_two_workers_may_send_much_to_each_other_at_once() -> None:
 
 
 def test_a_lost_peer_is_a_group_error() -> None:
+    linked = threading.Event()
+
     def run(rank: int, subgroups: Subgroups) -> None:
         links = link(rank, subgroups)
-        if rank == 0:
+        if rank == 1:
+            assert linked.wait(DEADLINE_S)  # gone any sooner, it would leave rank 0 without a group
+        else:
+            linked.set()
             links.expect(1, [activations()])
             with pytest.raises(GroupError, match="a rank was lost before its message had come"):
                 links.receive(1)

@@ -13,9 +13,10 @@ from torch.nn.functional import mse_loss
 from oakum_worker.chain import Chain
 from oakum_worker.parallel.pipeline import arranging
 from oakum_worker.parallel.pipeline.arranging import Arranger
-from oakum_worker.parallel.pipeline.costs import Links
+from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.pipeline.layouts import best_layouts
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
-from oakum_worker.trainer import TrainingLoop
 from training_ranks import Points, build_spec
 
 SPEC = build_spec(parallel={"pipeline": {}}, max_nodes=8)
@@ -32,9 +33,9 @@ def build_task() -> Task:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """For how many ranks layouts were searched for."""
+    """Records the numbers of ranks for which layouts are searched."""
     searched: list[int] = []
-    search = arranging.best_layouts
+    search = best_layouts
 
     def counted(num_ranks: int, *arguments: Any) -> Any:
         searched.append(num_ranks)
@@ -46,21 +47,21 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_it_is_predicted_anew_only_when_other_measurements_are_agreed_on(searches: list[int]) -> None:
     arranger = Arranger(build_task(), SPEC)
-    arranger.measure_layers()
+    arranger.measure_model()
     alone = arranger.predicted_curve()
     told = json.loads(json.dumps(arranger.measurements))
     arranger.agree([told, told])
     assert arranger.predicted_curve() == alone
     assert searches == [8]
-    arranger.note_links(Links(latency_s=1.0, bandwidth_bytes_per_s=1.0))
+    arranger.note_links(LinkCosts(latency_s=1.0, bandwidth_bytes_per_s=1.0))
     arranger.predicted_curve()
     assert searches == [8, 8]
 
 
 def test_no_step_waits_for_it(searches: list[int]) -> None:
     loop = TrainingLoop(build_task(), SPEC)
-    assert loop.shards is not None
-    loop.shards.lay_out(None, 0, 1, lambda document: [document])  # which measures the layers
+    assert loop.assembly.state is not None
+    loop.assembly.state.lay_out(None, 0, 1, lambda document: [document])  # which measures the layers
     loop.step()
     assert searches == []
     assert loop.predicted_curve

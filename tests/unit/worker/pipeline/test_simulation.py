@@ -1,13 +1,14 @@
 """Simulated schedules take as long, and hold as much, as the papers' formulas say."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.pipeline.formulas import activation_range, bubble_formula
+from oakum_worker.parallel.pipeline.formulas import Formula, FormulaTerms, gems_bubble
 from oakum_worker.parallel.pipeline.operations import COMPUTATIONS, Kind, Operation, Schedule
-from oakum_worker.parallel.pipeline.schedules import build
+from oakum_worker.parallel.pipeline.schedules import SCHEDULES, build
 from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
 
 
@@ -75,9 +76,18 @@ def test_torchs_schedules_have_the_bubbles_of_their_papers(name: str, stages_per
 
 
 def test_gems_is_known_as_a_formula_alone() -> None:
-    formula = bubble_formula("gems", 4, 4)
-    assert formula is not None
-    assert formula.value == pytest.approx(3 / 4.5)
+    assert "gems" not in SCHEDULES
+    assert gems_bubble(4).value == pytest.approx(3 / 4.5)
+
+
+def bubble_formula(name: str, *sizes: int, **options: Any) -> Formula | None:
+    return SCHEDULES[name].bubble(FormulaTerms(*sizes, **options))
+
+
+def activation_range(name: str, *sizes: int, **options: Any) -> tuple[int, int]:
+    activations = SCHEDULES[name].activations
+    assert activations is not None
+    return activations(FormulaTerms(*sizes, **options))
 
 
 def ratio(name: str, number: int, **options: str) -> float:

@@ -84,7 +84,7 @@ class Own(nn.Module):
 
 
 class Checkpointed(nn.Module):
-    """Computes itself again within backward."""
+    """Recomputes its forward pass during backward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,7 +95,8 @@ class Checkpointed(nn.Module):
 
 
 class Hooked(nn.Module):
-    """Of flat samples, since it is the products themselves that have hooks then."""
+    """Has hooks on the linear products. Samples are flattened, so that the hooked node is the product and no
+    view."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -161,7 +162,7 @@ MAKERS: list[Callable[[], nn.Module]] = [
 
 
 def outputs_of(model: nn.Module, given: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Those that require gradients, and gradients for them."""
+    """(outputs that require gradients, random gradients for them)."""
     made = model(given)
     outputs = [one for one in (made if isinstance(made, tuple) else (made,)) if one.requires_grad]
     generator = torch.Generator().manual_seed(2)

@@ -10,8 +10,8 @@ from torch import nn
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError
-from oakum_worker.live_memory import LiveMemory
 from oakum_worker.parallel.pipeline.stages import Stage
+from oakum_worker.profiling.live_memory import LiveMemory
 from pipeline_ranks import Share, consecutive
 
 
@@ -47,7 +47,7 @@ def taken(parameters: list[Any]) -> list[torch.Tensor]:
 
 
 def through(stages: list[Stage], work: Share, number: int = 0, *, split: bool = False) -> None:
-    """Forward and backward through all of them."""
+    """Run a micro-batch forward and backward through all of the stages."""
     values: Any = None
     for stage in stages:
         values = stage.forward(work, number, values)

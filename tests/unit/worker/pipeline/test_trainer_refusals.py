@@ -11,8 +11,8 @@ from torch.nn.functional import mse_loss
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
-from oakum_worker.trainer import TrainingLoop
 from training_ranks import Points, build_spec, digest, mean_squared_error
 
 
@@ -55,6 +55,6 @@ def test_a_step_in_which_the_generation_was_declared_over_is_void_on_a_gpu(
     loop.step()  # on a CPU collectives that were cut raise errors themselves
     before = digest(loop)
     monkeypatch.setattr(loop, "_device", torch.device("cuda"))
-    with pytest.raises(GroupError, match="the generation was declared over during a step"):
+    with pytest.raises(GroupError, match="the service ended the generation during a step"):
         loop.step()
     assert (loop.step_count, digest(loop)) == (1, before)

@@ -9,14 +9,17 @@ import torch
 from pydantic import ValidationError
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.data import default_collate
 
 from oakum_worker.chain import Chain
 from oakum_worker.parallel.chunks import cut_evenly
-from oakum_worker.replica_batch import ReplicaBatch
+from oakum_worker.parallel.pipeline.stages import Stage
 from oakum_worker.spec_options import PipelineSpec
+from oakum_worker.step.replica_batch import ReplicaBatch
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
-from oakum_worker.trainer import TrainingLoop
 from pipeline_loops import train_stages
+from pipeline_tasks import build_masked_task
 from training_ranks import Points, build_spec
 
 
@@ -72,8 +75,75 @@ def test_a_micro_batch_that_is_computed_twice_counts_once() -> None:
     assert loop.task.chain is not None
     chunks = cut_evenly(range(8), 2)
     work = ReplicaBatch(loop._forward, loop.task.chain, loop._sampler, loop._cursor, chunks, 8)
+    for number in (0, 1):
+        work.prepare(number)
     losses = [work.loss(torch.zeros(4, 4, requires_grad=True), number).item() for number in (0, 1, 1)]
     assert (work.num_counted, work.loss_sum) == (8, pytest.approx(losses[0] + losses[1]))
+
+
+def test_first_and_last_stage_have_the_same_batch_whatever_they_compute_between() -> None:
+    """As the stages call for it, here each in a loop of its own, through the steps of an epoch."""
+    first, last, alone = (TrainingLoop(build_masked_task(), build_spec()) for _ in range(3))
+    alone.task.loss = _Keeping(alone.task.chain)
+    for _ in range(7):
+        num_samples = first._sampler.batch_size(first._cursor)
+        chunks = cut_evenly(range(num_samples), 4)
+        works = []
+        for loop, numbers in ((first, (0, 1, 2, 3)), (last, (3, 1, 0, 2))):
+            assert loop.task.chain is not None
+            work = ReplicaBatch(loop._forward, loop.task.chain, loop._sampler, loop._cursor, chunks, num_samples)
+            for number in numbers:
+                work.prepare(number)
+                torch.rand(number)
+            works.append(work)
+        alone.step()
+        for number, chunk in enumerate(chunks):
+            inputs, batch = works[0].inputs(number), works[1]._prepared[number][0]
+            assert torch.equal(inputs, works[1].inputs(number))
+            rows = slice(chunk.positions.start, chunk.positions.stop)
+            assert torch.equal(inputs, alone.task.loss.inputs[rows])
+            for name, values in alone.task.loss.batch.items():
+                assert torch.equal(batch[name], values[rows]), name
+        for loop in (first, last):
+            loop._cursor = alone._cursor
+
+
+class _Keeping:
+    """A chain as a task's loss, which keeps what it was last given."""
+
+    def __init__(self, chain: Chain | None) -> None:
+        assert chain is not None
+        self._chain = chain
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        self.inputs, self.batch = self._chain.inputs(batch), batch
+        return self._chain.end(self._chain.run(range(len(self._chain.layers)), self.inputs), batch)
+
+
+def test_a_batch_is_read_and_collated_once_and_forgotten_after_its_backward_pass() -> None:
+    task = build_classifier()
+    made: list[int] = []
+
+    def collate(samples: list[Any]) -> Any:
+        made.append(len(samples))
+        return default_collate(samples)
+
+    task.collate = collate
+    loop = TrainingLoop(task, build_spec())
+    assert task.chain is not None
+    work = ReplicaBatch(loop._forward, task.chain, loop._sampler, loop._cursor, cut_evenly(range(8), 2), 8)
+    stages = [Stage(task.chain, range(0, 3)), Stage(task.chain, range(3, 6), recompute=True)]
+    made.clear()
+    for number in (0, 1):
+        values: Any = None
+        for stage in stages:
+            values = stage.forward(work, number, values)
+    for number in (0, 1):
+        gradients: tuple[torch.Tensor, ...] = ()
+        for stage in reversed(stages):
+            gradients = stage.backward(work, number, gradients)
+    assert made == [4, 4]
+    assert not work._prepared
 
 
 @pytest.mark.parametrize(
@@ -89,12 +159,12 @@ def test_a_micro_batch_that_is_computed_twice_counts_once() -> None:
 def test_a_trainer_has_the_schedule_that_its_spec_asks_for(
     options: dict[str, Any], num_pipes: int, live: int | None
 ) -> None:
-    """Of 8 micro-batches in a step."""
+    """Each step has 8 micro-batches."""
     alone = TrainingLoop(build_classifier(), build_spec())
     pipeline = {"stages": 4, "micro_batch": 1} | options
     losses, loops = train_stages(build_classifier, build_spec(parallel={"pipeline": pipeline}), 4, 2)
     assert losses == pytest.approx([alone.step().loss for _ in range(2)], rel=1e-9)
-    engine: Any = loops[0].engine
+    engine: Any = loops[0].assembly.engine
     schedule = engine._state.arrangement.schedule
     asked = options["schedule"] if live is None else "1f1b"
     assert (schedule.name, schedule.num_workers, schedule.num_pipes) == (asked, pipeline["stages"], num_pipes)

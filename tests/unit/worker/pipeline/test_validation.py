@@ -21,7 +21,7 @@ def changed(schedule: Schedule, worker: int, change: Callable[[Order], object]) 
 
 
 def place(order: Order, kind: Kind, *numbers: int) -> int:
-    """Where a worker of one stage has an operation."""
+    """The index of an operation in a worker's order."""
     return next(
         i for i, operation in enumerate(order) if (operation.kind, operation.micro_batches) == (kind, numbers)
     )

@@ -1,6 +1,6 @@
-"""Trainers whose model is spread over several ranks, stage by stage.
+"""Pipelines: trainers whose model is spread over several ranks, stage by stage.
 
-`operations` says what a schedule is: data, without torch. Generators make schedules, `validation` checks and
-`simulation` times them; engines run them, or run whatever message arrives. What a stage holds is moved between
-ranks by parameter name, as generations change. Which ranks there are is decided elsewhere.
+`operations` defines a schedule, which is data without torch. `schedules` builds schedules, `validation` checks
+them and `simulation` times them. Engines run a schedule, or react to the messages that arrive. Between generations
+the layers' state moves from rank to rank by parameter name. Which ranks there are is decided elsewhere.
 """

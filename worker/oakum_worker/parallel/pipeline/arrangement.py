@@ -1,7 +1,7 @@
-"""How a pipeline trainer's work and state lie on the ranks of one generation.
+"""How a pipeline trainer's work and state are distributed over the ranks of one generation.
 
-Rank r works in replica r // D as worker r % D of its schedule, D being the schedule's number of workers. Ranks
-beyond the last whole replica are spare: they hold nothing and compute nothing.
+Rank r is worker r % D of replica r // D, where D is the number of workers of the schedule. Ranks beyond the last
+whole replica are spare: they hold no layers and compute nothing.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from oakum_worker.parallel.layout import Holdings, Part
+from oakum_worker.parallel.holdings import Holdings, Part
 from oakum_worker.parallel.pipeline.operations import Schedule
 
 
 @dataclass(frozen=True)
 class Seat:
-    """What one rank does in a generation."""
+    """One rank's replica and its worker number within the replica."""
 
     replica: int
     worker: int
@@ -23,32 +23,32 @@ class Seat:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Which rank computes which layers."""
+    """Which rank computes which layers, in which replica, and by which schedule."""
 
     world_size: int
     num_replicas: int
     schedule: Schedule
-    """The one of each replica; for the message-driven engine it tells where the stages are."""
+    """The schedule of every replica; the message-driven engine takes only the places of the stages from it."""
     cuts: tuple[range, ...]
     """The layers of each stage."""
     recompute: bool = False
     """Whether activations are computed again for the backward pass instead of kept."""
     message_driven: bool = False
-    """Whether a worker takes what arrives first, instead of following the schedule."""
+    """Whether workers process messages in the order of arrival instead of following the schedule."""
     in_flight: int | None = None
-    """Micro-batches that are then on their way at once; None: as many as there are stages."""
+    """Most micro-batches in flight at once with `message_driven`; None: as many as there are stages."""
 
     def seat(self, rank: int) -> Seat | None:
-        """The rank's; None for a spare one."""
+        """The rank's seat; None for a spare rank."""
         replica, worker = divmod(rank, self.schedule.num_workers)
         return Seat(replica, worker) if replica < self.num_replicas else None
 
     def rank_of(self, replica: int, worker: int) -> int:
-        """Who sits there."""
+        """The rank that is worker `worker` of replica `replica`."""
         return replica * self.schedule.num_workers + worker
 
     def ranks_of(self, replica: int) -> list[int]:
-        """A replica's ranks, worker by worker."""
+        """A replica's ranks, in the order of workers."""
         return [self.rank_of(replica, worker) for worker in range(self.schedule.num_workers)]
 
     def layers_of(self, rank: int) -> set[int]:
@@ -64,6 +64,6 @@ class Arrangement:
 
 
 def holdings(arrangement: Arrangement, parts: Mapping[Part, frozenset[int]]) -> Holdings:
-    """Which ranks hold which parts; `parts` tells the layers that use each of them."""
+    """Which ranks hold which parts of the state; `parts`: part -> the layers that use it."""
     layers = [arrangement.layers_of(rank) for rank in range(arrangement.world_size)]
     return Holdings(tuple(tuple(part for part, users in parts.items() if users & held) for held in layers))

@@ -1,13 +1,14 @@
-"""Chimera: micro-batches go through the workers from both ends (Li and Hoefler, SC'21, arXiv:2107.06925).
+"""Chimera schedules: micro-batches enter the workers from both ends (Li and Hoefler, SC'21, arXiv:2107.06925).
 
-Every basic unit of at most D micro-batches is laid out in slots of equal length: a pipe's k-th forward pass is on
-stage s in slot s + 2k, and its k-th backward pass in slot D + (D-1-s) + 2k, which is 1F1B for the pipe by itself.
-Down and up pipes meet on a worker in slots of different parity, for D is even, and so never in the same one. A
-worker takes its operations in the order of their slots; units follow each other every 2D slots.
+A *unit* of at most D micro-batches is laid out in slots of equal length: the k-th forward pass of a pipe is on
+stage s in slot s + 2k, and its k-th backward pass in slot D + (D-1-s) + 2k, which is 1F1B for a single pipe. D is
+even, so the pipes of the two directions use slots of different parity on a worker and never collide. A worker
+takes its operations in the order of their slots; the next unit begins 2D slots later.
 
-With forward doubling a forward pass takes two micro-batches, and with B = 2F as long as a backward pass of one. A
-unit then has 2D micro-batches, the same slots, and 3D of them until the next unit. Backward halving is the same
-order; only there a micro-batch is half of the size that the forward pass was meant to take, not all of it.
+With forward doubling, a forward pass takes two micro-batches, which with B = 2F lasts as long as a backward pass
+of one. A unit then has 2D micro-batches in the same slots, and the next unit begins 3D slots later. Backward
+halving has the same order, but a micro-batch has half the intended number of samples, so that a forward pass takes
+the intended number.
 """
 
 from __future__ import annotations
@@ -21,21 +22,23 @@ from oakum_worker.parallel.pipeline.communication import with_communication
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
 
 Scheme = Literal["auto", "concatenation", "forward-doubling", "backward-halving"]
-"""What is done with more micro-batches than workers (section 3.5); `auto` is the faster of the first two."""
+"""How more micro-batches than workers are scheduled (section 3.5 of the paper); `auto` takes the faster of
+`concatenation` and `forward-doubling`."""
 
 
 @dataclass(frozen=True)
 class _Unit:
-    """Micro-batches that are laid out together."""
+    """Micro-batches that are laid out in slots together (see the module): their number, whether forward passes
+    take two of them at once (`doubled`), and the unit's length in slots."""
 
     num_micro_batches: int
     doubled: bool
     num_slots: int
-    """Until the next unit begins."""
+    """Number of slots until the next unit begins."""
 
 
-class _Slot(NamedTuple):
-    """One pass through one stage."""
+class _TimeSlot(NamedTuple):
+    """One forward or backward pass of a stage, with the number of the slot in which it lies."""
 
     number: int
     is_forward: bool
@@ -54,11 +57,11 @@ def chimera(
     forward: float = 1.0,
     backward: float = 2.0,
 ) -> Schedule:
-    """A schedule for D = `num_workers` and N = `num_micro_batches` in `num_pipes` = 2f pipes, f dividing D/2.
+    """A schedule for D = `num_workers`, N = `num_micro_batches` and 2f = `num_pipes` pipes; f must divide D/2.
 
-    `num_micro_batches` counts what a backward pass takes, also with backward halving. Of the schemes allowed, and
-    of the places for the rest of N/D, the fastest is taken for the times given. Raises `ScheduleError` for what
-    Chimera cannot do.
+    A micro-batch is what one backward pass takes, also with backward halving. Of the schemes allowed, and of the
+    positions for the incomplete unit if D does not divide N, the fastest for the given times of a forward and a
+    backward pass is chosen. Raises `ScheduleError` for numbers that Chimera does not support.
     """
     _check(num_workers, num_micro_batches, num_pipes, scheme)
     layouts = (
@@ -96,7 +99,8 @@ def _check(num_workers: int, num_micro_batches: int, num_pipes: int, scheme: str
 
 
 def placement(num_workers: int, num_pipes: int) -> tuple[tuple[int, ...], ...]:
-    """Where each pipe has each stage: pipes 2i go down from worker i D/f, pipes 2i + 1 up in opposite order."""
+    """placement[pipe][stage] is a worker: pipe 2i runs through the workers in order from worker i D/f, pipe 2i + 1
+    in the opposite order."""
     distance = 2 * num_workers // num_pipes
     downs = [
         tuple((first + stage) % num_workers for stage in range(num_workers))
@@ -106,10 +110,11 @@ def placement(num_workers: int, num_pipes: int) -> tuple[tuple[int, ...], ...]:
 
 
 def _sequences(num_workers: int, num_micro_batches: int, scheme: str) -> list[list[_Unit]]:
-    """Sequences of units to choose the fastest from: they differ in where the rest of N/D goes.
+    """Candidate sequences of units, which differ in the position of the incomplete unit (N mod D micro-batches).
 
-    Doubled units are last: then the formulas of section 3.5 hold for odd N/D, too. A rest, which leaves many slots
-    free, goes first, soon followed by the next unit, or last, begun within the slots of the unit before.
+    Doubled units come last, so that the formulas of section 3.5 hold for odd N/D, too. An incomplete unit leaves
+    many slots free: it goes first, with the next unit starting early, or last, starting within the slots of the
+    unit before.
     """
     single = _Unit(num_workers, False, 2 * num_workers)
     double = _Unit(2 * num_workers, True, 3 * num_workers)
@@ -137,10 +142,11 @@ def _sequences(num_workers: int, num_micro_batches: int, scheme: str) -> list[li
     return firsts + lasts
 
 
-def _slots(num_workers: int, num_pipes: int, units: Sequence[_Unit]) -> list[_Slot]:
-    """All passes in the order of their slots; in one slot, which only a rest shares, backward passes are first."""
+def _slots(num_workers: int, num_pipes: int, units: Sequence[_Unit]) -> list[_TimeSlot]:
+    """All passes in the order of their slots. Only an incomplete unit shares slots with another unit; there
+    backward passes come first."""
     pipes = placement(num_workers, num_pipes)
-    slots: list[_Slot] = []
+    slots: list[_TimeSlot] = []
     first_slot = first = 0
     for unit in units:
         for pipe, share in enumerate(_shares(unit, num_pipes)):
@@ -150,20 +156,20 @@ def _slots(num_workers: int, num_pipes: int, units: Sequence[_Unit]) -> list[_Sl
                 begin = first_slot + stage
                 size = 2 if unit.doubled else 1
                 slots += [
-                    _Slot(begin + 2 * place, True, worker, pipe, stage, numbers[start : start + size])
+                    _TimeSlot(begin + 2 * place, True, worker, pipe, stage, numbers[start : start + size])
                     for place, start in enumerate(range(0, share, size))
                 ]
                 begin = first_slot + 2 * num_workers - 1 - stage
                 slots += [
-                    _Slot(begin + 2 * place, False, worker, pipe, stage, numbers[place : place + 1])
+                    _TimeSlot(begin + 2 * place, False, worker, pipe, stage, numbers[place : place + 1])
                     for place in range(share)
                 ]
         first_slot += unit.num_slots
     return sorted(slots, key=lambda slot: (slot.number, slot.is_forward))
 
 
-def _makespan(slots: Sequence[_Slot], num_workers: int, forward: float, backward: float) -> float:
-    """How long the passes take. What a pass waits for is in an earlier slot: one look at each is enough."""
+def _makespan(slots: Sequence[_TimeSlot], num_workers: int, forward: float, backward: float) -> float:
+    """Time until the last pass ends. A pass depends only on earlier slots, so one loop over the slots suffices."""
     clocks = [0.0] * num_workers
     ends: dict[tuple[bool, int, int], float] = {}
     for _, is_forward, worker, _, stage, numbers in slots:
@@ -177,7 +183,7 @@ def _makespan(slots: Sequence[_Slot], num_workers: int, forward: float, backward
 
 
 def _shares(unit: _Unit, num_pipes: int) -> list[int]:
-    """How many of a unit's micro-batches go through each pipe: as even as can be, in pairs where it is doubled."""
+    """Number of the unit's micro-batches for each pipe: as even as possible, and in pairs for a doubled unit."""
     size = 2 if unit.doubled else 1
     whole, rest = divmod(unit.num_micro_batches // size, num_pipes)
     return [size * (whole + (pipe < rest)) for pipe in range(num_pipes)]

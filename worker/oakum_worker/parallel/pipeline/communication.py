@@ -1,4 +1,4 @@
-"""From what the workers compute to a whole schedule: messages between them, and when gradients are summed."""
+"""Completes a schedule: adds messages between workers and the sums of gradients to the computations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def with_communication(
     placement: Sequence[Sequence[int]],
     computations: Iterable[Iterable[Operation]],
 ) -> Schedule:
-    """A schedule whose workers compute in the order given, with sends, receives and gradient sums put in.
+    """Build a schedule from each worker's computations by adding sends, receives and gradient sums.
 
-    `computations[worker]` are its forward and backward passes. Raises `ScheduleError` if they wait for each other
-    for ever; whether they are the right ones is `validate`'s to say.
+    `computations[worker]` are the worker's forward and backward passes in order. Raises `ScheduleError` if workers
+    would wait for each other for ever. `validation.validate` checks whether the computations are the right ones.
     """
     schedule = Schedule(
         name=name,
@@ -30,7 +30,7 @@ def with_communication(
 
 
 def _with_sends(schedule: Schedule) -> Schedule:
-    """Each result is sent as soon as it is there."""
+    """Insert each send right after the computation whose result it carries. Returns the new schedule."""
     operations = []
     for worker, order in enumerate(schedule.operations):
         sending: list[Operation] = []
@@ -44,7 +44,7 @@ def _with_sends(schedule: Schedule) -> Schedule:
 
 
 def _message(operation: Operation, num_stages: int) -> Operation | None:
-    """The part of an operation's result that a neighbouring stage needs."""
+    """The send for the result of `operation`, if a neighbouring stage needs it; else None."""
     if operation.kind is Kind.FORWARD and operation.stage + 1 < num_stages:
         return Operation(Kind.SEND_ACTIVATION, operation.stage, operation.pipe, operation.micro_batches)
     if operation.kind in (Kind.BACKWARD, Kind.BACKWARD_INPUT) and operation.stage > 0:
@@ -53,10 +53,11 @@ def _message(operation: Operation, num_stages: int) -> Operation | None:
 
 
 def _with_receives(schedule: Schedule) -> Schedule:
-    """Each message is received before its first use, together with all that its sender sent earlier.
+    """Insert each receive before the first use of its message, after the receives of all earlier messages of
+    the sender. Returns the new schedule.
 
-    So between each two workers messages are received in the order of their sending, which NCCL, having no tags,
-    demands. Taking the earlier ones along makes nobody wait longer: they were sent before the one that is needed.
+    Two workers so receive messages in the order of sending, which NCCL demands because it has no tags.
+    Receiving the earlier messages first delays no worker: they were sent before the one that is needed.
     """
     operations = []
     for worker, order in enumerate(schedule.operations):
@@ -83,7 +84,8 @@ def _with_receives(schedule: Schedule) -> Schedule:
 
 
 def _need(operation: Operation, number: int) -> tuple[bool, int, int, int] | None:
-    """What a receive brings of a micro-batch, or a pass needs: (is an activation, pipe, stage, micro-batch)."""
+    """The data that a pass needs, or that a receive brings, for micro-batch `number`: (whether it is an
+    activation, pipe, stage, micro-batch). None for other operations."""
     match operation.kind:
         case Kind.FORWARD | Kind.RECEIVE_ACTIVATION:
             return (True, operation.pipe, operation.stage, number)
@@ -94,11 +96,13 @@ def _need(operation: Operation, number: int) -> tuple[bool, int, int, int] | Non
 
 
 def _with_syncs(schedule: Schedule) -> Schedule:
-    """The sum of a stage's gradients begins right after its last backward pass if the worker is idle later on.
+    """Insert the beginning of each gradient sum, by the rule "eager-sync-opt" (Chimera, arXiv:2107.06925,
+    section 3.2). Returns the new schedule.
 
-    Else it begins after the worker's last computation: without idle time it would only slow computing down
-    (Chimera, arXiv:2107.06925, section 3.2, "eager-sync-opt"). Idle is who is so with B = 2F. Deeper stages go
-    first, which are done first, so that all workers take part in the same sums in the same order.
+    The sum of a stage's gradients begins right after its last backward pass if the worker has idle time
+    afterwards, by a simulation with B = 2F. Otherwise it begins after the worker's last computation, which it
+    would only slow down. Deeper stages, which finish first, come first, so that all workers begin the sums in
+    the same order.
     """
     spans = simulate(schedule, forward=1.0, backward=2.0).spans
     operations = []
@@ -115,7 +119,7 @@ def _with_syncs(schedule: Schedule) -> Schedule:
 
 
 def _num_until_done(order: Sequence[Operation], pipe: int, stage: int) -> int:
-    """How many operations a worker has taken when a stage's last backward pass is done and its result sent."""
+    """Position in the worker's `order` after the stage's last backward pass and the send of its result."""
     return max(
         number
         for number, operation in enumerate(order, start=1)

@@ -1,4 +1,4 @@
-"""What a model's layers, the links between ranks and a rank's memory are, and what stages made of them cost."""
+"""Costs of a pipeline in time and memory: of a model's layers, of links between ranks, and of stages."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from oakum_worker.errors import ScheduleError
 
 @dataclass(frozen=True, slots=True)
 class LayerCost:
-    """One layer of the chain, as measured. Times are seconds per sample, one for each size of the profile."""
+    """Measured costs of one layer. Times are seconds per sample, one for each micro-batch size of the profile."""
 
     forward_s: tuple[float, ...]
     backward_s: tuple[float, ...]
     parameter_bytes: int = 0
-    """Of its weights; its gradients take as much again."""
+    """Bytes of its weights; its gradients take as many again."""
     optimizer_bytes: int = 0
     activation_bytes: int = 0
-    """Kept of each sample from forward to backward."""
+    """Bytes kept from forward to backward for each sample."""
     output_bytes: int = 0
-    """Of each sample, handed to the next layer; the gradient that comes back is as large."""
+    """Bytes per sample passed to the next layer; the gradient that comes back is as large."""
     split: tuple[float, float] | None = (0.5, 0.5)
-    """What gradients of its inputs alone take of a whole backward pass, and those of its weights alone; two
-    products of the same size in a linear layer. None where backward cannot be split."""
+    """Times of the two parts of a split backward pass (gradients of the inputs; of the weights), relative to a
+    whole backward pass. A linear layer has two products of equal size, hence the default. None if backward cannot
+    be split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tied:
-    """Weights that several layers share. Each of these layers' costs counts them."""
+    """Weights shared by several layers. `LayerCost.parameter_bytes` of each of these layers includes them."""
 
     layers: tuple[int, ...]
     parameter_bytes: int
@@ -39,20 +40,21 @@ class Tied:
 
 @dataclass(frozen=True)
 class ModelProfile:
-    """A chain of layers, measured with micro-batches of some sizes."""
+    """Costs of a chain of layers, measured at several micro-batch sizes."""
 
     micro_batches: tuple[int, ...]
-    """The sizes in samples, rising."""
+    """The measured micro-batch sizes in samples, rising."""
     layers: tuple[LayerCost, ...]
     input_bytes: int = 0
-    """Of each sample."""
+    """Bytes of the model's input for each sample."""
     smallest: int = 1
-    """Samples that a micro-batch has at least."""
+    """Smallest possible micro-batch in samples."""
     tied: tuple[Tied, ...] = ()
 
     @property
     def can_split(self) -> bool:
-        """Whether backward passes of all layers can be split in two."""
+        """Whether the backward pass of every layer can be split into a part for the inputs and a part for the
+        weights."""
         return all(layer.split is not None for layer in self.layers)
 
     def __post_init__(self) -> None:
@@ -71,18 +73,21 @@ class ModelProfile:
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """Between any two ranks."""
+class LinkCosts:
+    """Latency and bandwidth of a message between any two ranks."""
 
     latency_s: float = 0.0
     bandwidth_bytes_per_s: float = math.inf
 
     def transfer_s(self, num_bytes: float) -> float:
-        """How long a message is on its way, without the latency."""
+        """Seconds that a message of `num_bytes` takes, without the latency."""
         return num_bytes / self.bandwidth_bytes_per_s
 
     def all_reduce_s(self, num_ranks: int, num_bytes: float) -> float:
-        """2 log2(r) a + 2 (r-1) b L / r (Rabenseifner; Chimera, arXiv:2107.06925, section 3.4)."""
+        """Seconds of an all-reduce of L = `num_bytes` over r = `num_ranks`: 2 log2(r) a + 2 (r-1) b L / r.
+
+        a is the latency and b the seconds per byte (Rabenseifner; Chimera, arXiv:2107.06925, section 3.4).
+        """
         if num_ranks < 2:
             return 0.0
         transfer_s = 2 * (num_ranks - 1) * self.transfer_s(num_bytes) / num_ranks
@@ -91,34 +96,35 @@ class Links:
 
 @dataclass(frozen=True)
 class StageCosts:
-    """Stages of a model for micro-batches of one size, stage by stage."""
+    """Costs of each stage for micro-batches of one size. Each field has one element per stage."""
 
     forward_s: tuple[float, ...]
-    """Of one micro-batch."""
+    """Seconds of a forward pass of one micro-batch."""
     doubled_s: tuple[float, ...]
-    """Of a forward pass of two micro-batches at once."""
+    """Seconds of a forward pass of two micro-batches at once."""
     backward_s: tuple[float, ...]
-    """Of one micro-batch; with recomputation its forward pass is in it once more."""
+    """Seconds of a backward pass of one micro-batch; includes a forward pass if activations are recomputed."""
     split_s: tuple[tuple[float, float], ...]
-    """Of the two parts of a split backward pass: gradients of a stage's inputs, and those of its weights."""
+    """Seconds of the two parts of a split backward pass: gradients of the stage's inputs, and of its weights."""
     transfer_s: tuple[float, ...]
-    """Of one micro-batch from each stage to the next."""
+    """Seconds to transfer one micro-batch from a stage to the next; one element fewer than stages."""
     state_bytes: tuple[int, ...]
-    """Weights, gradients and optimizer state."""
+    """Bytes of weights, gradients and optimizer state."""
     parameter_bytes: tuple[int, ...]
-    """Of weights that no other stage has."""
+    """Bytes of weights that no other stage has."""
     tied_bytes: tuple[tuple[tuple[int, ...], int], ...]
-    """(stages, bytes) of weights that several stages have, which sum their gradients."""
+    """(stages, bytes) of weights that several stages share and whose gradients these stages sum."""
     held_bytes: tuple[int, ...]
-    """Kept of one micro-batch from forward to backward: its activations, or with recomputation its input."""
+    """Bytes kept from forward to backward for one micro-batch: activations, or the input if they are
+    recomputed."""
     working_bytes: tuple[int, ...]
-    """Besides, while one micro-batch is computed: with recomputation its activations."""
+    """Additional bytes while a micro-batch is computed: its activations if they are recomputed, else 0."""
 
 
 def stage_costs(
-    profile: ModelProfile, cuts: Sequence[range], micro_batch: int, links: Links, *, recompute: bool = False
+    profile: ModelProfile, cuts: Sequence[range], micro_batch: int, links: LinkCosts, *, recompute: bool = False
 ) -> StageCosts:
-    """What the stages cost that have the layers `cuts`, with micro-batches of so many samples."""
+    """Costs of the stages that have the layers `cuts`, with micro-batches of `micro_batch` samples."""
     forward = [_stage_s(profile, cut, micro_batch, backward=False) for cut in cuts]
     backward = [_stage_s(profile, cut, micro_batch, backward=True) for cut in cuts]
     layers = [[profile.layers[number] for number in cut] for cut in cuts]
@@ -145,7 +151,8 @@ def stage_costs(
 def _weights(
     profile: ModelProfile, cuts: Sequence[range]
 ) -> tuple[list[int], list[int], list[tuple[tuple[int, ...], int]]]:
-    """`state_bytes`, `parameter_bytes` and `tied_bytes`: a stage has once what several of its layers share."""
+    """`state_bytes`, `parameter_bytes` and `tied_bytes` of `StageCosts`; weights shared within a stage count
+    once."""
     layers = [[profile.layers[number] for number in cut] for cut in cuts]
     state_bytes = [sum(2 * layer.parameter_bytes + layer.optimizer_bytes for layer in stage) for stage in layers]
     own_bytes = [sum(layer.parameter_bytes for layer in stage) for stage in layers]
@@ -162,7 +169,7 @@ def _weights(
 
 
 def layer_costs_s(profile: ModelProfile, micro_batch: int, *, recompute: bool = False) -> list[float]:
-    """Each layer's forward and backward pass of one micro-batch, in seconds: what stages are balanced by."""
+    """Seconds of each layer's forward plus backward pass of one micro-batch, by which stages are balanced."""
     sizes = profile.micro_batches
     return [
         seconds(sizes, layer.forward_s, micro_batch) * (1 + recompute)
@@ -172,7 +179,9 @@ def layer_costs_s(profile: ModelProfile, micro_batch: int, *, recompute: bool = 
 
 
 def seconds(sizes: Sequence[int], per_sample_s: Sequence[float], micro_batch: int) -> float:
-    """How long a micro-batch takes: straight lines between the sizes measured, the nearest rate beyond them."""
+    """Seconds of one layer's pass of a micro-batch. `per_sample_s[i]` are the measured seconds per sample at size
+    `sizes[i]`; times are interpolated linearly between sizes, and beyond them the nearest size's seconds per
+    sample hold."""
     if micro_batch <= sizes[0]:
         return micro_batch * per_sample_s[0]
     for (size, rate), (larger, larger_rate) in pairwise(zip(sizes, per_sample_s, strict=True)):
@@ -191,10 +200,10 @@ def _stage_s(profile: ModelProfile, cut: range, micro_batch: int, *, backward: b
 
 
 def _split_s(profile: ModelProfile, cut: range, micro_batch: int, again_s: float) -> tuple[float, float]:
-    """The parts of a split backward pass, the first of which begins with `again_s` of recomputation.
+    """Seconds of the two parts of a split backward pass; the first includes `again_s` of recomputation.
 
-    Nobody wants gradients of the model's inputs: the first stage does all in its second part, down to its first
-    layer that has weights, of which only theirs are wanted.
+    The first stage needs no gradients of the model's inputs. It does everything in its second part, and in its
+    first layer with weights computes the weights' gradients alone.
     """
     layers = [profile.layers[number] for number in cut]
     whole_s = [seconds(profile.micro_batches, layer.backward_s, micro_batch) for layer in layers]

@@ -1,4 +1,4 @@
-"""What the literature says of schedules, to be held against the simulation.
+"""Formulas from the literature for bubbles and memory of schedules, with which tests compare the simulation.
 
 Chimera and its table of others: Li and Hoefler, arXiv:2107.06925, table 2 and section 3.5. Interleaved: Narayanan
 et al., arXiv:2104.04473, section 2.2. Zero bubble (ZB-H1): Qi et al., arXiv:2401.10241, with equal times for F and
@@ -14,55 +14,82 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """A bubble ratio, in the letters above and for the numbers given."""
+    """A bubble ratio: as text in the letters of the module's docstring, and as a number."""
 
     text: str
     value: float
 
 
-def bubble_formula(
-    name: str,
-    num_workers: int,
-    num_micro_batches: int,
-    *,
-    stages_per_worker: int = 1,
-    num_pipes: int = 2,
-    backward: Literal[1, 2] = 2,
-) -> Formula | None:
-    """The bubble ratio where a backward pass takes `backward` times a forward pass; None where none is known.
+@dataclass(frozen=True, slots=True)
+class FormulaTerms:
+    """The numbers that the formulas take."""
 
-    Chimera's are of the concatenation with B = F, of N = D or forward doubling with B = 2F; N is a multiple of D.
+    num_workers: int
+    num_micro_batches: int
+    stages_per_worker: int = 1
+    num_pipes: int = 2
+    backward: Literal[1, 2] = 2
+    """Time of a backward pass relative to a forward pass."""
+
+
+def one_pipe_bubble(terms: FormulaTerms) -> Formula:
+    """Bubble ratio (share of time in which workers are idle) of GPipe and of 1F1B."""
+    size, number = terms.num_workers, terms.num_micro_batches
+    return Formula("(D-1)/(N+D-1)", (size - 1) / (number + size - 1))
+
+
+def gems_bubble(num_workers: int) -> Formula:
+    """Bubble ratio of the GEMS schedule, for comparison: Oakum cannot build this schedule."""
+    return Formula("(D-1)/(D+1/2)", (num_workers - 1) / (num_workers + 0.5))
+
+
+def interleaved_bubble(terms: FormulaTerms) -> Formula | None:
+    """Bubble ratio of the interleaved schedule; None unless N is a multiple of D."""
+    size, number = terms.num_workers, terms.num_micro_batches
+    if number % size:
+        return None
+    return Formula("(D-1)/(vN+D-1)", (size - 1) / (terms.stages_per_worker * number + size - 1))
+
+
+def zero_bubble(terms: FormulaTerms) -> Formula | None:
+    """Bubble ratio of the zero-bubble schedule ZB-H1; None unless B = 2F and N is a multiple of D."""
+    size, number = terms.num_workers, terms.num_micro_batches
+    if terms.backward != 2 or number % size:
+        return None
+    return Formula("(D-1)/(3vN+D-1)", (size - 1) / (3 * terms.stages_per_worker * number + size - 1))
+
+
+def zero_bubble_v(terms: FormulaTerms) -> Formula | None:
+    """Bubble ratio of the zero-bubble V schedule: that of `zero_bubble` for N >= 2D - 1, else None."""
+    return zero_bubble(terms) if terms.num_micro_batches >= 2 * terms.num_workers - 1 else None
+
+
+def chimera_bubble(terms: FormulaTerms) -> Formula | None:
+    """Bubble ratio of Chimera: by concatenation with B = F, or by forward doubling (or N = D) with B = 2F.
+
+    None unless N is a multiple of D; with B = 2F and more than two pipes, only for N = D.
     """
-    size, number, pairs = num_workers, num_micro_batches, num_pipes // 2
-    match name:
-        case "gpipe" | "1f1b":
-            return Formula("(D-1)/(N+D-1)", (size - 1) / (number + size - 1))
-        case "gems":
-            return Formula("(D-1)/(D+1/2)", (size - 1) / (size + 0.5))
-        case "interleaved" if number % size == 0:
-            return Formula("(D-1)/(vN+D-1)", (size - 1) / (stages_per_worker * number + size - 1))
-        case "zero-bubble" | "zero-bubble-v" if backward == 2 and number % size == 0:
-            if name == "zero-bubble-v" and number < 2 * size - 1:
-                return None
-            return Formula("(D-1)/(3vN+D-1)", (size - 1) / (3 * stages_per_worker * number + size - 1))
-        case "chimera" if number % size == 0 and backward == 1:
-            idle = size - 2 * pairs
-            return Formula("(D-2f)/(2fN+D-2f)", idle / (2 * pairs * number + idle))
-        case "chimera" if number % size == 0 and (number == size or num_pipes == 2):
-            idle = size - 2 * pairs
-            return Formula("(D-2f)/(1.5fN+D-2f)", idle / (1.5 * pairs * number + idle))
-        case _:
-            return None
+    size, number, pairs = terms.num_workers, terms.num_micro_batches, terms.num_pipes // 2
+    if number % size:
+        return None
+    idle = size - 2 * pairs
+    if terms.backward == 1:
+        return Formula("(D-2f)/(2fN+D-2f)", idle / (2 * pairs * number + idle))
+    if number == size or terms.num_pipes == 2:
+        return Formula("(D-2f)/(1.5fN+D-2f)", idle / (1.5 * pairs * number + idle))
+    return None
 
 
-def activation_range(
-    name: str, num_workers: int, num_micro_batches: int, *, num_pipes: int = 2
-) -> tuple[int, int]:
-    """The fewest and the most micro-batches that a worker holds at once: N >= D, Chimera by concatenation."""
-    if name == "gpipe":
-        return (num_micro_batches, num_micro_batches)
-    if name == "1f1b":
-        return (1, num_workers)
-    if name == "chimera":
-        return (num_workers - num_workers // num_pipes + 1, num_workers)
-    raise ValueError(f"no formula for the activations of {name!r}: ask for gpipe, 1f1b or chimera")
+def gpipe_activations(terms: FormulaTerms) -> tuple[int, int]:
+    """(fewest, most) micro-batches held by a worker of GPipe: all N."""
+    return terms.num_micro_batches, terms.num_micro_batches
+
+
+def one_f_one_b_activations(terms: FormulaTerms) -> tuple[int, int]:
+    """(fewest, most) micro-batches held by a worker of 1F1B, for N >= D."""
+    return 1, terms.num_workers
+
+
+def chimera_activations(terms: FormulaTerms) -> tuple[int, int]:
+    """(fewest, most) micro-batches held by a worker of Chimera by concatenation, for N >= D."""
+    return terms.num_workers - terms.num_workers // terms.num_pipes + 1, terms.num_workers

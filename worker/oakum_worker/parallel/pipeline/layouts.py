@@ -1,8 +1,9 @@
-"""Which layout trains a model fastest on so many ranks: replicas, stages, schedule, micro-batch, recomputation.
+"""Finds the layout that trains a model fastest on a number of ranks: replicas, stages, schedule, micro-batch size,
+recomputation.
 
-Every way that there is is predicted by simulation, T = (F + p) C_f + (B + p) C_b + max_i unoverlapped_i (Chimera,
-arXiv:2107.06925, section 3.4), except those that would be too slow even without bubbles and messages. What does
-not fit into memory is no choice; activations are computed again only where they do not fit otherwise.
+Each candidate is predicted by simulation, T = (F + p) C_f + (B + p) C_b + max_i unoverlapped_i (Chimera,
+arXiv:2107.06925, section 3.4), except those that would be too slow even without bubbles and messages. A candidate
+that does not fit into memory is not chosen; activations are computed again only where they do not fit otherwise.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from functools import lru_cache
 from itertools import accumulate
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.pipeline.chimera import Scheme, placement
+from oakum_worker.parallel.pipeline.chimera import Scheme
 from oakum_worker.parallel.pipeline.costs import (
-    Links,
+    LinkCosts,
     ModelProfile,
     StageCosts,
     layer_costs_s,
@@ -24,67 +25,72 @@ from oakum_worker.parallel.pipeline.costs import (
 )
 from oakum_worker.parallel.pipeline.operations import Schedule
 from oakum_worker.parallel.pipeline.partition import partition
-from oakum_worker.parallel.pipeline.schedules import build, exists, splits_backward
+from oakum_worker.parallel.pipeline.schedules import SCHEDULES, ScheduleKind, ScheduleSize, build, exists
 from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
 
-_SCHEMES: tuple[Scheme, ...] = ("concatenation", "forward-doubling", "backward-halving")
 _PERIODS_SIMULATED = 3
-"""Of 2D micro-batches each. After them a step grows by the same with each further one."""
+"""Number of periods of 2D micro-batches that are simulated. Each further period lengthens a step by the same
+time."""
 _EQUAL = 1e-9
-"""Times that differ by less, of each other, are the same."""
+"""Largest relative difference of times that count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What a trainer may do."""
+    """What the search for a layout may choose, and within which limits. A field that is None is left to the
+    search."""
 
     global_batch: int
     memory_bytes: float = math.inf
-    """Of one rank."""
+    """Memory of one rank, in bytes."""
     schedules: tuple[str, ...] = ("1f1b", "chimera")
     num_workers: int | None = None
-    """Ranks of a replica, fewer only where there are fewer or it has no schedule; by default what is fastest."""
+    """Ranks of a replica; fewer if there are fewer ranks, or no schedule for so many. None: the fastest number."""
     micro_batch: int | None = None
-    """Samples; by default the fastest of those measured."""
+    """Samples of a micro-batch. None: the fastest of the measured sizes."""
     recompute: bool | None = None
-    """By default where activations do not fit otherwise."""
-    interleaved_stages: int = 2
-    """On each worker, of the interleaved schedule."""
+    """Whether activations are recomputed. None: only where they do not fit otherwise."""
     num_pipes: int = 2
-    """Of Chimera; 2 where workers are no multiple of it."""
+    """Pipes of Chimera; 2 is used if the number of workers is no multiple of it."""
     message_driven: bool = False
-    """Workers take what arrives, so that each but the last may come to hold all that is on its way."""
+    """Whether workers process messages in the order of arrival. Every worker but the last may then hold the
+    activations of all micro-batches in flight."""
     in_flight: int | None = None
-    """Micro-batches on their way at once then; by default as many as there are stages."""
+    """Most micro-batches in flight at once with `message_driven`. None: as many as there are stages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """How the ranks take a batch."""
+class LayoutCandidate:
+    """A layout that may be chosen: how the ranks divide a batch and the model."""
 
     num_replicas: int
     num_workers: int
     """Ranks of one replica."""
     num_stages: int
-    """Parts of the model; more than workers where a worker has several of them in one pipe."""
+    """Stages of the model; more than workers if a worker has several stages of one pipe."""
     schedule: str
     scheme: Scheme | None
-    """Of Chimera."""
+    """Chimera's scheme; None for other schedules."""
     num_micro_batches: int
-    """Of one replica, as `build` counts them: what a backward pass takes."""
+    """Micro-batches of one replica, as `build` counts them: one per backward pass."""
     micro_batch: int
-    """Samples of the largest of them."""
+    """Samples of the largest micro-batch."""
     recompute: bool = False
     num_pipes: int = 1
-    """Of Chimera 2 or more."""
+    """Number of pipes: 2 or more for Chimera, else 1."""
+
+    @property
+    def kind(self) -> ScheduleKind:
+        """The properties of the candidate's schedule, by its name."""
+        return SCHEDULES[self.schedule]
 
     @property
     def num_ranks(self) -> int:
-        """Those that compute; others are spare."""
+        """Number of ranks that compute; the others are spare."""
         return self.num_replicas * self.num_workers
 
     def build(self, num_micro_batches: int | None = None) -> Schedule:
-        """The schedule of a replica; for another number of micro-batches if one is given."""
+        """The schedule of a replica, for `num_micro_batches` or by default for the candidate's own number."""
         return build(
             self.schedule,
             num_workers=self.num_workers,
@@ -95,44 +101,45 @@ class Way:
         )
 
     def exists(self, num_micro_batches: int) -> bool:
-        """Whether it can be built for so many."""
+        """Whether the schedule can be built for `num_micro_batches`."""
         return exists(self.schedule, self.num_workers, num_micro_batches, self.scheme, max(2, self.num_pipes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout(Way):
-    """A way, the layers of its stages, and what is predicted of it."""
+class Layout(LayoutCandidate):
+    """A candidate with the layers of its stages and its predicted times and memory."""
 
     cuts: tuple[range, ...]
     predicted_step_s: float
     samples_per_s: float
     peak_bytes: tuple[int, ...]
-    """Of each worker of a replica."""
+    """Predicted peak memory of each worker of a replica, in bytes."""
     fits: bool
-    """Whether that is within the memory of a rank."""
+    """Whether every worker's `peak_bytes` is within the memory of a rank."""
 
 
-def choose(num_ranks: int, profile: ModelProfile, links: Links, choices: Choices) -> Layout:
-    """The fastest layout that fits on that many ranks, of which some may stay spare.
+def choose(num_ranks: int, profile: ModelProfile, links: LinkCosts, choices: Choices) -> Layout:
+    """The fastest layout that fits into memory on `num_ranks` ranks, of which some may stay spare.
 
-    Where none fits it is the one that needs least memory, with `fits` False; one worker in each replica is always
-    a way. Raises `ScheduleError` for a batch or a number of ranks below 1.
+    If no layout fits, returns the one that needs least memory, with `fits` False. One worker per replica is always
+    a candidate. Raises `ScheduleError` for a batch or a number of ranks below 1.
     """
     _check(num_ranks, choices)
     counts = range(1, num_ranks + 1) if choices.num_workers is None else (num_ranks,)
-    ways = (way for count in counts for way in _ways(count, profile, choices))
-    found = _fastest(None, ways, profile, links, choices)
+    candidates = (candidate for count in counts for candidate in _candidates(count, profile, choices))
+    found = _fastest(None, candidates, profile, links, choices)
     assert found is not None
     return found
 
 
-def best_layouts(num_ranks: int, profile: ModelProfile, links: Links, choices: Choices) -> tuple[Layout, ...]:
-    """What `choose` gives for each number of ranks from 1 to `num_ranks`."""
+def best_layouts(num_ranks: int, profile: ModelProfile, links: LinkCosts, choices: Choices) -> tuple[Layout, ...]:
+    """The layouts that `choose` returns for 1, 2, ... `num_ranks` ranks. Raises `ScheduleError` as `choose`
+    does."""
     _check(num_ranks, choices)
     best: list[Layout] = []
     for count in range(1, num_ranks + 1):
         before = best[-1] if best and choices.num_workers is None else None
-        found = _fastest(before, _ways(count, profile, choices), profile, links, choices)
+        found = _fastest(before, _candidates(count, profile, choices), profile, links, choices)
         assert found is not None
         best.append(found)
     return tuple(best)
@@ -146,24 +153,35 @@ def _check(num_ranks: int, choices: Choices) -> None:
 
 
 def _fastest(
-    found: Layout | None, ways: Iterable[Way], profile: ModelProfile, links: Links, choices: Choices
+    found: Layout | None,
+    candidates: Iterable[LayoutCandidate],
+    profile: ModelProfile,
+    links: LinkCosts,
+    choices: Choices,
 ) -> Layout | None:
-    """The best of one found before and of the ways, the most promising of which are predicted first."""
-    promising = [(lower_bound_s(way, profile, links), way) for way in ways]
-    for fastest_s, way in sorted(promising, key=lambda pair: pair[0]):
+    """The best layout of `found` (None: nothing yet) and of the candidates: of those that fit in memory the one
+    with the shortest predicted step; if none fits, the one that needs least memory.
+
+    Candidates are predicted in the order of their lower bounds, until a bound reaches the best predicted time.
+    Unless the choices fix recomputation, a candidate that recomputes activations is left out if it would fit
+    without.
+    """
+    promising = [(lower_bound_s(candidate, profile, links), candidate) for candidate in candidates]
+    for fastest_s, candidate in sorted(promising, key=lambda pair: pair[0]):
         if found is not None and found.fits and fastest_s >= found.predicted_step_s:
             break
-        plain = replace(way, recompute=False)
-        if way.recompute and choices.recompute is None and predict(plain, profile, links, choices).fits:
+        plain = replace(candidate, recompute=False)
+        if candidate.recompute and choices.recompute is None and predict(plain, profile, links, choices).fits:
             continue
-        found = _better(found, predict(way, profile, links, choices))
+        found = _better(found, predict(candidate, profile, links, choices))
     return found
 
 
 def curve(layouts: tuple[Layout, ...]) -> tuple[tuple[int, float], ...]:
-    """The points (ranks, samples per second) of a trainer's scalability curve: where more ranks are faster.
+    """The points (ranks, samples per second) of a trainer's scalability curve, each faster than the one before.
 
-    `layouts` are of 1, 2, ... ranks. There is no point where the model does not fit or ranks would be spare.
+    `layouts` are those of 1, 2, ... ranks. A layout that does not fit, or is not faster than fewer ranks, gives no
+    point.
     """
     points: list[tuple[int, float]] = []
     for num_ranks, layout in enumerate(layouts, start=1):
@@ -172,28 +190,29 @@ def curve(layouts: tuple[Layout, ...]) -> tuple[tuple[int, float], ...]:
     return tuple(points)
 
 
-def predict(way: Way, profile: ModelProfile, links: Links, choices: Choices) -> Layout:
-    """Simulate a step. Of very many micro-batches some are simulated; the rest goes on like the last ones."""
-    cuts = _cuts(profile, way.num_stages, way.micro_batch, way.recompute)
-    costs = stage_costs(profile, cuts, way.micro_batch, links, recompute=way.recompute)
-    number, period = way.num_micro_batches, 2 * way.num_workers
-    simulated = _num_simulated(way, period)
-    schedule = way.build(simulated)
-    simulation = _simulate(schedule, way, costs, links)
+def predict(candidate: LayoutCandidate, profile: ModelProfile, links: LinkCosts, choices: Choices) -> Layout:
+    """The candidate with its predicted step time and memory, by simulation. If there are many micro-batches, only
+    some are simulated, and the result is extrapolated to the others."""
+    cuts = _cuts(profile, candidate.num_stages, candidate.micro_batch, candidate.recompute)
+    costs = stage_costs(profile, cuts, candidate.micro_batch, links, recompute=candidate.recompute)
+    number, period = candidate.num_micro_batches, 2 * candidate.num_workers
+    simulated = _num_simulated(candidate, period)
+    schedule = candidate.build(simulated)
+    simulation = _simulate(schedule, candidate, costs, links)
     step_s, held_bytes = simulation.step, list(simulation.peak_activations)
     if simulated < number:
-        shorter = _simulate(way.build(simulated - period), way, costs, links)
+        shorter = _simulate(candidate.build(simulated - period), candidate, costs, links)
         periods = (number - simulated) // period
         step_s += periods * (simulation.makespan - shorter.makespan)
         before_bytes = zip(held_bytes, shorter.peak_activations, strict=True)
         held_bytes = [held + periods * (held - before) for held, before in before_bytes]
-    step_s += _tied_s(schedule, way.num_replicas, costs, links)
+    step_s += _tied_s(schedule, candidate.num_replicas, costs, links)
     if choices.message_driven:
-        most = min(choices.in_flight or way.num_stages, number)
+        most = min(choices.in_flight or candidate.num_stages, number)
         held_bytes = [*(most * held for held in costs.held_bytes[:-1]), held_bytes[-1]]
-    peak_bytes = _peak_bytes(schedule, held_bytes, costs, _split_bytes(way, costs))
+    peak_bytes = _peak_bytes(schedule, held_bytes, costs, _split_bytes(candidate, costs))
     return Layout(
-        **{field.name: getattr(way, field.name) for field in fields(Way)},
+        **{field.name: getattr(candidate, field.name) for field in fields(LayoutCandidate)},
         cuts=cuts,
         predicted_step_s=step_s,
         samples_per_s=choices.global_batch / step_s if step_s else math.inf,
@@ -202,11 +221,11 @@ def predict(way: Way, profile: ModelProfile, links: Links, choices: Choices) -> 
     )
 
 
-def _num_simulated(way: Way, period: int) -> int:
-    """As many micro-batches as there are, or fewer by some periods."""
-    number, most = way.num_micro_batches, _PERIODS_SIMULATED * period
+def _num_simulated(candidate: LayoutCandidate, period: int) -> int:
+    """Number of micro-batches to simulate: all, or fewer by a whole number of periods."""
+    number, most = candidate.num_micro_batches, _PERIODS_SIMULATED * period
     fewer = most + (number - most) % period
-    if fewer < number and all(way.exists(n) for n in (fewer, fewer - period)):
+    if fewer < number and all(candidate.exists(n) for n in (fewer, fewer - period)):
         return fewer
     return number
 
@@ -216,7 +235,7 @@ def _cuts(profile: ModelProfile, num_stages: int, micro_batch: int, recompute: b
     return partition(layer_costs_s(profile, micro_batch, recompute=recompute), num_stages)
 
 
-def _simulate(schedule: Schedule, way: Way, costs: StageCosts, links: Links) -> Simulation:
+def _simulate(schedule: Schedule, candidate: LayoutCandidate, costs: StageCosts, links: LinkCosts) -> Simulation:
     return simulate(
         schedule,
         costs.forward_s,
@@ -227,16 +246,17 @@ def _simulate(schedule: Schedule, way: Way, costs: StageCosts, links: Links) -> 
         latency=links.latency_s,
         transfer=costs.transfer_s,
         sync=[
-            links.all_reduce_s(way.num_replicas * len(schedule.holders_of(stage)), size)
+            links.all_reduce_s(candidate.num_replicas * len(schedule.holders_of(stage)), size)
             for stage, size in enumerate(costs.parameter_bytes)
         ],
         activation=costs.held_bytes,
-        split_activation=_split_bytes(way, costs),
+        split_activation=_split_bytes(candidate, costs),
     )
 
 
-def _tied_s(schedule: Schedule, num_replicas: int, costs: StageCosts, links: Links) -> float:
-    """How long weights that several stages have are summed, after all others: they wait for all of the stages."""
+def _tied_s(schedule: Schedule, num_replicas: int, costs: StageCosts, links: LinkCosts) -> float:
+    """Seconds by which summing the gradients of tied weights lengthens a step: they are summed after all others,
+    since they need all of their stages."""
     seconds = 0.0
     for stages, size in costs.tied_bytes:
         holders = {worker for stage in stages for worker in schedule.holders_of(stage)}
@@ -244,22 +264,23 @@ def _tied_s(schedule: Schedule, num_replicas: int, costs: StageCosts, links: Lin
     return seconds
 
 
-def _split_bytes(way: Way, costs: StageCosts) -> tuple[int, ...]:
-    """What is computed again for the first part of a split backward pass, and kept until the second.
+def _split_bytes(candidate: LayoutCandidate, costs: StageCosts) -> tuple[int, ...]:
+    """Bytes per stage that the first part of a split backward pass recomputes and keeps for the second part.
 
-    The first stage's first part has nothing to do.
+    The first stage's first part computes nothing, so it keeps 0 bytes.
     """
-    if not splits_backward(way.schedule):
-        return (0,) * way.num_stages
+    if not candidate.kind.splits_backward:
+        return (0,) * candidate.num_stages
     return (0, *costs.working_bytes[1:])
 
 
 def _peak_bytes(
     schedule: Schedule, held_bytes: list[float], costs: StageCosts, split_bytes: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Of each worker: the state of all stages that it holds, and what it keeps and works on of micro-batches.
+    """Peak bytes of each worker: the state of its stages, its kept activations, and its working memory.
 
-    `held_bytes` are of each worker. What `split_bytes` says of a stage is in them, and not counted as worked on.
+    `held_bytes` are the kept activations of each worker. They include a stage's `split_bytes`, which are therefore
+    not counted as working memory.
     """
     peaks = []
     for worker, activations in enumerate(held_bytes):
@@ -270,7 +291,9 @@ def _peak_bytes(
 
 
 def _better(found: Layout | None, other: Layout) -> Layout:
-    """The faster one of those that fit, else the smaller one; of equally fast ones that with fewer stages."""
+    """The better of two layouts: one that fits before one that does not; of two that fit the faster, or with equal
+    times the one with fewer workers; of two that do not fit the one that needs less memory. None counts as worse
+    than any."""
     if found is None or other.fits > found.fits:
         return other
     if not found.fits:
@@ -281,102 +304,111 @@ def _better(found: Layout | None, other: Layout) -> Layout:
     return other if other.fits and wins else found
 
 
-def lower_bound_s(way: Way, profile: ModelProfile, links: Links) -> float:
-    """What the way cannot be faster than, found without its schedule.
+def lower_bound_s(candidate: LayoutCandidate, profile: ModelProfile, links: LinkCosts) -> float:
+    """A lower bound of the candidate's step time in seconds, computed without its schedule.
 
-    A worker has nothing to do until a first micro-batch has come to one of its stages. After its last backward
-    pass a micro-batch goes back from there to the first stage, whose gradients are summed only then; but split
-    backward passes may end with gradients of weights on any stage.
+    A worker is idle until the first micro-batch has reached one of its stages. After the worker's last backward
+    pass the micro-batch continues back to the first stage, whose gradients are summed only after that. Split
+    backward passes may end with weight gradients on any stage, so this last part is left out for them.
     """
-    cuts = _cuts(profile, way.num_stages, way.micro_batch, way.recompute)
-    costs = stage_costs(profile, cuts, way.micro_batch, links, recompute=way.recompute)
-    split = splits_backward(way.schedule)
+    cuts = _cuts(profile, candidate.num_stages, candidate.micro_batch, candidate.recompute)
+    costs = stage_costs(profile, cuts, candidate.micro_batch, links, recompute=candidate.recompute)
+    split = candidate.kind.splits_backward
     backward_s = [sum(parts) for parts in costs.split_s] if split else costs.backward_s
     forward_s = [min(one, two / 2) for one, two in zip(costs.forward_s, costs.doubled_s, strict=True)]
     pass_s = [f + b for f, b in zip(forward_s, backward_s, strict=True)]
     before_s = list(accumulate(costs.forward_s, initial=0.0))
     after_s = list(accumulate(costs.backward_s, initial=0.0))
     least_s = 0.0
-    for worker in range(way.num_workers):
-        held = _stages_of(way, worker)
+    for held in _stages_of_workers(candidate):
         start_s = min(before_s[stage] for stage in held)
         end_s = 0.0 if split else min(after_s[stage] for stage in held)
-        least_s = max(least_s, start_s + _least_work_s(way, [pass_s[stage] for stage in held]) + end_s)
+        least_s = max(least_s, start_s + _least_work_s(candidate, [pass_s[stage] for stage in held]) + end_s)
     if not split:
-        least_s += links.all_reduce_s(way.num_replicas * way.num_pipes, costs.parameter_bytes[0])
+        least_s += links.all_reduce_s(candidate.num_replicas * candidate.num_pipes, costs.parameter_bytes[0])
     return (1 - _EQUAL) * least_s
 
 
-def _stages_of(way: Way, worker: int) -> list[int]:
-    """Those on a worker, as the schedules place them."""
-    if way.schedule == "chimera":
-        return [pipe.index(worker) for pipe in placement(way.num_workers, way.num_pipes)]
-    if way.schedule == "zero-bubble-v":
-        return [worker, way.num_stages - 1 - worker]
-    return list(range(worker, way.num_stages, way.num_workers))
+def _stages_of_workers(candidate: LayoutCandidate) -> list[list[int]]:
+    """For each worker, the numbers of the stages that it holds, those of the first pipe first."""
+    per_worker = candidate.num_stages // candidate.num_workers
+    size = ScheduleSize(candidate.num_workers, candidate.num_micro_batches, per_worker, candidate.num_pipes)
+    held: list[list[int]] = [[] for _ in range(candidate.num_workers)]
+    for pipe in candidate.kind.placement(size):
+        for stage, worker in enumerate(pipe):
+            held[worker].append(stage)
+    return held
 
 
-def _least_work_s(way: Way, pass_s: list[float]) -> float:
-    """Of one worker. Chimera's pipes have as many of the micro-batches each, and one more or less at most."""
-    number = way.num_micro_batches
-    if way.schedule != "chimera":
+def _least_work_s(candidate: LayoutCandidate, pass_s: list[float]) -> float:
+    """Least seconds that one worker computes; `pass_s`: seconds of forward and backward pass per stage.
+
+    Micro-batches are divided evenly among several pipes, so their numbers in two pipes differ by one at most.
+    """
+    number = candidate.num_micro_batches
+    if candidate.num_pipes == 1:
         return number * sum(pass_s)
-    in_each = max(0, number // way.num_pipes - 1)
-    return in_each * sum(pass_s) + (number - way.num_pipes * in_each) * min(pass_s)
+    in_each = max(0, number // candidate.num_pipes - 1)
+    return in_each * sum(pass_s) + (number - candidate.num_pipes * in_each) * min(pass_s)
 
 
-def _ways(num_ranks: int, profile: ModelProfile, choices: Choices) -> Iterator[Way]:
-    """All ways that use exactly so many ranks; with a fixed number of workers, as many as that can use."""
+def _candidates(num_ranks: int, profile: ModelProfile, choices: Choices) -> Iterator[LayoutCandidate]:
+    """All candidates that use exactly `num_ranks`. With a fixed number of workers, those with that number or the
+    next smaller one that has any, in as many whole replicas as possible."""
     most_replicas = max(1, choices.global_batch // profile.smallest)
     if choices.num_workers is not None:
         for num_workers in range(min(choices.num_workers, num_ranks), 0, -1):
             num_replicas = min(num_ranks // num_workers, most_replicas)
-            ways = list(_ways_of(num_replicas, num_workers, profile, choices))
-            yield from ways
-            if ways:
+            candidates = list(_candidates_of(num_replicas, num_workers, profile, choices))
+            yield from candidates
+            if candidates:
                 return
         return
     for num_workers in range(1, num_ranks + 1):
         num_replicas, rest = divmod(num_ranks, num_workers)
         if not rest and num_replicas <= most_replicas:
-            yield from _ways_of(num_replicas, num_workers, profile, choices)
+            yield from _candidates_of(num_replicas, num_workers, profile, choices)
 
 
-def _ways_of(num_replicas: int, num_workers: int, profile: ModelProfile, choices: Choices) -> Iterator[Way]:
+def _candidates_of(
+    num_replicas: int, num_workers: int, profile: ModelProfile, choices: Choices
+) -> Iterator[LayoutCandidate]:
     for schedule in _schedules(profile, choices) if num_workers > 1 else ("1f1b",):
-        per_worker = {"interleaved": choices.interleaved_stages, "zero-bubble-v": 2}.get(schedule, 1)
-        num_stages = per_worker * num_workers
-        for scheme in _SCHEMES if schedule == "chimera" else (None,):
+        kind = SCHEDULES[schedule]
+        num_stages = kind.stages_per_worker * num_workers
+        num_pipes = (2 if num_workers % choices.num_pipes else choices.num_pipes) if kind.has_pipes else 1
+        for scheme in kind.schemes:
             if num_stages > len(profile.layers):
                 continue
-            num_pipes = 1
-            if schedule == "chimera":
-                num_pipes = 2 if num_workers % choices.num_pipes else choices.num_pipes
-            way = Way(num_replicas, num_workers, num_stages, schedule, scheme, 0, 0, num_pipes=num_pipes)
+            candidate = LayoutCandidate(
+                num_replicas, num_workers, num_stages, schedule, scheme, 0, 0, num_pipes=num_pipes
+            )
             sizes = profile.micro_batches if choices.micro_batch is None else (choices.micro_batch,)
-            found = {sized: None for size in sizes if (sized := _sized(way, size, choices, profile))}
+            found = {sized: None for size in sizes if (sized := _sized(candidate, size, choices, profile))}
             for recompute in (False, True) if choices.recompute is None else (choices.recompute,):
                 yield from (replace(sized, recompute=recompute) for sized in found)
 
 
 def _schedules(profile: ModelProfile, choices: Choices) -> tuple[str, ...]:
-    """Those to choose from. Where layers refuse to be split, the schedules that need it are no choice."""
-    able = tuple(name for name in choices.schedules if profile.can_split or not splits_backward(name))
+    """Names of the schedules to choose from. If the layers' backward passes cannot be split, schedules that split
+    them are left out, unless no other would remain."""
+    able = tuple(name for name in choices.schedules if profile.can_split or not SCHEDULES[name].splits_backward)
     return able or choices.schedules
 
 
-def _sized(way: Way, micro_batch: int, choices: Choices, profile: ModelProfile) -> Way | None:
-    """The way with micro-batches of that size, or smaller ones if the schedule does not exist for their number.
+def _sized(
+    candidate: LayoutCandidate, micro_batch: int, choices: Choices, profile: ModelProfile
+) -> LayoutCandidate | None:
+    """The candidate with micro-batches of this size, or of the next smaller size whose number has a schedule.
 
-    Where backward passes are halved it is forward passes that take that size. None where a replica has too few
-    samples. Each replica has as many micro-batches, so that with shares of different sizes one sample more may be
-    in one of them.
+    With `backward-halving`, forward passes have this size. All replicas have the same number of micro-batches; the
+    size follows from the largest share. Returns None if a replica has too few samples.
     """
-    smallest_share, rest = divmod(choices.global_batch, way.num_replicas)
+    smallest_share, rest = divmod(choices.global_batch, candidate.num_replicas)
     largest_share = smallest_share + bool(rest)
     most = max(1, smallest_share // profile.smallest)
-    wanted = -(-largest_share // micro_batch) * (2 if way.scheme == "backward-halving" else 1)
-    for number in range(min(wanted, most), most + 1)[: 2 * way.num_workers + 1]:
-        if way.exists(number):
-            return replace(way, num_micro_batches=number, micro_batch=-(-largest_share // number))
+    wanted = -(-largest_share // micro_batch) * (2 if candidate.scheme == "backward-halving" else 1)
+    for number in range(min(wanted, most), most + 1)[: 2 * candidate.num_workers + 1]:
+        if candidate.exists(number):
+            return replace(candidate, num_micro_batches=number, micro_batch=-(-largest_share // number))
     return None

@@ -1,12 +1,13 @@
-"""Messages between the workers of a replica, point to point.
+"""Point-to-point messages between the workers of a replica.
 
-Each ordered pair of workers has a group of its own, and what goes over it has one order that both know, so no
-tags are needed: NCCL has none, and where both directions shared a communicator, two workers that send to each
-other at once would wait for each other for ever. gloo moves a message only once its receiver has asked for it, so
-receives are posted before they are due.
+Each ordered pair of workers has a process group of its own, and both sides know the order of its messages, so no
+tags are needed. NCCL has no tags, and with one communicator for both directions, two workers that send to each
+other at once would wait for each other for ever. gloo transfers a message only after its receiver has posted a
+receive, so receives are posted early.
 
-Tensors travel as their bytes. A receiver has to know shapes and types: the first activations of a place (pipe,
-boundary, number of samples) in a generation come behind a header that says them, later ones and gradients do not.
+Tensors are sent as bytes, so the receiver has to know their shapes and types. In each generation, the first
+activations for a given pipe, boundary and number of samples follow a header that tells them; later ones need no
+header, and neither do gradients, which have the shapes of their activations.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import torch.distributed as dist
 
 from oakum_worker.chain import Values
 from oakum_worker.errors import TaskError
-from oakum_worker.group import lost_peers
-from oakum_worker.parallel.pipeline.messages import Part, TensorSpec, ValuesSpec
+from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.pipeline.messages import BoundaryTensors, TensorHeader, ValuesSpec
 from oakum_worker.parallel.pipeline.operations import SENDS, Schedule
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import wait_for_message
@@ -35,37 +36,37 @@ Tensors = tuple[torch.Tensor, ...]
 
 @dataclass
 class _Outbox:
-    """Messages to one peer, in their order."""
+    """Messages sent to one peer, in their order."""
 
     group: dist.ProcessGroup
     pending: deque[list[tuple[dist.Work, torch.Tensor]]] = field(default_factory=deque)
-    """For each message that may not have arrived, its works and the memory that they read."""
+    """For each message that may not have arrived: its operations and the memory that they read."""
     num_released: int = 0
-    """Messages of this step that are known to have arrived."""
+    """Number of this step's messages that are known to have arrived."""
 
 
 @dataclass
 class _Posted:
-    """A message for which there is memory, and which may arrive at any time."""
+    """A message with a posted receive: its memory is allocated and it may arrive at any time."""
 
-    part: Part
+    part: BoundaryTensors
     tensors: Tensors
     works: list[dist.Work]
 
 
 @dataclass
 class _Inbox:
-    """Messages from one peer, in their order."""
+    """Messages expected from one peer, in their order."""
 
     group: dist.ProcessGroup
-    expected: deque[Part] = field(default_factory=deque)
+    expected: deque[BoundaryTensors] = field(default_factory=deque)
     posted: deque[_Posted] = field(default_factory=deque)
 
 
-class Links:
-    """One worker's connections to the workers beside it, within one generation.
+class PeerLinks:
+    """One worker's connections to its neighbouring workers, within one generation.
 
-    Raises `GroupError` where a peer is gone. Receiving from a peer may be left to a thread of its own.
+    All methods raise `GroupError` when a peer is gone. A separate thread may receive from a peer.
     """
 
     def __init__(
@@ -76,17 +77,18 @@ class Links:
         pairs: Iterable[tuple[int, int]],
         device: torch.device = _CPU,
     ) -> None:
-        """Collective among the workers of the replica, with the same `ranks` and `pairs`.
+        """Collective among the workers of the replica, with equal `ranks` and `pairs` on all.
 
-        `ranks[worker]` is the worker's rank in the generation, `pairs` are the (sender, receiver) among the
-        workers (`pairs_of` finds a schedule's), and `device` is what tensors arrive on.
+        `ranks[worker]` is a worker's rank in the generation; `pairs` are all (sender, receiver) pairs of workers,
+        which `pairs_of` finds for a schedule. Tensors arrive on `device`.
         """
         self._device = device
         self._timeout = subgroups.timeout
         self._specs: dict[tuple[int, int, int], ValuesSpec] = {}
         self._outboxes: dict[int, _Outbox] = {}
         self._inboxes: dict[int, _Inbox] = {}
-        # One order on all workers, or two would wait for each other to form different groups.
+        # All workers form the groups in one order; otherwise two could wait for each other to form different
+        # groups.
         for sender, receiver in sorted(set(pairs)):
             if worker not in (sender, receiver):
                 continue
@@ -98,10 +100,11 @@ class Links:
             else:
                 self._inboxes[sender] = _Inbox(group)
 
-    def send(self, peer: int, part: Part, values: Values) -> None:
-        """Send what belongs to `part`; does not wait for the receiver. Keeps the memory until it has arrived.
+    def send(self, peer: int, part: BoundaryTensors, values: Values) -> None:
+        """Send `values`, described by `part`, to the worker `peer` without waiting for it.
 
-        Raises `TaskError` where activations are shaped otherwise than those of as many samples before.
+        Their memory is kept until they have arrived. Raises `TaskError` where activations have other shapes than
+        earlier ones with the same number of samples.
         """
         outbox = self._outboxes[peer]
         tensors = values if isinstance(values, tuple) else (values,)
@@ -109,14 +112,19 @@ class Links:
         works += [self._put(outbox, tensor) for tensor in tensors]
         outbox.pending.append(works)
 
-    def _tell(self, outbox: _Outbox, part: Part, values: Values) -> list[tuple[dist.Work, torch.Tensor]]:
-        """Let the receiver know what comes, the first time."""
+    def _tell(
+        self, outbox: _Outbox, part: BoundaryTensors, values: Values
+    ) -> list[tuple[dist.Work, torch.Tensor]]:
+        """Send a header with shapes and types if these are the first activations for their pipe, boundary and
+        number of samples. Returns the operations that were started; none if a header was sent before. Raises
+        `TaskError` where the shapes or types differ from the earlier header's."""
         spec, known = ValuesSpec.of(values), self._specs.get(part.place)
         if known is not None:
             if spec != known:
                 raise TaskError(
-                    f"the {part} were {known} at first and are {spec} now: micro-batches of as many samples must "
-                    "have the same shapes in a pipeline; pad each batch to one length"
+                    f"the {part} were {known} at first and are {spec} now: in a pipeline, micro-batches of the "
+                    "same "
+                    "number of samples must have the same shapes; pad each batch to one length"
                 )
             return []
         self._specs[part.place] = spec
@@ -124,7 +132,7 @@ class Links:
         return [self._put(outbox, torch.tensor([len(header)])), self._put(outbox, header)]
 
     def send_number(self, peer: int, number: int) -> None:
-        """Say which micro-batch the next message is of, where the receiver cannot know."""
+        """Send the number of the micro-batch to which the next message belongs, if the receiver cannot know it."""
         outbox = self._outboxes[peer]
         outbox.pending.append([self._put(outbox, torch.tensor([number]))])
 
@@ -135,14 +143,15 @@ class Links:
         return work, wire
 
     def release(self, peer: int, num_messages: int) -> None:
-        """The step's first so many messages to the peer have arrived, as an answer to them has: let them go."""
+        """Free the memory of the first `num_messages` messages that were sent to the peer in this step. The caller
+        knows that they have arrived, from a message that the peer sent afterwards."""
         outbox = self._outboxes[peer]
         while outbox.num_released < num_messages:
             self._finish(outbox.pending.popleft())
             outbox.num_released += 1
 
     def settle(self) -> None:
-        """Wait until all that was sent has arrived, at the end of a step."""
+        """At the end of a step, wait until all sent messages have arrived."""
         for outbox in self._outboxes.values():
             while outbox.pending:
                 self._finish(outbox.pending.popleft())
@@ -153,16 +162,18 @@ class Links:
             for work, wire in works:
                 wait_for_message(work, wire, self._timeout)
 
-    def expect(self, peer: int, parts: Iterable[Part]) -> None:
-        """What will come from a peer in this step, in its order; receiving begins."""
+    def expect(self, peer: int, parts: Iterable[BoundaryTensors]) -> None:
+        """Announce the messages that will come from `peer` in this step, in order. Receiving begins with the first
+        few whose shapes are known; the others follow as messages are taken."""
         inbox = self._inboxes[peer]
         inbox.expected.extend(parts)
         self._post(inbox)
 
     def receive(self, peer: int) -> Values:
-        """The next of what is expected from the peer; gradients are a tuple of those that are required.
+        """Wait for the next expected message of `peer` and return its tensors.
 
-        Activations that require gradients are leaves.
+        Activations are leaves of the autograd graph, which require gradients where the sender's did. Gradients are
+        a tuple, one for each tensor that requires a gradient.
         """
         inbox = self._inboxes[peer]
         if not inbox.posted and inbox.expected[0].place not in self._specs:
@@ -178,8 +189,8 @@ class Links:
         return self._specs[posted.part.place].assemble(posted.tensors)
 
     def receive_number(self, peer: int) -> int:
-        """Which micro-batch the next message is of."""
-        return int(self._get(self._inboxes[peer], TensorSpec((1,), torch.int64, False)).item())
+        """Receive the number of the micro-batch to which the next message belongs."""
+        return int(self._get(self._inboxes[peer], TensorHeader((1,), torch.int64, False)).item())
 
     def _post(self, inbox: _Inbox) -> None:
         while inbox.expected and len(inbox.posted) < _POSTED_AHEAD:
@@ -193,11 +204,11 @@ class Links:
             inbox.posted.append(_Posted(inbox.expected.popleft(), tensors, works))
 
     def _hear(self, inbox: _Inbox) -> ValuesSpec:
-        length = int(self._get(inbox, TensorSpec((1,), torch.int64, False)).item())
-        header = self._get(inbox, TensorSpec((length,), torch.uint8, False))
+        length = int(self._get(inbox, TensorHeader((1,), torch.int64, False)).item())
+        header = self._get(inbox, TensorHeader((length,), torch.uint8, False))
         return ValuesSpec.decode(bytes(header.tolist()))
 
-    def _get(self, inbox: _Inbox, spec: TensorSpec) -> torch.Tensor:
+    def _get(self, inbox: _Inbox, spec: TensorHeader) -> torch.Tensor:
         tensor = spec.empty(self._device)
         work = self._take(inbox, tensor)
         with lost_peers("before its message had come"):
@@ -211,7 +222,7 @@ class Links:
 
 
 def pairs_of(schedule: Schedule) -> set[tuple[int, int]]:
-    """(sender, receiver) of a schedule's messages."""
+    """The (sender, receiver) pairs between which the schedule sends messages."""
     return {
         (worker, schedule.peer_of(operation))
         for worker, operations in enumerate(schedule.operations)
@@ -221,5 +232,5 @@ def pairs_of(schedule: Schedule) -> set[tuple[int, int]]:
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """A view of a tensor's memory, shape (bytes,); of a copy where the tensor has gaps."""
+    """The tensor's bytes, shape (bytes,): a view, or a copy where the tensor is not contiguous."""
     return tensor.contiguous().reshape(-1).view(torch.uint8)

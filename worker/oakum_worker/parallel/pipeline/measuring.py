@@ -1,4 +1,4 @@
-"""What layers and links take on this node, measured: what the choice of a layout is made from."""
+"""Measures the costs of layers and links on this node, from which a pipeline's layout is chosen."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Optimizer
 
-from oakum_worker.boundary import BoundarySnapshot
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError
+from oakum_worker.losses import loss_of
 from oakum_worker.parallel.offload import Offloaded
-from oakum_worker.parallel.pipeline.costs import LayerCost, Links, ModelProfile, Tied
+from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.split_backward import first_part
 from oakum_worker.parallel.waiting import wait_for_message
+from oakum_worker.state.boundary import BoundarySnapshot
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
 
 _BUDGET_S = 1.5
-"""No larger micro-batch is measured once so much time has gone."""
+"""Seconds after which no larger micro-batch is measured."""
 _LARGEST = 64
 _PASSES = 3
 _PINGS = 20
@@ -32,18 +33,26 @@ _CPU = torch.device("cpu")
 
 
 def measure_chain(
-    task: Task, chain: Chain, sizes: list[int], precision: Callable[[], Any] | None = None
+    task: Task,
+    chain: Chain,
+    sizes: list[int],
+    precision: Callable[[], Any] | None = None,
+    *,
+    averages: bool = False,
 ) -> ModelProfile:
-    """Time each layer's forward and backward pass, whole and split, with micro-batches of these sizes.
+    """Time each layer's forward pass and backward pass, whole and split, with micro-batches of `sizes` samples.
+    Returns the costs of all layers.
 
-    Takes a second or two: the largest sizes are left out where that is not enough. No more memory is needed than
-    one layer takes. Sizes that a layer refuses, as BatchNorm does a single sample, are left out as well. Leaves
-    the task as it was. Raises `TaskError` where no size is left.
+    Takes a second or two; the largest sizes are left out if that is too short. Needs the memory of one layer at
+    a time. Sizes that a layer refuses, as BatchNorm refuses a single sample, are left out, too. The task is
+    left unchanged. With `averages`, the trainer's weight averages count in the state's bytes. Raises
+    `TaskError` if no size is left.
     """
     began_s = time.monotonic()
     measured: dict[int, list[LayerCost]] = {}
     refused: dict[int, Exception] = {}
     input_bytes = 0
+    moments = moments_of(task.optimizer) + averages
     noted = BoundarySnapshot(task)
     noted.take()
     try:
@@ -53,7 +62,7 @@ def measure_chain(
                     break
                 try:
                     batch = task.read([0] * size)
-                    measured[size] = list(_layers(chain, batch, size, task.optimizer, precision or _as_it_is))
+                    measured[size] = list(_layers(chain, batch, size, moments, precision or _as_it_is))
                     input_bytes = _bytes(chain.inputs(batch)) // size
                 except Exception as error:
                     refused[size] = error
@@ -69,33 +78,34 @@ def measure_chain(
         ) from refused[size]
     layers = tuple(map(_merged, zip(*measured.values(), strict=True)))
     smallest = min(measured) if any(size < min(measured) for size in refused) else 1
-    return ModelProfile(tuple(measured), layers, input_bytes, smallest, tuple(_tied(chain, task.optimizer)))
+    return ModelProfile(tuple(measured), layers, input_bytes, smallest, tuple(_tied(chain, moments)))
 
 
 def sizes_up_to(most: int) -> list[int]:
-    """Micro-batches worth to be measured: powers of two."""
+    """The micro-batch sizes to measure: powers of two up to `most`."""
     return [1 << power for power in range(_LARGEST.bit_length()) if 1 << power <= min(most, _LARGEST)]
 
 
 def measure_links(
     group: dist.ProcessGroup, rank: int, ranks_per_node: int = 1, device: torch.device = _CPU
-) -> Links | None:
-    """What a message from one device to another takes, found by two ranks; None on the others.
+) -> LinkCosts | None:
+    """Measure latency and bandwidth between rank 0 and one other rank. Returns them on these two ranks, and None
+    on all others. Collective among the ranks of `group`.
 
-    They are on different nodes if there are several, each of which has so many consecutive ranks. Raises
-    `GroupError`.
+    The other rank is the first one on the second node, or rank 1 on a single node; `ranks_per_node` consecutive
+    ranks share a node. Raises `GroupError` when a rank is gone.
     """
     other = ranks_per_node if group.size() > ranks_per_node else 1
     if rank not in (0, other):
         return None
     peer = other - rank
     try:
-        for _ in range(2):  # the first time connections wake up
+        for _ in range(2):  # The first transfer opens connections and is not counted.
             latency_s = _round_trip_s(group, rank, peer, torch.zeros(1, device=device), _PINGS) / 2
         large_s = _round_trip_s(group, rank, peer, torch.zeros(_LARGE_BYTES // 4, device=device), 2) / 2
     except RuntimeError as error:
         raise GroupError(f"a rank was lost while links were measured: {error}") from error
-    return Links(latency_s, _LARGE_BYTES / max(large_s - latency_s, 1e-9))
+    return LinkCosts(latency_s, _LARGE_BYTES / max(large_s - latency_s, 1e-9))
 
 
 @contextmanager
@@ -104,20 +114,21 @@ def _as_it_is() -> Iterator[None]:
 
 
 def _layers(
-    chain: Chain, batch: Any, size: int, optimizer: Optimizer, precision: Callable[[], Any]
+    chain: Chain, batch: Any, size: int, moments: float, precision: Callable[[], Any]
 ) -> Iterator[LayerCost]:
     values = chain.inputs(batch)
     last = len(chain.layers) - 1
     for number in range(len(chain.layers)):
-        # Nobody wants gradients of the model's inputs.
+        # The model's inputs need no gradients.
         inputs = _leaves(values) if number else values
 
         def compute(given: Any, number: int = number) -> Any:
             with precision():
                 made = chain.run(range(number, number + 1), given)
-                return chain.end(made, batch) if number == last else made
+                return loss_of(chain.end(made, batch)).value if number == last else made
 
-        # The quickest of some: memory and caches warm up, and what else the machine does is not the layer's.
+        # The quickest of several passes: the first ones warm memory and caches up, and other processes disturb
+        # some.
         passes = [_passed(compute, inputs, chain.layers[number]) for _ in range(_PASSES)]
         forward_s, backward_s = min(p.forward_s for p in passes), min(p.backward_s for p in passes)
         values = passes[-1].outputs
@@ -126,14 +137,14 @@ def _layers(
             (forward_s / size,),
             (backward_s / size,),
             parameter_bytes,
-            round(parameter_bytes * _moments(optimizer)),
+            round(parameter_bytes * moments),
             passes[-1].kept_bytes // size,
             _bytes(values) // size,
             _split(passes, backward_s),
         )
 
 
-def _split(passes: Sequence[_Pass], backward_s: float) -> tuple[float, float] | None:
+def _split(passes: Sequence[_LayerTimes], backward_s: float) -> tuple[float, float] | None:
     parts = [p.parts_s for p in passes if p.parts_s is not None]
     if not parts:
         return None
@@ -141,7 +152,7 @@ def _split(passes: Sequence[_Pass], backward_s: float) -> tuple[float, float] | 
     return (inputs_s / backward_s, weights_s / backward_s) if backward_s else (1.0, 1.0)
 
 
-def _tied(chain: Chain, optimizer: Optimizer) -> Iterator[Tied]:
+def _tied(chain: Chain, moments: float) -> Iterator[Tied]:
     users: dict[nn.Parameter, tuple[int, ...]] = {}
     for number, layer in enumerate(chain.layers):
         for parameter in layer.parameters():
@@ -149,22 +160,22 @@ def _tied(chain: Chain, optimizer: Optimizer) -> Iterator[Tied]:
                 users[parameter] = (*users.get(parameter, ()), number)
     for layers in sorted({layers for layers in users.values() if len(layers) > 1}):
         size = sum(parameter.nbytes for parameter, among in users.items() if among == layers)
-        yield Tied(layers, size, round(size * _moments(optimizer)))
+        yield Tied(layers, size, round(size * moments))
 
 
-class _Pass(NamedTuple):
-    """A forward and a backward pass of one layer."""
+class _LayerTimes(NamedTuple):
+    """Times and memory of a forward and a backward pass of one layer."""
 
     forward_s: float
     backward_s: float
     parts_s: tuple[float, float] | None
-    """Of backward in two parts; None where that cannot be."""
+    """Seconds of the two parts of a split backward pass; None where it cannot be split."""
     kept_bytes: int
-    """In between."""
+    """Bytes kept between the forward and the backward pass."""
     outputs: Any
 
 
-def _passed(compute: Callable[[Any], Any], inputs: Any, layer: nn.Module) -> _Pass:
+def _passed(compute: Callable[[Any], Any], inputs: Any, layer: nn.Module) -> _LayerTimes:
     own = {tensor.untyped_storage().data_ptr() for tensor in (*layer.parameters(), *layer.buffers())}
     kept: dict[int, int] = {}
 
@@ -186,13 +197,14 @@ def _passed(compute: Callable[[Any], Any], inputs: Any, layer: nn.Module) -> _Pa
     split_s = _now_s(inputs)
     if made:
         torch.autograd.backward(made, seeds)
-    return _Pass(middle_s - began_s, _now_s(inputs) - split_s, parts_s, sum(kept.values()), outputs)
+    return _LayerTimes(middle_s - began_s, _now_s(inputs) - split_s, parts_s, sum(kept.values()), outputs)
 
 
 def _parts_s(
     made: list[torch.Tensor], seeds: list[torch.Tensor], inputs: Any, layer: nn.Module
 ) -> tuple[float, float] | None:
-    """Seconds of the gradients of inputs alone and of weights alone. Leaves the graph as it was."""
+    """Seconds of the two parts of a split backward pass of a layer: the gradients of its inputs, and of its
+    weights. None where the pass cannot be split. Keeps the autograd graph."""
     leaves = [tensor for tensor in _tensors(inputs) if tensor.requires_grad]
     weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
     began_s = _now_s(inputs)
@@ -215,7 +227,8 @@ def _now_s(values: Any) -> float:
 
 
 def _leaves(values: Any) -> Any:
-    """The same values as a stage receives them."""
+    """Copies of the values that begin an autograd graph of their own, as the values do that a stage receives;
+    those of floating point require gradients."""
     leaves = tuple(t.detach().requires_grad_(t.is_floating_point()) for t in _tensors(values))
     return leaves if isinstance(values, tuple) else leaves[0]
 
@@ -228,11 +241,11 @@ def _bytes(values: Any) -> int:
     return sum(tensor.nbytes for tensor in _tensors(values))
 
 
-def _moments(optimizer: Optimizer) -> float:
-    """Tensors of a parameter's size that the optimizer keeps for it on the device: two for Adam and its kind.
+def moments_of(optimizer: Optimizer) -> float:
+    """Number of tensors of a parameter's size that the optimizer keeps on the device: two for Adam.
 
-    What an offloaded one keeps is on the host, and each parameter has its share of the bucket: a stage is charged
-    less than it has there at most, but at a moment at which its activations are gone.
+    An offloaded optimizer keeps its state on the host; each parameter is charged its share of the bucket instead.
+    That is less than a stage may need during the optimizer's step, but then its activations are free.
     """
     if isinstance(optimizer, Offloaded):
         trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
@@ -243,7 +256,7 @@ def _moments(optimizer: Optimizer) -> float:
 
 
 def _merged(costs: tuple[LayerCost, ...]) -> LayerCost:
-    """One layer's costs at all sizes; what it keeps as at the largest."""
+    """One layer's costs measured at several sizes, merged; bytes are those of the largest size."""
     largest = costs[-1]
     return LayerCost(
         tuple(cost.forward_s[0] for cost in costs),

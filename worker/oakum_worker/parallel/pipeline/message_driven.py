@@ -1,13 +1,14 @@
-"""AxoNN's engine: no schedule, a stage takes what arrives first (Singh and Bhatele, IPDPS 2022, arXiv:2110.13005).
+"""AxoNN's engine: a stage takes whatever message arrives first, without a schedule.
 
-The first stage injects min(limit, N) micro-batches, and one more for each backward pass that comes back to it. A
-stage in the middle waits for a forward pass from before or a backward pass from behind, takes it and sends on. The
-last computes loss and backward pass at once. So at most `limit` micro-batches are on their way, and a stage that
-is late for once holds up only those that wait for it.
+Source: Singh and Bhatele, IPDPS 2022, arXiv:2110.13005. The first stage injects min(limit, N) of the N
+micro-batches, and one more for each gradient that comes back to it. A middle stage waits for activations from the
+stage before or gradients from the stage behind, computes the pass and sends the result on. The last stage computes
+the loss and the backward pass at once. So at most `limit` micro-batches are in flight, and a stage that is late
+delays only the stages that wait for it.
 
-Over one link forward passes come in their order, as do backward passes, but how the two mix depends on the times.
-The number of the micro-batch therefore travels ahead of each message. A thread for each direction receives: gloo
-does not tell whether a message has come without waiting for it.
+On each link messages arrive in the order of sending, but how forward and backward passes alternate depends on
+timing. Therefore the number of the micro-batch is sent ahead of each message. One thread for each direction
+receives, because gloo cannot tell whether a message has arrived without waiting for it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import NamedTuple, TypeVar
 from oakum_worker.chain import Chain, Values
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.engine import MicroBatches
-from oakum_worker.parallel.pipeline.links import Links
-from oakum_worker.parallel.pipeline.messages import Part
+from oakum_worker.parallel.pipeline.links import PeerLinks
+from oakum_worker.parallel.pipeline.messages import BoundaryTensors
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
 from oakum_worker.parallel.pipeline.scheduled import Observer
 from oakum_worker.parallel.pipeline.stages import Stage, Tensors
@@ -31,7 +32,7 @@ _R = TypeVar("_R")
 
 
 class _Arrival(NamedTuple):
-    """A message, or what kept it from coming."""
+    """A received message, or the error that occurred instead."""
 
     number: int = -1
     values: Values | None = None
@@ -40,7 +41,7 @@ class _Arrival(NamedTuple):
 
 
 class MessageDrivenEngine:
-    """An `Engine` whose workers hold one stage each and take what comes first."""
+    """A `WorkerEngine` whose workers hold one stage each and process messages in the order of arrival."""
 
     def __init__(
         self,
@@ -48,17 +49,17 @@ class MessageDrivenEngine:
         worker: int,
         chain: Chain,
         cuts: Sequence[range],
-        links: Links,
+        links: PeerLinks,
         sync: Callable[[int], None],
         *,
         recompute: bool = False,
         limit: int | None = None,
         observe: Observer | None = None,
     ) -> None:
-        """`schedule` tells the number of micro-batches and where the stages are: stage s on worker s.
+        """`schedule` gives the number of micro-batches and the placement, which must be stage s on worker s.
 
-        At most `limit` micro-batches are on their way at once, by default as many as there are stages. Raises
-        `ScheduleError` where stages are placed otherwise.
+        At most `limit` micro-batches are in flight at once; by default as many as there are stages. Raises
+        `ScheduleError` for another placement.
         """
         if schedule.placement != (tuple(range(schedule.num_workers)),):
             raise ScheduleError(
@@ -66,7 +67,7 @@ class MessageDrivenEngine:
                 "a schedule of gpipe or 1f1b"
             )
         if limit is not None and limit < 1:
-            raise ScheduleError(f"at least 1 micro-batch must be on its way, not {limit}")
+            raise ScheduleError(f"at least 1 micro-batch must be in flight, not {limit}")
         self._worker = worker
         self._num_micro_batches = schedule.num_micro_batches
         self._limit = min(limit or schedule.num_stages, schedule.num_micro_batches)
@@ -75,13 +76,18 @@ class MessageDrivenEngine:
         self._sync = sync
         self._observe = observe
         self.num_received = 0
-        """Messages of the last step."""
+        """Number of messages received in the last step."""
         self._num_answered = 0
         self.max_live = 0
-        """The most micro-batches of which this worker kept something at once."""
+        """Largest number of micro-batches whose activations this worker held at once."""
 
     def run(self, work: MicroBatches) -> None:
-        """See `Engine`. A thread that still waits for a peer when this raises ends as the group is cut."""
+        """Compute the step's passes in the order in which messages arrive, then begin to sum this worker's
+        gradients, and wait until all sent messages have arrived.
+
+        Raises `GroupError` if a peer is gone, and whatever the task's code raises. A thread may then still wait
+        for a peer; it ends when the group is cut.
+        """
         self._stage.clear()
         self.num_received = self._num_answered = 0
         arrivals: SimpleQueue[_Arrival] = SimpleQueue()
@@ -96,7 +102,7 @@ class MessageDrivenEngine:
         self._links.settle()
 
     def _inject(self, work: MicroBatches, arrivals: SimpleQueue[_Arrival]) -> None:
-        """The first stage's part."""
+        """Run the first stage: inject micro-batches and process the gradients that come back."""
         for number in range(self._limit):
             self._forward(work, number, None)
         for following in range(self._limit, self._limit + self._num_micro_batches):
@@ -107,14 +113,15 @@ class MessageDrivenEngine:
                 self._forward(work, following, None)
 
     def _serve(self, work: MicroBatches, arrivals: SimpleQueue[_Arrival]) -> None:
-        """That of all others, until every micro-batch has come back."""
+        """Run any other stage, until every micro-batch has passed forward and backward."""
         num_back = 0
         while num_back < self._num_micro_batches:
             arrival = self._next(arrivals)
             if arrival.is_gradient:
                 self._backward(work, arrival.number, arrival.values)
             else:
-                # As many have come back to the first stage, so as many gradients have been received before this.
+                # As many micro-batches have come back to the first stage, so it has received as many gradients
+                # before.
                 self._links.release(self._worker - 1, 2 * max(0, arrival.number + 1 - self._limit))
                 self._forward(work, arrival.number, arrival.values)
             num_back += arrival.is_gradient or self._stage.is_last
@@ -144,8 +151,8 @@ class MessageDrivenEngine:
         self._links.send_number(peer, number)
         self._links.send(peer, self._part(work, number, peer, is_gradient=is_gradient), values)
 
-    def _part(self, work: MicroBatches, number: int, peer: int, *, is_gradient: bool) -> Part:
-        return Part(0, min(self._worker, peer), work.num_samples(number), is_gradient)
+    def _part(self, work: MicroBatches, number: int, peer: int, *, is_gradient: bool) -> BoundaryTensors:
+        return BoundaryTensors(0, min(self._worker, peer), work.num_samples(number), is_gradient)
 
     def _next(self, arrivals: SimpleQueue[_Arrival]) -> _Arrival:
         arrival = arrivals.get()
@@ -153,13 +160,14 @@ class MessageDrivenEngine:
             raise arrival.error
         self.num_received += 1
         if arrival.is_gradient:
-            # The n-th gradient to come back says that n activations have come on.
+            # The n-th gradient that comes back shows that n activations have arrived at the next stage.
             self._num_answered += 1
             self._links.release(self._worker + 1, 2 * self._num_answered)
         return arrival
 
     def _listen(self, work: MicroBatches, arrivals: SimpleQueue[_Arrival]) -> list[threading.Thread]:
-        """Take messages of both directions as they come."""
+        """Start the threads that receive the messages of both directions and put them into `arrivals`. Returns
+        the threads."""
         before = [] if self._stage.is_first else [self._worker - 1]
         behind = [] if self._stage.is_last else [self._worker + 1]
         threads = [

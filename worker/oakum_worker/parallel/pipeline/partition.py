@@ -1,4 +1,4 @@
-"""Where a chain of layers is cut into stages, so that the slowest stage is as fast as it can be."""
+"""Cuts a chain of layers into stages so that the slowest stage is as fast as possible."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from oakum_worker.errors import ScheduleError
 
 
 def partition(layer_costs: Sequence[float], num_stages: int) -> tuple[range, ...]:
-    """Cut the layers into `num_stages` runs of at least one layer whose greatest cost is least.
+    """Cut the layers into `num_stages` consecutive, non-empty runs that minimise the largest run's cost.
+    Returns the layers of each stage as a range.
 
-    `layer_costs` are of any one unit, commonly seconds of forward and backward per sample. Among the cuts with the
-    same greatest cost it is one whose costs are most even (least sum of squares), so that equal layers are dealt
-    out evenly. Raises `ScheduleError` if there are fewer layers than stages, or a cost is negative or not finite.
+    `layer_costs` are in any unit, commonly seconds of forward and backward. Among the cuts with the least
+    maximum, one with the least sum of squared costs is chosen, so that equal layers are spread evenly. Raises
+    `ScheduleError` if there are fewer layers than stages, or a cost is negative or not finite.
     """
     num_layers = len(layer_costs)
     if not 1 <= num_stages <= num_layers:
@@ -31,7 +32,7 @@ def partition(layer_costs: Sequence[float], num_stages: int) -> tuple[range, ...
 
 
 def _least_maximum(sums: list[float], num_stages: int) -> float:
-    """The least possible cost of the costliest stage; `sums[i]` is the cost of the first i layers."""
+    """The least possible maximum of the stages' costs; `sums[i]` is the cost of the first i layers."""
     num_layers = len(sums) - 1
     best = [0.0] + [math.inf] * num_layers
     for stage in range(1, num_stages + 1):
@@ -43,7 +44,8 @@ def _least_maximum(sums: list[float], num_stages: int) -> float:
 
 
 def _most_even_ends(sums: list[float], num_stages: int, limit: float) -> list[int]:
-    """Where the stages end, each stage at most `limit`, with the least sum of squared costs."""
+    """End of each stage, in layers, with the least sum of squared costs among cuts whose stages cost at most
+    `limit`."""
     num_layers = len(sums) - 1
     squares: list[tuple[float, list[int]]] = [(math.inf, []) for _ in range(num_layers + 1)]
     squares[0] = (0.0, [])

@@ -1,80 +1,46 @@
-"""A step of a trainer whose model is spread over stages: each replica takes its share of the batch through them.
+"""A step of a trainer whose model is split into stages: each replica computes its share of the batch.
 
-A generation's arrangement says who does what. The engine of this rank's seat computes; gradients of a stage are
-summed over the ranks that hold it. The batch is dealt to the replicas as to the ranks of plain data parallelism,
-and a replica's share is cut into as many micro-batches as every other's, as even as they can be; where there are
-fewer samples than micro-batches, the rest compute the batch's first sample and count it for nothing.
+A generation's arrangement assigns stages to ranks. The engine of this rank's seat computes; a stage's gradients
+are summed over the ranks that hold the stage. The batch is divided among replicas as among the ranks of plain data
+parallelism. Every replica cuts its share into the same number of micro-batches, as even as possible; where there
+are fewer samples than micro-batches, the other micro-batches compute the batch's first sample with weight 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from oakum_worker.chain import Chain
-from oakum_worker.errors import GroupError
-from oakum_worker.parallel.chunks import Chunk, cut_evenly
-from oakum_worker.parallel.data import Reduced
-from oakum_worker.parallel.layout import by_part
+from oakum_worker.parallel.chunks import Chunk, cut_evenly, share_of
+from oakum_worker.parallel.divided_engine import DividedEngine, Predicting
+from oakum_worker.parallel.divided_state import DividedState
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
-from oakum_worker.parallel.pipeline.arranging import Arranger, Curve
-from oakum_worker.parallel.pipeline.engine import Engine, MicroBatches
+from oakum_worker.parallel.pipeline.engine import CountedMicroBatches, WorkerEngine
 from oakum_worker.parallel.pipeline.gradients import StageGradients
-from oakum_worker.parallel.pipeline.links import Links, pairs_of
+from oakum_worker.parallel.pipeline.links import PeerLinks, pairs_of
 from oakum_worker.parallel.pipeline.message_driven import MessageDrivenEngine
 from oakum_worker.parallel.pipeline.scheduled import ScheduledEngine
-from oakum_worker.parallel.pipeline.state import StageState
-from oakum_worker.parallel.reshard import Places, exchange
-from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
-from oakum_worker.sampler import share_of
+from oakum_worker.parallel.step_engine import GlobalBatch, Reduced, StepVotes
+from oakum_worker.parallel.subgroups import Subgroups
 
 
-def no_votes() -> tuple[int, ...]:
-    """Nothing to count."""
-    return ()
+class ReplicaEngine(DividedEngine):
+    """`StepEngine` of a pipeline trainer: computes this rank's stages for its replica's share of each batch. A
+    spare rank computes nothing and only takes part in sums."""
 
-
-class ReplicaEngine:
-    """Takes the part of `GradientReducer` for a pipeline trainer.
-
-    A step is `begin`, `run` and `finish`, on every rank, spare ones included.
-    """
-
-    def __init__(self, chain: Chain, state: StageState, arranger: Arranger) -> None:
+    def __init__(self, chain: Chain, state: DividedState[Any], arranger: Predicting) -> None:
+        super().__init__(state, arranger)
         self._chain = chain
         self._state = state
-        self._arranger = arranger
-        self.group: dist.ProcessGroup | None = None
-        """Of all ranks of the generation; None for a rank alone."""
-        self.votes: Callable[[], tuple[int, ...]] = no_votes
-        """Asked once in each step for numbers to add up over the ranks; as many on every rank."""
-        self.counted: tuple[int, ...] = ()
-        """The last finished step's sums of them."""
-        self.steps = 0
-        """Steps whose gradients were complete. Weights may have changed since if the loop has counted fewer."""
-        self._subgroups: Subgroups = _alone()
         self._gradients: StageGradients | None = None
-        self._engine: Engine | None = None
-
-    def join(
-        self, group: dist.ProcessGroup | None, world_size: int, *, subgroups: Subgroups | None = None
-    ) -> None:
-        """Work over `group` from now on; None is a generation of one rank. Does not communicate."""
-        self.group = group if world_size > 1 else None
-        self._subgroups = subgroups if subgroups is not None and self.group is not None else _alone()
-        self.counted = ()
-        self._gradients, self._engine = None, None
-
-    @property
-    def predicted_curve(self) -> Curve:
-        """See `Arranger.predicted_curve`: not to be asked for within a step."""
-        return self._arranger.predicted_curve()
+        self._work: CountedMicroBatches
+        self._engine: WorkerEngine | None = None
 
     def chunks(self, num_samples: int) -> list[Chunk]:
-        """The micro-batches of this rank's replica, of a global batch of so many samples; none on a spare rank."""
+        """The micro-batches of this rank's replica in a global batch of `num_samples`; empty on a spare rank."""
         arrangement = self._state.arrangement
         seat = arrangement.seat(self._state.place.rank)
         if seat is None:
@@ -82,103 +48,68 @@ class ReplicaEngine:
         share = share_of(num_samples, seat.replica, arrangement.num_replicas)
         return cut_evenly(share, arrangement.schedule.num_micro_batches)
 
-    def begin(self, num_global: int, signal: int, flag: int = 0) -> None:
-        """Start a step on a global batch of `num_global` samples. Raises `GroupError` when a rank is gone."""
+    def compute(self, batch: GlobalBatch, votes: StepVotes) -> None:
+        """Compute forward and backward passes of this rank's stages; nothing on a spare rank. Gradients begin to
+        be summed over the ranks. In a generation's first step, connects to the ranks with which this rank works.
+        Raises `GroupError` if a rank is gone, and whatever the task's code raises."""
         if self._gradients is None:
             self._set_up()
         assert self._gradients is not None
-        self._num_global, self._signal, self._flag = num_global, signal, flag
+        self._num_global, self._own_votes = batch.num_samples, votes
         self._gradients.begin()
+        with batch.in_stages(self.chunks(batch.num_samples)) as self._work:
+            if self._engine is not None:
+                self._engine.run(self._work)
 
-    def run(self, work: MicroBatches) -> None:
-        """Compute this rank's part of the gradients. Nothing on a spare rank."""
-        if self._engine is not None:
-            self._engine.run(work)
+    def finish(self) -> Reduced:
+        """Wait until every `p.grad` of this rank is the gradient of the global batch's mean loss. Returns the mean
+        loss and the sums of the ranks' votes.
 
-    def finish(self, loss: torch.Tensor | float, num_samples: int) -> Reduced:
-        """Wait until every `p.grad` is the global batch's.
-
-        `loss` and `num_samples` are what this rank's last stage has computed of the mean and counted; zeros on
-        ranks without one. Raises `GroupError` when a rank is gone.
+        Raises `GroupError` if a rank is gone or ranks are at different steps.
         """
         assert self._gradients is not None
+        # Numbers that this rank's last stage has computed; zeros on ranks without a last stage.
+        found = self._work.loss_sum, self._work.num_counted, self._work.weight
+        loss, num_samples, weight = found if self._speaks else (0.0, 0, 0.0)
         numbers = torch.tensor(
-            [float(loss), num_samples, self._signal, self._flag, *self.votes()], dtype=torch.float64
+            [float(loss), num_samples, *self._own_votes.numbers, float(weight), *self.votes()], dtype=torch.float64
         )
-        self._sum(numbers)
-        self._gradients.finish()
-        total, counted_samples, signal, flag, *counted = numbers.tolist()
-        if counted_samples != self._num_global:
-            raise GroupError(
-                f"the ranks together took {counted_samples:g} samples of a batch of {self._num_global}: "
-                "they are not at the same step"
-            )
-        self.counted = tuple(round(number) for number in counted)
-        self.steps += 1
-        return Reduced(total, round(signal), round(flag))
+        return self._finished(numbers, self._num_global, self._gradients)
 
-    def grad_norm(self) -> torch.Tensor:
-        """Collective: the norm of the global batch's gradient, each parameter counted once; shape ()."""
-        gradients = [p.grad for p in self._state.first_held if p.grad is not None]
-        norms = [torch.linalg.vector_norm(g, dtype=torch.promote_types(g.dtype, torch.float32)) for g in gradients]
-        square = (
-            torch.stack(norms).double().square().sum().cpu() if norms else torch.zeros((), dtype=torch.float64)
-        )
-        self._sum(square)
-        return square.sqrt().to(self._state.device)
+    def _disconnect(self) -> None:
+        self._gradients, self._engine = None, None
 
-    @contextmanager
-    def whole_model(self) -> Iterator[bool]:
-        """Collective: within it rank 0, and a rank alone, has the whole model; says whether this one does.
-
-        That takes rank 0 the memory of the model's parameters for the time. Raises `GroupError` when a rank is
-        gone.
-        """
-        if self.group is None:
-            yield True
-            return
-        place, split = self._state.place, self._state.model_tensors()
-        wanted = {t.path: t.empty(range(t.num_rows)) for t in split} if place.rank == 0 else {}
-        parts = place.holdings.parts
-        held = Places(list(place.holdings.first_holders().items()), self._state.model_parts())
-        needed = Places([(part, 0) for part in parts], by_part(parts, split, wanted) if wanted else {})
-        exchange(split, held, needed, self.group, place.rank)
-        if place.rank:
-            yield False
-            return
-        with self._state.borrowed(wanted):
-            yield True
-
-    def _sum(self, numbers: torch.Tensor) -> None:
-        if self.group is None:
-            return
-        try:
-            dist.all_reduce(numbers, group=self.group)
-        except RuntimeError as error:
-            raise GroupError(f"a rank was lost during a step: {error}") from error
+    @property
+    def _speaks(self) -> bool:
+        """Whether the losses that this rank has computed count in the batch's loss."""
+        return True
 
     def _set_up(self) -> None:
-        """Connect to the ranks that this one works with."""
-        arrangement, rank = self._state.arrangement, self._state.place.rank
-        holders = [arrangement.holders_of(stage) for stage in range(arrangement.schedule.num_stages)]
-        gradients = StageGradients(self._chain, arrangement.cuts, holders, rank, self._subgroups)
-        seat = arrangement.seat(rank)
+        """Connect to the ranks that share a replica or a stage with this rank."""
+        arrangement = self._state.arrangement
+        self._connect(arrangement, self._chain, range(arrangement.world_size), self._subgroups)
+
+    def _connect(self, arrangement: Arrangement, chain: Chain, ranks: Sequence[int], subgroups: Subgroups) -> None:
+        """Connect to the ranks that share a replica or a stage with this rank, to compute layers of `chain`.
+        `ranks[r]` is the generation's rank that is rank r of the arrangement."""
+        own = self._state.place.rank
+        stages = range(arrangement.schedule.num_stages)
+        holders = [[ranks[holder] for holder in arrangement.holders_of(stage)] for stage in stages]
+        gradients = StageGradients(chain, arrangement.cuts, holders, own, subgroups)
+        seat = arrangement.seat(ranks.index(own)) if own in ranks else None
         if seat is not None:
-            ranks = arrangement.ranks_of(seat.replica)
-            self._engine = self._engine_of(arrangement, ranks, seat.worker, gradients)
+            members = [ranks[member] for member in arrangement.ranks_of(seat.replica)]
+            pairs = pairs_of(arrangement.schedule)
+            links = PeerLinks(subgroups, members, seat.worker, pairs, self._state.device)
+            self._engine = _engine_of(arrangement, seat.worker, chain, links, gradients)
         self._gradients = gradients
 
-    def _engine_of(
-        self, arrangement: Arrangement, ranks: list[int], worker: int, gradients: StageGradients
-    ) -> Engine:
-        schedule = arrangement.schedule
-        links = Links(self._subgroups, ranks, worker, pairs_of(schedule), self._state.device)
-        arguments = schedule, worker, self._chain, arrangement.cuts, links, gradients.sync
-        if arrangement.message_driven:
-            limit = arrangement.in_flight
-            return MessageDrivenEngine(*arguments, recompute=arrangement.recompute, limit=limit)
-        return ScheduledEngine(*arguments, recompute=arrangement.recompute)
 
-
-def _alone() -> Subgroups:
-    return StoreSubgroups(dist.HashStore(), 0, dist.default_pg_timeout)
+def _engine_of(
+    arrangement: Arrangement, worker: int, chain: Chain, links: PeerLinks, gradients: StageGradients
+) -> WorkerEngine:
+    arguments = arrangement.schedule, worker, chain, arrangement.cuts, links, gradients.sync
+    if arrangement.message_driven:
+        limit = arrangement.in_flight
+        return MessageDrivenEngine(*arguments, recompute=arrangement.recompute, limit=limit)
+    return ScheduledEngine(*arguments, recompute=arrangement.recompute)

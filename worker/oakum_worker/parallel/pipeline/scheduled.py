@@ -1,4 +1,4 @@
-"""Runs a schedule: one worker's operations in their order."""
+"""Runs one worker's operations of a schedule, in order."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from collections.abc import Callable, Iterator, Sequence
 
 from oakum_worker.chain import Chain, Values
 from oakum_worker.parallel.pipeline.engine import MicroBatches
-from oakum_worker.parallel.pipeline.links import Links
-from oakum_worker.parallel.pipeline.messages import Part
+from oakum_worker.parallel.pipeline.links import PeerLinks
+from oakum_worker.parallel.pipeline.messages import BoundaryTensors
 from oakum_worker.parallel.pipeline.operations import RECEIVES, SENDS, Kind, Operation, Schedule
 from oakum_worker.parallel.pipeline.stages import Stage, Tensors
 
 Observer = Callable[[Operation, float, float], None]
-"""Told of an operation when it is over, with its begin and end in seconds of `time.perf_counter`."""
+"""Called after each operation with its begin and end in seconds of `time.perf_counter`."""
 
 
 class ScheduledEngine:
-    """An `Engine` that takes the operations of a valid schedule."""
+    """A `WorkerEngine` that performs its worker's operations of a schedule in their order. The schedule has to be
+    valid."""
 
     def __init__(
         self,
@@ -25,13 +26,13 @@ class ScheduledEngine:
         worker: int,
         chain: Chain,
         cuts: Sequence[range],
-        links: Links,
+        links: PeerLinks,
         sync: Callable[[int], None],
         *,
         recompute: bool = False,
         observe: Observer | None = None,
     ) -> None:
-        """`cuts[stage]` are the layers of a stage; `sync(stage)` begins to sum its gradients."""
+        """`cuts[stage]` are the layers of a stage; `sync(stage)` begins to sum the stage's gradients."""
         self._operations = schedule.operations[worker]
         self._links = links
         self._sync = sync
@@ -49,10 +50,12 @@ class ScheduledEngine:
         self._activations: dict[tuple[int, int], Values] = {}
         self._gradients: dict[tuple[int, int], Tensors] = {}
         self.max_live = 0
-        """The most micro-batches, over all its stages, of which this worker kept something at once."""
+        """Largest number of micro-batches, over all its stages, whose activations this worker held at once."""
 
     def run(self, work: MicroBatches) -> None:
-        """See `Engine`."""
+        """Perform the worker's operations of one step in order, which adds to `p.grad` and begins to sum
+        gradients, and wait until all sent messages have arrived. Raises `GroupError` if a peer is gone, and
+        whatever the task's code raises."""
         self._clear()
         self._expect(work)
         for at, operation in enumerate(self._operations):
@@ -69,8 +72,8 @@ class ScheduledEngine:
             stage.clear()
 
     def _expect(self, work: MicroBatches) -> None:
-        """Have receives posted before they are due."""
-        expected: dict[int, list[Part]] = {}
+        """Announce all messages of the step to the links, so that receives are posted early."""
+        expected: dict[int, list[BoundaryTensors]] = {}
         for operation, peer in zip(self._operations, self._peers, strict=True):
             if operation.kind in RECEIVES:
                 expected.setdefault(peer, []).extend(_parts(operation, work))
@@ -130,22 +133,22 @@ class ScheduledEngine:
         self._links.release(peer, num_arrived)
 
 
-def _parts(operation: Operation, work: MicroBatches) -> list[Part]:
-    """What a send or a receive carries."""
+def _parts(operation: Operation, work: MicroBatches) -> list[BoundaryTensors]:
+    """The tensors that a send or a receive carries."""
     is_gradient = operation.kind in (Kind.SEND_GRADIENT, Kind.RECEIVE_GRADIENT)
     # The boundary's number is that of the stage before it.
     after_stage = operation.kind in (Kind.SEND_ACTIVATION, Kind.RECEIVE_GRADIENT)
     boundary = operation.stage if after_stage else operation.stage - 1
     return [
-        Part(operation.pipe, boundary, work.num_samples(number), is_gradient) for number in operation.micro_batches
+        BoundaryTensors(operation.pipe, boundary, work.num_samples(number), is_gradient)
+        for number in operation.micro_batches
     ]
 
 
 def _arrived(schedule: Schedule, worker: int) -> Iterator[int]:
-    """For each operation that receives, how many of this worker's parts its sender had received before it sent.
-
-    The message then tells that those have arrived. 0 for other operations.
-    """
+    """For each operation of `worker`, how many of this worker's messages are known to have arrived once the
+    operation is done: for a receive, as many as the sender had received before it sent. 0 for operations other
+    than receives."""
     answers = {peer: list(_answers(schedule, peer, worker)) for peer in range(schedule.num_workers)}
     for operation in schedule.operations[worker]:
         is_receive = operation.kind in RECEIVES
@@ -153,7 +156,8 @@ def _arrived(schedule: Schedule, worker: int) -> Iterator[int]:
 
 
 def _answers(schedule: Schedule, sender: int, receiver: int) -> Iterator[int]:
-    """For each message, how many parts from the receiver its sender had received before."""
+    """For each message from `sender` to `receiver`: how many messages of `receiver` the sender had received
+    before."""
     num_received = 0
     for operation in schedule.operations[sender]:
         if operation.kind in RECEIVES and schedule.peer_of(operation) == receiver:

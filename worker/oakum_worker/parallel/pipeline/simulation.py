@@ -1,6 +1,7 @@
-"""How long a schedule takes and what it holds, from the times of its operations.
+"""Simulates a schedule: its duration and its memory, from the times of its operations.
 
-Times are in any one unit. `validate` says whether a schedule computes the right thing; this says how fast.
+All times are in one unit, whichever it is. `validation.validate` checks whether a schedule computes the right
+thing.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from oakum_worker.parallel.pipeline.operations import (
 )
 
 Times = float | Sequence[float]
-"""The same for every stage, or one for each."""
+"""One time for every stage, or a sequence with one time for each stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When a worker was at an operation. A receive lasts as long as its message is waited for."""
+    """Begin and end of an operation on a worker. A receive lasts while the worker waits for the message."""
 
     operation: Operation
     start: float
@@ -36,25 +37,26 @@ class Span:
 
 @dataclass(frozen=True)
 class Simulation:
-    """One step of a replica."""
+    """The simulation of one step of a replica."""
 
     schedule: Schedule
     starts: tuple[tuple[float, ...], ...]
-    """starts[worker][position]: of each operation, in the worker's order."""
+    """starts[worker][position] is the start time of an operation, in the worker's order."""
     ends: tuple[tuple[float, ...], ...]
     makespan: float
-    """When the last computation of any worker ended."""
+    """Time at which the last computation of any worker ended."""
     busy: float
-    """Time in which workers computed, summed over them."""
+    """Time spent computing, summed over the workers."""
     peak_activations: tuple[float, ...]
-    """For each worker the most that it held at once: micro-batches between their forward and the end of their
-    backward, each weighted with its stage's `activation`; by default a count of micro-batches (Ma)."""
+    """For each worker, the maximum memory of activations: each micro-batch counts its stage's `activation` from
+    its forward pass to the end of its backward pass. By default a number of micro-batches (Ma in the Chimera
+    paper)."""
     sync_ends: tuple[float, ...]
-    """For each worker when the gradients of all its stages were summed."""
+    """For each worker, the time at which the gradients of all its stages were summed."""
 
     @cached_property
     def spans(self) -> tuple[tuple[Span, ...], ...]:
-        """spans[worker], in the worker's order."""
+        """spans[worker] are the spans of the worker's operations, in order."""
         return tuple(
             tuple(Span(*span) for span in zip(order, starts, ends, strict=True))
             for order, starts, ends in zip(self.schedule.operations, self.starts, self.ends, strict=True)
@@ -62,27 +64,27 @@ class Simulation:
 
     @property
     def num_workers(self) -> int:
-        """Ranks of the replica."""
+        """Number of ranks of the replica."""
         return len(self.starts)
 
     @property
     def bubble_ratio(self) -> float:
-        """The part of the workers' time until `makespan` in which they did not compute."""
+        """Share of the workers' time until `makespan` in which they did not compute."""
         available = self.makespan * self.num_workers
         return (available - self.busy) / available if available else 0.0
 
     @property
     def unoverlapped(self) -> tuple[float, ...]:
-        """For each worker how long its gradient sums went on after the makespan.
+        """For each worker, the time for which its gradient sums continued after the makespan.
 
-        The greatest is the last term of T = (F + p) C_f + (B + p) C_b + max_i unoverlapped_i (Chimera,
-        arXiv:2107.06925, section 3.4): here the sum is exact, as bubbles are where they are.
+        The largest is the last term of T = (F + p) C_f + (B + p) C_b + max_i unoverlapped_i (Chimera,
+        arXiv:2107.06925, section 3.4). The paper estimates it; here it follows from the simulated bubbles.
         """
         return tuple(max(0.0, end - self.makespan) for end in self.sync_ends)
 
     @property
     def step(self) -> float:
-        """When all is computed and summed."""
+        """Time at which all computations and gradient sums are done."""
         return self.makespan + max(self.unoverlapped, default=0.0)
 
 
@@ -100,15 +102,16 @@ def simulate(
     activation: Times = 1.0,
     split_activation: Times = 0.0,
 ) -> Simulation:
-    """Take every worker through its operations, each as soon as the worker is free and its messages are there.
+    """Simulate a step in which each operation starts as soon as its worker is free and its messages have
+    arrived. Returns when each operation ran, and what memory the workers held.
 
-    `forward` and `backward` are of one micro-batch through one stage; a forward pass of two takes `doubled`, by
-    default twice `forward`. The parts of a split backward pass take `inputs` and `weights`, by default a half of
-    `backward` each, and between them a micro-batch holds `split_activation` besides. A message needs `transfer`
-    for each micro-batch in it, that of the lower of its two stages, and arrives `latency` later; messages from one
-    worker to another go one after the other, and sending costs the sender no time. `sync` is how long summing a
-    stage's gradients takes once all holders have begun; a worker takes part in one sum at a time. Raises
-    `ScheduleError` if workers wait for each other for ever.
+    `forward` and `backward` are the times of a pass of one micro-batch through one stage; a forward pass of two
+    micro-batches takes `doubled`, by default twice `forward`. The parts of a split backward pass take `inputs`
+    and `weights`, by default half of `backward` each; between them a micro-batch holds `split_activation` in
+    addition. A message takes `transfer` (of the lower of its two stages) for each of its micro-batches, and
+    arrives `latency` later; messages from one worker to another follow one another, and sending takes the
+    sender no time. `sync` is the time of a stage's gradient sum after all its holders have begun it; a worker
+    takes part in one sum at a time. Raises `ScheduleError` if workers wait for each other for ever.
     """
     forwards = _by_stage(forward, schedule)
     backwards = _by_stage(backward, schedule)
@@ -127,7 +130,7 @@ def simulate(
         "I": besides,
         "W": [-size - more for size, more in zip(held, besides, strict=True)],
     }
-    run = _Run(schedule)
+    run = _SimulationState(schedule)
     run.take(costs, changes, latency, _by_stage(transfer, schedule))
     return Simulation(
         schedule=schedule,
@@ -151,22 +154,24 @@ def _by_stage(times: Times, schedule: Schedule) -> list[float]:
 
 
 class _Action(NamedTuple):
-    """An operation in the form that is quick to simulate."""
+    """One operation of a worker: a pass, a gradient sum, or the sending or receiving of a message."""
 
     worker: int
     code: str
-    """F or FF for one or two micro-batches, B, I, W; S, or > for sends and < for receives."""
+    """F or FF (forward of one or two micro-batches), B, I, W (backward whole or split), S (sync), > (send), <
+    (receive)."""
     stage: int
     size: int
-    """Micro-batches."""
+    """Number of micro-batches."""
     message: int
-    """The number of the message that is sent or received."""
+    """Number of the message that is sent or received."""
     link: tuple[int, int]
-    """From whom to whom it is."""
+    """(sender, receiver) of the message."""
 
 
-class _Run:
-    """Takes all workers through their operations, in an order that does not depend on times."""
+class _SimulationState:
+    """A simulation in progress: the clocks and the memory of all workers. Actions are taken in an order that does
+    not depend on times."""
 
     def __init__(self, schedule: Schedule) -> None:
         workers = range(schedule.num_workers)
@@ -177,7 +182,7 @@ class _Run:
         self.makespan = 0.0
         self.busy = 0.0
         self.syncs: defaultdict[int, dict[int, float]] = defaultdict(dict)
-        """When each worker began to sum each stage: stage -> worker -> time."""
+        """Stage -> worker -> time at which the worker began the stage's gradient sum."""
 
     def take(
         self,
@@ -186,7 +191,10 @@ class _Run:
         latency: float,
         transfer: list[float],
     ) -> None:
-        """Fill in what becomes of them. Both `costs` and `changes` of what is held are by code and stage."""
+        """Compute starts, ends and memory of all actions.
+
+        `costs[code][stage]` is a time, `changes[code][stage]` the change of the worker's memory by such an action.
+        """
         clocks = [0.0] * len(self.starts)
         held = [0.0] * len(self.starts)
         arrivals: dict[int, float] = {}
@@ -212,10 +220,10 @@ class _Run:
 
 
 def _actions(schedule: Schedule) -> list[_Action]:
-    """All operations in an order in which they can be taken one after the other.
+    """All operations in an order in which each comes after the operations that it depends on.
 
-    A worker that lacks a message is set aside until that has been sent. Found once for each schedule, which keeps
-    it, since schedules are simulated again and again with other times.
+    The order is cached with the schedule, because a schedule is simulated many times with different times. Raises
+    `ScheduleError` if workers wait for each other for ever.
     """
     known: list[_Action] | None = schedule.__dict__.get("_actions")
     if known is not None:
@@ -254,7 +262,9 @@ def _actions(schedule: Schedule) -> list[_Action]:
 
 
 def _sync_ends(syncs: dict[int, dict[int, float]], durations: list[float], num_workers: int) -> tuple[float, ...]:
-    """When each worker has the sums of all its stages, taking part in them one at a time in its order."""
+    """For each worker, the time at which its last gradient sum ends; 0 for a worker without sums.
+    `syncs[stage][worker]` is when a worker begins the stage's sum, `durations[stage]` what the sum takes; a worker
+    takes part in one sum at a time."""
     ends = [0.0] * num_workers
     for stage in sorted(syncs, key=lambda stage: (max(syncs[stage].values()), -stage)):
         start = max(max(syncs[stage].values()), *(ends[worker] for worker in syncs[stage]))

@@ -1,15 +1,14 @@
-"""A backward pass in two parts: gradients of the inputs first, those of the weights later (zero bubble).
+"""Splits a backward pass in two: gradients of the inputs first, gradients of the weights later.
 
-The way from the outputs to the inputs is the graph's trunk. Off it, at nodes such as a linear layer's product,
-branch the ways to the weights. The first part goes along the trunk, and what arrives at a branching node is kept;
-the second starts anew at each of these nodes, and goes down the branches alone. Together both take what a whole
-backward pass does, as far as nodes can do one without the other: most of torch's own can, a node of a user's own
-`autograd.Function` does all of its work both times. A layer compiled by torch.compile cannot be split at all.
+The idea is that of "Zero Bubble Pipeline Parallelism" (arXiv:2401.10241). In the autograd graph, the *trunk* are
+the nodes on paths from the outputs to the inputs. At some of its nodes, such as a linear layer's product, paths to
+weights branch off. The first part runs along the trunk and keeps the gradients that arrive at branching nodes; the
+second part starts at these nodes and runs down the branches alone. Both together take as long as a whole backward
+pass, if each node can compute the gradient of one input without the others. Most of torch's nodes can; a user's
+own `autograd.Function` does all its work twice. A layer compiled by torch.compile cannot be split.
 
-Where branches are not apart, or a layer computes itself again within backward (a checkpoint), the second part is
-one pass through the trunk and all branches.
-
-The idea of splitting the pass is of "Zero Bubble Pipeline Parallelism" (arXiv:2401.10241).
+If branches are not separate, or a layer recomputes itself during backward (a checkpoint), the second part is one
+pass through the trunk and all branches.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ _grad: Callable[..., Gradients] = opened(torch.autograd.grad)
 
 
 @dataclass
-class _Pass:
-    """Weights, and where to start from to reach them."""
+class _WeightsPass:
+    """One of the backward passes that make up the second part: the weights that get gradients, and the nodes and
+    gradients from which it starts."""
 
     weights: dict[nn.Parameter, None] = field(default_factory=dict)
     arrived: dict[Node, Gradients] = field(default_factory=dict)
-    """What came to nodes of the trunk, by the first part."""
+    """Node of the trunk -> the gradients that arrived there in the first part."""
     beside: list[tuple[GradientEdge, torch.Tensor]] = field(default_factory=list)
-    """Outputs that do not depend on the inputs, and their gradients."""
+    """Outputs that do not depend on the inputs, with their gradients."""
 
     def run(self) -> None:
         starts = [edge for edge, _ in self.beside]
@@ -63,21 +63,23 @@ class _Pass:
 
 
 class SecondPart:
-    """What is left of a backward pass."""
+    """What is left of a split backward pass after its first part; `run` computes the weights' gradients."""
 
-    def __init__(self, passes: Sequence[_Pass], gradients: Sequence[torch.Tensor]) -> None:
-        """`gradients` are what others may hold of the first part."""
+    def __init__(self, passes: Sequence[_WeightsPass], gradients: Sequence[torch.Tensor]) -> None:
+        """`gradients` are the results of the first part. Callers may still hold them, so a weight's gradient that
+        shares their memory is copied."""
         self._passes = passes
         self._others = {_memory(gradient) for gradient in gradients}
 
     def run(self) -> None:
-        """Add to the weights' gradients."""
+        """Compute the weights' gradients and add them to `p.grad`. To be called once."""
         new = [weight for one in self._passes for weight in one.weights if weight.grad is None]
         for one in self._passes:
             one.run()
         if not new:
             return
-        # A gradient that came through views alone is still what arrived: adding to it would change that.
+        # A gradient that came through views alone shares its memory with the first part's results: adding to it
+        # would change them.
         held = self._others | {_memory(g) for one in self._passes for a in one.arrived.values() for g in a}
         for weight in new:
             if weight.grad is not None and _memory(weight.grad) in held - {None}:
@@ -90,10 +92,10 @@ def first_part(
     inputs: Sequence[torch.Tensor],
     weights: Sequence[nn.Parameter],
 ) -> tuple[Tensors, SecondPart]:
-    """The gradients of the inputs, zeros where nothing leads to them, and what is left to do.
+    """Run the first part; returns (gradients of `inputs`, the second part).
 
-    `outputs` all require gradients, `seeds` are theirs, None for a loss; `inputs` are leaves that require
-    gradients. What a user's own code raises within backward passes through.
+    `outputs` all require gradients; `seeds` are their gradients, None for a loss. `inputs` are leaves that require
+    gradients; theirs are zeros where no path leads to them. Exceptions of a user's code pass through.
     """
     seeds = [torch.ones_like(output) for output in outputs] if seeds is None else list(seeds)
     edges = [get_gradient_edge(output) for output in outputs]
@@ -102,7 +104,7 @@ def first_part(
     trained = [weight for weight in weights if weight.requires_grad]
     starts = {weight: set(graph.starts(_node(weight), trunk)) for weight in trained}
     arrived: dict[Node, Gradients] = {}
-    recomputation = _Recomputation()
+    recomputation = _GraphDetector()
     hooks = [node.register_prehook(_keeping(arrived, node)) for node in set().union(*starts.values())]
     hooks += [edge.node.register_prehook(recomputation.begin) for edge in edges]
     try:
@@ -114,26 +116,30 @@ def first_part(
     gradients = tuple(torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, inputs, strict=True))
     beside = [(edge, seed) for edge, seed in zip(edges, seeds, strict=True) if edge.node not in trunk]
     if beside or recomputation.seen:
-        passes = [_Pass(dict.fromkeys(trained), arrived, beside)] if trained else []
+        passes = [_WeightsPass(dict.fromkeys(trained), arrived, beside)] if trained else []
     else:
         passes = list(_apart(starts, arrived))
     return gradients, SecondPart(passes, [*gradients, *seeds])
 
 
-def _apart(starts: Mapping[nn.Parameter, set[Node]], arrived: Mapping[Node, Gradients]) -> Iterator[_Pass]:
-    """A pass for each node from which weights are reached that no other leads to, and one for all others."""
+def _apart(starts: Mapping[nn.Parameter, set[Node]], arrived: Mapping[Node, Gradients]) -> Iterator[_WeightsPass]:
+    """The passes of the second part: one for each node whose weights no other node leads to, and one for all other
+    nodes together."""
     shared: set[Node] = set().union(*(nodes for nodes in starts.values() if len(nodes) > 1))
-    passes: dict[Node | None, _Pass] = {}
+    passes: dict[Node | None, _WeightsPass] = {}
     for weight, nodes in starts.items():
         for node in nodes & arrived.keys():
-            one = passes.setdefault(None if node in shared else node, _Pass())
+            one = passes.setdefault(None if node in shared else node, _WeightsPass())
             one.arrived[node] = arrived[node]
             one.weights[weight] = None
     yield from passes.values()
 
 
 class _Graph:
-    """The nodes below some others. Their identity holds for as long as it is referenced."""
+    """The part of an autograd graph that is reachable from given nodes.
+
+    It references its nodes, because torch may otherwise make new Python objects for them.
+    """
 
     def __init__(self, roots: Iterable[Node]) -> None:
         self._parents: dict[Node, list[Node]] = {root: [] for root in roots}
@@ -149,7 +155,7 @@ class _Graph:
                 self._parents[child].append(node)
 
     def above(self, leaves: Iterable[Node]) -> set[Node]:
-        """All nodes from which one of the leaves is reached, and those leaves."""
+        """All nodes from which one of `leaves` can be reached, including the leaves reached."""
         found = {leaf for leaf in leaves if leaf in self._parents}
         waiting = list(found)
         while waiting:
@@ -160,7 +166,7 @@ class _Graph:
         return found
 
     def starts(self, leaf: Node, trunk: set[Node]) -> Iterator[Node]:
-        """The nodes of the trunk from which a branch leads to the leaf."""
+        """The nodes of `trunk` from which a path outside the trunk leads to `leaf`."""
         seen, waiting = {leaf}, [leaf] if leaf in self._parents else []
         while waiting:
             for parent in self._parents[waiting.pop()]:
@@ -173,8 +179,9 @@ class _Graph:
                     waiting.append(parent)
 
 
-class _Recomputation(TorchFunctionMode):
-    """Sees whether something within a backward pass computes with a graph, as checkpoints do."""
+class _GraphDetector(TorchFunctionMode):
+    """Context that detects that a backward pass builds an autograd graph, as a layer does that recomputes its
+    activations (a checkpoint)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -182,7 +189,7 @@ class _Recomputation(TorchFunctionMode):
         self._has_begun = False
 
     def begin(self, _: Gradients) -> None:
-        """The pass has come to a node: what was before it does not count."""
+        """Called when the backward pass reaches its first node: only graphs that are built from now on count."""
         self._has_begun = True
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,10 +1,10 @@
-"""A stage: consecutive layers of a chain on one worker, and the micro-batches that are between F and B there.
+"""A stage: consecutive layers of a chain on one worker, and its micro-batches between forward and backward.
 
-What comes in is a leaf of the stage's own autograd graph, so the graph ends at the stage's boundaries, and
-gradients of what came in are what the stage before needs to go on.
+A stage's inputs are leaves of its own autograd graph, so each graph ends at the stage's boundaries. The gradients
+of the inputs are what the stage before needs for its backward pass.
 
-Backward may come in two parts (zero bubble): the gradients of the inputs first, those of the weights later
-(`split_backward`). The graph stays in memory until the second.
+Backward may be split in two parts (`split_backward`): gradients of the inputs first, those of the weights later.
+The graph stays in memory until the second part.
 """
 
 from __future__ import annotations
@@ -20,28 +20,31 @@ from oakum_worker.chain import Chain, Values
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.pipeline.engine import MicroBatches
 from oakum_worker.parallel.pipeline.split_backward import SecondPart, first_part
+from oakum_worker.torch_internals import tensor_version
 
 Tensors = tuple[torch.Tensor, ...]
 
 
 @dataclass
 class _Saved:
-    """What a micro-batch leaves at a stage from its forward to its backward."""
+    """What a stage keeps of a micro-batch from its forward to its backward pass."""
 
     inputs: Any
     outputs: Tensors | None
-    """With their graph; None where it is computed again."""
+    """The outputs with their autograd graph; None where they are recomputed."""
     gradients: Tensors = ()
-    """Of the outputs, for the second part of a split backward where the first has nothing to do."""
+    """Gradients of the outputs, for a split backward pass whose first part has nothing to do."""
     rest: SecondPart | None = None
-    """The second part of a split backward, after the first."""
+    """The second part of a split backward pass, once the first has run."""
 
 
 class Stage:
-    """Consecutive layers, and what they keep of micro-batches until backward, those of all pipes."""
+    """Consecutive layers of a chain on one worker. Computes their forward and backward passes, and keeps what each
+    micro-batch needs in between."""
 
     def __init__(self, chain: Chain, layers: range, *, recompute: bool = False) -> None:
-        """To `recompute` keeps a micro-batch's inputs alone, and computes it again within backward.
+        """With `recompute`, only a micro-batch's inputs are kept, and its outputs are computed again during
+        backward.
 
         BatchNorm then updates its running statistics twice for each micro-batch.
         """
@@ -58,19 +61,21 @@ class Stage:
 
     @property
     def num_live(self) -> int:
-        """Micro-batches of which something is kept."""
+        """Number of micro-batches of which something is kept."""
         return len(self._saved)
 
     def clear(self) -> None:
-        """Forget the micro-batches of a step that broke off."""
+        """Discard the micro-batches of an interrupted step."""
         self._saved.clear()
 
     def forward(self, work: MicroBatches, number: int, inputs: Values | None = None) -> Values | None:
-        """What the next stage is given: without a graph, and requiring gradients where backward needs them.
+        """Compute a micro-batch's forward pass; returns the next stage's inputs, or None from the last stage.
 
-        `inputs` are what the stage before gave; the first stage asks the micro-batch. None from the last stage,
-        which computes the loss.
+        `inputs` are the outputs of the stage before; the first stage takes them from `work`. The result has no
+        graph, and requires gradients where backward needs them. The last stage computes the loss.
         """
+        if self.is_first or self.is_last:
+            work.prepare(number)  # here, where nothing answers for draws yet
         given = inputs
         if inputs is None:
             given = work.inputs(number)
@@ -94,20 +99,21 @@ class Stage:
         return handed if isinstance(values, tuple) else handed[0]
 
     def backward(self, work: MicroBatches, number: int, gradients: Tensors = ()) -> Tensors:
-        """Add to the weights' gradients; returns those of the inputs that require them, for the stage before.
+        """Compute the backward pass: add the weights' gradients, return those of the inputs for the stage before.
 
-        `gradients` are of the outputs that require them; the last stage needs none.
+        `gradients` are those of the outputs that require them; the last stage needs none.
         """
         saved = self._saved.pop(number)
         with work.drawing(number) as call:
             roots, seeds = self._roots(saved, gradients, work, number, call)
             if roots:
                 torch.autograd.backward(roots, seeds)
+        self._done(work, number)
         leaves = _leaves(saved.inputs)
         return tuple(torch.zeros_like(leaf) if leaf.grad is None else leaf.grad for leaf in leaves)
 
     def backward_input(self, work: MicroBatches, number: int, gradients: Tensors = ()) -> Tensors:
-        """The gradients of the inputs alone; those of the weights wait for `backward_weight`."""
+        """First part of a split backward pass: return the inputs' gradients. `backward_weight` does the rest."""
         saved = self._saved[number]
         leaves = _leaves(saved.inputs)
         if not leaves:
@@ -122,7 +128,7 @@ class Stage:
         return made
 
     def backward_weight(self, work: MicroBatches, number: int) -> None:
-        """Add to the weights' gradients, after `backward_input`."""
+        """Second part of a split backward pass: add the weights' gradients."""
         saved = self._saved.pop(number)
         with work.drawing(number) as call:
             if saved.rest is not None:
@@ -131,6 +137,13 @@ class Stage:
                 roots, seeds = self._roots(saved, saved.gradients, work, number, call)
                 if roots:
                     torch.autograd.backward(roots, seeds)
+        self._done(work, number)
+
+    def _done(self, work: MicroBatches, number: int) -> None:
+        # Where a worker has both ends of the chain, the first forward pass and the last backward pass lie before
+        # the end of either's backward pass.
+        if self.is_first or self.is_last:
+            work.forget(number)
 
     def _roots(
         self,
@@ -140,7 +153,8 @@ class Stage:
         number: int,
         call: Callable[..., Any],
     ) -> tuple[list[torch.Tensor], list[torch.Tensor] | None]:
-        """Where backward starts, and the gradients there; None for a loss."""
+        """(tensors from which the backward pass starts, their gradients). In the last stage the tensor is the
+        loss, and the gradients are None. Computes the outputs again where they were not kept."""
         if saved.outputs is None:
             values = call(self._run, work, number, saved.inputs)
             saved.outputs = values if isinstance(values, tuple) else (values,)
@@ -152,7 +166,9 @@ class Stage:
         return [output for output, _ in pairs], [gradient for _, gradient in pairs]
 
     def _run(self, work: MicroBatches, number: int, inputs: Any) -> Any:
-        """The layers' outputs, or the loss. Leaves nothing behind, as it may be called twice."""
+        """The outputs of the stage's layers; in the last stage the micro-batch's loss. Changes nothing that a
+        second call would see, since with recomputation it is called twice. Raises `TaskError` for outputs that
+        cannot be sent."""
         # A layer that works in place must find neither a leaf nor what is needed again.
         given = inputs if self._changes_inputs is False else _copied(inputs)
         versions = _versions(given)
@@ -167,13 +183,13 @@ class Stage:
 
 
 def parameters_of(chain: Chain, layers: range) -> list[nn.Parameter]:
-    """The parameters of some of the layers that require gradients, each once, in their order."""
+    """The parameters of `layers` that require gradients, each once, in order."""
     found = (p for number in layers for p in chain.layers[number].parameters() if p.requires_grad)
     return list(dict.fromkeys(found))
 
 
 def _check(values: Any, source: str) -> None:
-    """Raise `TaskError` unless they can be sent."""
+    """Raise `TaskError` unless `values`, made by `source`, are a tensor or a tuple of tensors."""
     parts = _parts(values)
     if not all(isinstance(part, torch.Tensor) for part in parts):
         kinds = ", ".join(type(part).__name__ for part in parts)
@@ -187,13 +203,13 @@ def _leaves(inputs: Any) -> Sequence[torch.Tensor]:
 
 
 def _copied(inputs: Any) -> Any:
-    """The same values in memory of their own, with a gradient's way back to the originals."""
+    """Copies of the inputs, through which gradients flow back to the originals."""
     copies = tuple(value.clone() for value in _parts(inputs))
     return copies if isinstance(inputs, tuple) else copies[0]
 
 
 def _versions(inputs: Any) -> list[int]:
-    return [value._version for value in _parts(inputs)]
+    return [tensor_version(value) for value in _parts(inputs)]
 
 
 def _parts(inputs: Any) -> tuple[torch.Tensor, ...]:

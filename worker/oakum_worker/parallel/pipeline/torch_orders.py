@@ -1,7 +1,8 @@
-"""Schedules in the order that `torch.distributed.pipelining` gives them: interleaved and zero-bubble ones.
+"""Takes interleaved and zero-bubble schedules from `torch.distributed.pipelining`.
 
-Its schedule classes compute, when they are made, what every rank does: `pipeline_order`. They look at a few public
-attributes of the stages they are given, so stages need no module. torch is imported when a schedule is asked for.
+torch's schedule classes compute the order of all ranks (`pipeline_order`) when they are created. They read only a
+few public attributes of the stages, so stand-ins without a module suffice. torch is imported only when a schedule
+is requested.
 """
 
 from __future__ import annotations
@@ -12,24 +13,24 @@ from types import SimpleNamespace
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.operations import Kind, Operation
 
-_CLASSES = {
-    "interleaved": "ScheduleInterleaved1F1B",
-    "zero-bubble": "ScheduleInterleavedZeroBubble",
-    "zero-bubble-v": "ScheduleZBVZeroBubble",
-}
-
 
 def torch_order(
-    name: str, num_workers: int, stages_per_worker: int, num_micro_batches: int
+    name: str, torch_class: str, num_workers: int, stages_per_worker: int, num_micro_batches: int
 ) -> list[list[Operation]]:
-    """What each worker computes, in its order. Raises `ScheduleError` for what torch refuses, or without torch."""
+    """Each worker's computations in order, as computed by torch's schedule class of the given name.
+
+    `name` is Oakum's name of the schedule, for messages. Raises `ScheduleError` where torch refuses the numbers or
+    is missing.
+    """
     try:
         schedules = importlib.import_module("torch.distributed.pipelining.schedules")
     except ImportError as error:
-        raise ScheduleError(f"the schedule {name!r} needs torch: install oakum[worker]") from error
+        raise ScheduleError(
+            f"the schedule {name!r} needs torch: run pip install '.[worker]' in Oakum's checkout"
+        ) from error
     stages = [_stage(index, num_workers, stages_per_worker) for index in range(stages_per_worker)]
     try:
-        order = getattr(schedules, _CLASSES[name])(stages, n_microbatches=num_micro_batches).pipeline_order
+        order = getattr(schedules, torch_class)(stages, n_microbatches=num_micro_batches).pipeline_order
     except ValueError as error:
         raise ScheduleError(
             f"torch has no schedule {name!r} of {num_micro_batches} micro-batches on {num_workers} workers with "
@@ -46,7 +47,7 @@ def torch_order(
 
 
 def _stage(index: int, num_workers: int, stages_per_worker: int) -> SimpleNamespace:
-    """What a schedule class looks at in the stages of rank 0."""
+    """A stand-in for a stage of rank 0, with the attributes that torch's schedule classes read."""
     num_stages = num_workers * stages_per_worker
     return SimpleNamespace(
         stage_index=index,

@@ -1,7 +1,7 @@
-"""Whether a schedule computes every micro-batch once, and ends.
+"""Checks that a schedule computes every micro-batch once and that it ends.
 
-Sends are taken as not waiting for their receiver, receives as waiting for their message. Then a schedule either
-ends or does not, whatever the times are.
+Sends do not wait for the receiver, and receives wait for their message. Whether a schedule ends then does not
+depend on the operations' times.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from oakum_worker.parallel.pipeline.operations import (
 )
 
 _Result = tuple[str, int, int, int]
-"""An activation ("a") or a gradient ("g") of (pipe, stage that made it, micro-batch)."""
+"""("a" for an activation or "g" for a gradient, pipe, stage that computed it, micro-batch)."""
 
 
 def validate(schedule: Schedule) -> None:
-    """Raise `ScheduleError` with the worker, the operation and what is wrong, unless all of this holds.
+    """Raise `ScheduleError`, which names the worker and the operation, unless the schedule obeys all rules:
 
-    Each operation is of a stage that its worker holds, and of micro-batches that there are. Each micro-batch goes
-    through one pipe, and through each of its stages forward once and backward once, whole or first for the inputs
-    and then for the weights. What a computation needs is on its worker before. Sends and receives between each two
-    workers match one to one in the same order. Each held stage is summed once, after its last backward pass, and
-    workers that share several stages sum them in the same order. No worker waits for ever.
+    Each operation names a stage that its worker holds and micro-batches that exist. Each micro-batch goes through
+    one pipe, and through each of its stages once forward and once backward (whole, or first for the inputs and
+    then for the weights). The inputs of a computation are on its worker before it. Sends and receives between two
+    workers match one to one in the same order. The gradients of each held stage are summed once, after its last
+    backward pass, and workers that share several stages sum them in the same order. No worker waits for ever.
     """
     _check_placement(schedule)
     for worker, order in enumerate(schedule.operations):
@@ -63,7 +63,8 @@ def _check_placement(schedule: Schedule) -> None:
 
 
 def _check_operation(schedule: Schedule, worker: int, operation: Operation, held: set[tuple[int, int]]) -> None:
-    """What can be said of an operation by itself."""
+    """Raise `ScheduleError` if the operation alone breaks a rule: a stage that its worker does not hold,
+    micro-batches that do not exist, a wrong number of them, or a wrong peer."""
     numbers = operation.micro_batches
     if (operation.pipe, operation.stage) not in held:
         raise _error(schedule, worker, operation, "the worker does not hold this stage")
@@ -88,7 +89,8 @@ def _check_peer(schedule: Schedule, worker: int, operation: Operation) -> None:
 
 
 def _check_computations(schedule: Schedule) -> None:
-    """Each micro-batch once forward and once backward through each stage of one pipe."""
+    """Raise `ScheduleError` unless each micro-batch passes each stage of one pipe once forward and once
+    backward."""
     counts: Counter[tuple[Kind, int, int, int]] = Counter()
     pipes: dict[int, int] = {}
     for worker, order in enumerate(schedule.operations):
@@ -147,7 +149,8 @@ def _check_syncs(schedule: Schedule) -> None:
 
 
 def _check_order_of_syncs(schedule: Schedule, orders: list[list[int]]) -> None:
-    """Collectives of the same workers must be begun in the same order by all of them."""
+    """Raise `ScheduleError` unless any two workers begin the sums of the stages that both hold in the same order.
+    `orders[worker]` are the stages in the worker's order."""
     for worker, order in enumerate(orders):
         for other, others_order in enumerate(orders[:worker]):
             shared = set(order) & set(others_order)
@@ -161,8 +164,8 @@ def _check_order_of_syncs(schedule: Schedule, orders: list[list[int]]) -> None:
 
 
 def _check_run(schedule: Schedule) -> None:
-    """Take all workers as far as they come: to the end, with every message received."""
-    runs = [_Run(schedule, worker) for worker in range(schedule.num_workers)]
+    """Execute the schedule. Raises `ScheduleError` if a worker waits for ever or a message is never received."""
+    runs = [_WorkerExecution(schedule, worker) for worker in range(schedule.num_workers)]
     mail: defaultdict[tuple[int, int], deque[Operation]] = defaultdict(deque)
     moved = True
     while moved:
@@ -174,7 +177,8 @@ def _check_run(schedule: Schedule) -> None:
 
 
 def _check_ended(schedule: Schedule, stuck: list[tuple[int, Operation]]) -> None:
-    """Of workers that wait for ever, name first one whose message does not exist: the others may wait for it."""
+    """Raise `ScheduleError` if `stuck` names any worker, with the operation at which it waits for ever. A worker
+    whose message is never sent is named first, as the likely cause."""
     for worker, operation in stuck:
         sent = [received(message) for message in schedule.messages(schedule.peer_of(operation), worker)]
         if operation not in sent:
@@ -184,8 +188,8 @@ def _check_ended(schedule: Schedule, stuck: list[tuple[int, Operation]]) -> None
         raise _error(schedule, worker, operation, f"waits for ever, as do {circle}")
 
 
-class _Run:
-    """A worker on its way through its operations."""
+class _WorkerExecution:
+    """Executes one worker's operations, as far as the messages of other workers allow."""
 
     def __init__(self, schedule: Schedule, worker: int) -> None:
         self.worker = worker
@@ -195,7 +199,7 @@ class _Run:
         self.next = next(self._left, None)
 
     def advance(self, mail: defaultdict[tuple[int, int], deque[Operation]]) -> bool:
-        """Go on until a message is missing; whether any operation could be taken."""
+        """Execute operations until a message is missing; return whether any was executed."""
         moved = False
         while self.next is not None and self._take(self.next, mail):
             self.next = next(self._left, None)
@@ -227,7 +231,7 @@ class _Run:
             raise _error(self._schedule, self.worker, operation, what)
 
     def _made_by(self, operation: Operation) -> set[_Result]:
-        """What a computation leaves, or a send takes along."""
+        """The results that a computation produces, or the data that a send carries; empty for other operations."""
         pipe, stage = operation.pipe, operation.stage
         kinds = {
             Kind.FORWARD: "a",

@@ -1,19 +1,20 @@
 // A trainer's loss, throughput and size over time, by Plotly, which is loaded with the first chart in view.
 
+import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
-import { decimal, nodes, rate } from "./format.js";
+import { decimal, duration, nodes, rate } from "./format.js";
 
-const CONFIG = { displayModeBar: false, responsive: true, showTips: false };
+export const CONFIG = { displayModeBar: false, responsive: true, showTips: false };
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-const CHARTS = [
-  { name: "Loss", of: (point) => point.loss, say: (view) => decimal(view.loss), ticks: "~g", hover: "%{y:.4g}<extra></extra>" },
+export const CHARTS = [
+  { name: "Loss", of: (point) => point.loss, say: (view) => decimal(view.loss), stale: lossAge, ticks: "~g", write: decimal },
   {
     name: "Samples/s",
     of: (point) => point.samples_per_s,
-    say: (view) => rate(view.state === "running" ? view.samples_per_s : null),
+    say: rateOf,
     ticks: "~s",
-    hover: "%{y:,.0f} samples/s<extra></extra>",
+    write: (value) => `${rate(value)} samples/s`,
     fromZero: true,
   },
   {
@@ -21,7 +22,7 @@ const CHARTS = [
     of: (point) => point.nodes,
     say: (view) => nodes(view.nodes.length),
     ticks: "d",
-    hover: "%{y} nodes<extra></extra>",
+    write: nodes,
     fromZero: true,
     step: true,
   },
@@ -29,7 +30,19 @@ const CHARTS = [
 
 let plotly = null;
 
-function loadPlotly() {
+/** The rate as text; an upper limit such as "< 12" while the rate is unknown because a single step takes long. */
+function rateOf({ nodes: members, ended_at: ended, samples_per_s: known, samples_per_s_below: below }) {
+  if (known === null && below !== null) return `< ${rate(below)}`;
+  return rate(members.length || ended !== null ? known : 0);
+}
+
+/** The age of the latest loss, for a live trainer without nodes; empty otherwise. */
+function lossAge({ nodes: members, ended_at: ended, stepped_at: at }) {
+  if (members.length || ended !== null || at === null) return "";
+  return `${duration(Math.max(0, Math.round(Date.now() / 1000 - at)))} ago`;
+}
+
+export function loadPlotly() {
   plotly ??= new Promise((resolve, reject) => {
     const script = h("script", { src: "static/plotly.min.js" });
     script.addEventListener("load", () => resolve(window.Plotly));
@@ -47,15 +60,20 @@ export class Charts {
   #points = [];
   #drawn = "";
   #inView = false;
+  #range = null;
 
-  constructor() {
+  /** With `zoomable` a range of time can be chosen in any of the charts, for all three. */
+  constructor({ zoomable = false } = {}) {
+    this.zoomable = zoomable;
     this.figures = CHARTS.map((chart) => {
       const value = h("strong");
+      const age = h("small");
       const area = h("div", { class: "chart" });
-      const figure = h("figure", {}, h("figcaption", {}, h("span", {}, chart.name), value), area);
-      return { chart, value, area, figure };
+      const figure = h("figure", {}, h("figcaption", {}, h("span", {}, chart.name), h("span", {}, age, " ", value)), area);
+      return { chart, value, age, area, figure };
     });
-    this.element = h("div", { class: "charts" }, ...this.figures.map(({ figure }) => figure));
+    this.whole = button("Whole time", () => this.#zoom(null), { class: "button whole-time", hidden: "" });
+    this.element = h("div", { class: "charts" }, this.whole, ...this.figures.map(({ figure }) => figure));
     dark.addEventListener("change", () => this.#draw());
     const onMove = ([entry]) => {
       this.#inView = entry.isIntersecting;
@@ -70,9 +88,16 @@ export class Charts {
     return this.#inView;
   }
 
+  get points() {
+    return this.#points;
+  }
+
   showNow(view) {
-    for (const { chart, value, area } of this.figures) {
+    for (const { chart, value, age, area } of this.figures) {
       setText(value, chart.say(view));
+      const since = chart.stale?.(view) ?? "";
+      setText(age, since);
+      value.classList.toggle("old", since !== "");
       area.setAttribute("role", "img");
       area.setAttribute("aria-label", `${chart.name} of ${view.name} over time, now ${chart.say(view)}`);
     }
@@ -93,31 +118,75 @@ export class Charts {
       const style = getComputedStyle(this.element);
       const times = this.#points.map((point) => localTime(point.at));
       for (const figure of this.figures) {
-        const line = trace(figure.chart, times, this.#points, style);
-        await library.react(figure.area, [line], layout(figure, this.#points, style), CONFIG);
+        const lines = stretches(figure.chart, this.#points).map(([begin, end]) =>
+          trace(figure.chart, times.slice(begin, end), this.#points.slice(begin, end), style),
+        );
+        await library.react(figure.area, lines, this.#layout(figure, style), CONFIG);
+        if (this.zoomable && !figure.isZoomed) this.#follow(figure);
       }
     } catch (error) {
       this.#drawn = "";
       console.warn(`The charts are not drawn: ${error.message}`);
     }
   }
+
+  #layout(figure, style) {
+    const made = layout(figure, this.#points, style);
+    if (!this.zoomable) return made;
+    Object.assign(made.xaxis, { fixedrange: false }, this.#range ? { range: this.#range } : {});
+    return { ...made, dragmode: "zoom", uirevision: this.#range?.join() ?? "whole" };
+  }
+
+  /** Lets a range that is chosen in one chart hold for all. */
+  #follow(figure) {
+    figure.isZoomed = true;
+    figure.area.on("plotly_relayout", (changed) => {
+      const [from, to] = [changed["xaxis.range[0]"], changed["xaxis.range[1]"]];
+      if (from !== undefined && to !== undefined) this.#zoom([from, to]);
+      else if (changed["xaxis.autorange"]) this.#zoom(null);
+    });
+  }
+
+  #zoom(range) {
+    if (range?.join() === this.#range?.join()) return;
+    this.#range = range;
+    this.whole.hidden = range === null;
+    this.#drawn = "";
+    this.#draw();
+  }
 }
 
-function trace(chart, x, points, style) {
+/** Runs of known values. Each becomes a line of its own, because the fill below a line would cover its gaps. */
+export function stretches(chart, points) {
+  const found = [];
+  let begin = null;
+  points.forEach((point, i) => {
+    const known = chart.of(point) !== null;
+    if (known && begin === null) begin = i;
+    if (!known && begin !== null) {
+      found.push([begin, i]);
+      begin = null;
+    }
+  });
+  if (begin !== null) found.push([begin, points.length]);
+  return found;
+}
+
+export function trace(chart, x, points, style) {
   const colour = style.getPropertyValue("--tone").trim();
   return {
     x,
     y: points.map(chart.of),
+    text: points.map((point) => chart.write(chart.of(point))),
     mode: "lines",
     line: { color: colour, width: 1.75, shape: chart.step ? "hv" : "linear" },
     fill: chart.step ? "tozeroy" : "none",
     fillcolor: style.getPropertyValue("--tone-wash").trim(),
-    hovertemplate: chart.hover,
-    connectgaps: false,
+    hovertemplate: "%{text}<extra></extra>",
   };
 }
 
-function layout({ chart, area }, points, style) {
+export function layout({ chart, area }, points, style) {
   const grid = style.getPropertyValue("--line").trim();
   const axis = { gridcolor: grid, linecolor: grid, zeroline: false, fixedrange: true, nticks: 4, tickfont: { size: 11 } };
   return {
@@ -143,7 +212,7 @@ function timeFormat(points) {
   return points.at(-1).at - points[0].at < 600 ? "%H:%M:%S" : "%H:%M";
 }
 
-/** Without a single value above 0 an axis would have fractions; sizes never have any. */
+/** The axis of values: whole numbers for small sizes, and a single 0 where nothing is above 0. */
 function unit(chart, points) {
   const most = points.reduce((high, point) => Math.max(high, chart.of(point) ?? 0), 0);
   if (chart.fromZero && most === 0) return { range: [0, 1], tickvals: [0] };
@@ -151,7 +220,7 @@ function unit(chart, points) {
 }
 
 /** Plotly shows dates as they are written, so they are written in local time. */
-function localTime(at) {
+export function localTime(at) {
   const moment = new Date(at * 1000);
   return new Date(moment - moment.getTimezoneOffset() * 60000).toISOString().slice(0, -1);
 }

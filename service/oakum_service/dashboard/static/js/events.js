@@ -30,11 +30,11 @@ export class EventFeed {
   }
 }
 
-function item(event) {
+export function item(event) {
   const moment = new Date(event.at * 1000);
   const [group] = event.kind.split(".");
   return h(
-    "li",
+    "div",
     { class: `event about-${group}`, "data-event": event.id },
     h("time", { datetime: moment.toISOString(), title: moment.toLocaleString() }, clock(event.at)),
     h("p", {}, h("span", { class: "kind" }, event.kind), " ", h("strong", {}, event.subject), " ", event.message),

@@ -1,4 +1,4 @@
-// Quantities as people read them. A space before a unit is a narrow one that does not break.
+// Formats quantities for readers. The space before a unit is a narrow no-break space.
 
 const NARROW = "\u202f";
 const NONE = "–";
@@ -23,7 +23,7 @@ export function percent(fraction, digits = 0) {
   return fraction === null || !Number.isFinite(fraction) ? NONE : `${(100 * fraction).toFixed(digits)}${NARROW}%`;
 }
 
-/** What an evaluation returned: shares such as an accuracy as percentages. */
+/** Formats a metric of an evaluation; shares, such as an accuracy, as percentages. */
 export function metric(name, value) {
   return /acc|precision|recall|f1|auc/i.test(name) && value >= 0 && value <= 1 ? percent(value, 1) : decimal(value);
 }
@@ -49,10 +49,20 @@ export function nodeTimeUnit(nodeSeconds) {
   return nodeSeconds >= 7200 ? "node-hours" : "node-minutes";
 }
 
+/** A sentence with commands in it, without marks that only terminals read. */
+export function prose(text) {
+  return text.replaceAll(/`([^`]*)`/g, "“$1”");
+}
+
 export function clock(at, withSeconds = true) {
   const moment = new Date(at * 1000);
   const minutes = `${pad(moment.getHours())}:${pad(moment.getMinutes())}`;
   return withSeconds ? `${minutes}:${pad(moment.getSeconds())}` : minutes;
+}
+
+export function day(at) {
+  const moment = new Date(at * 1000);
+  return `${pad(moment.getDate())}.${pad(moment.getMonth() + 1)}.`;
 }
 
 export function nodes(number) {

@@ -1,14 +1,14 @@
-// Where things lie in the picture of nodes x time. Pure: numbers in, numbers out.
+// Computes positions in the picture of nodes over time. Pure: numbers in, numbers out.
 
 const ROW_HEIGHTS = [[12, 24], [24, 19], [64, 13], [256, 8], [Infinity, 5]];
-const TICK_STEPS_S = [15, 30, 60, 120, 300, 600, 900, 1800];
+const TICK_STEPS_S = [5, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 2 * 3600, 6 * 3600, 12 * 3600, 86400, 2 * 86400, 7 * 86400];
 const CHARACTER_PX = 6.6;
 
 export function rowHeight(numNodes) {
   return ROW_HEIGHTS.find(([most]) => numNodes <= most)[1];
 }
 
-/** Round moments, far enough apart for their labels. */
+/** Round points in time for the axis, far enough apart for their labels. */
 export function ticks(from, to, widthPx) {
   const most = Math.max(2, Math.floor(widthPx / 90));
   const step = TICK_STEPS_S.find((candidate) => (to - from) / candidate <= most) ?? TICK_STEPS_S.at(-1);
@@ -26,7 +26,7 @@ export function fit(text, widthPx) {
   return room >= 4 ? `${text.slice(0, room - 1)}…` : "";
 }
 
-/** The end of a node's name tells nodes apart, so the beginning gives way. */
+/** Shortens a node's name at its beginning, because names differ at the end. */
 export function fitEnd(text, widthPx) {
   const room = Math.floor(widthPx / CHARACTER_PX);
   return text.length <= room ? text : `…${text.slice(1 - room)}`;
@@ -42,7 +42,7 @@ export function blocks(intervals, rowOf) {
   const made = [];
   for (const interval of sorted) {
     const row = rowOf.get(interval.node);
-    const key = `${interval.job} ${Math.round(interval.start_at)} ${interval.end_at === null ? "" : Math.round(interval.end_at)}`;
+    const key = `${interval.job || row} ${Math.round(interval.start_at)} ${interval.end_at === null ? "" : Math.round(interval.end_at)}`;
     const run = runs.get(key);
     if (run && run.last === row - 1) {
       run.last = row;

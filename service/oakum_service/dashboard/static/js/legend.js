@@ -3,16 +3,31 @@
 import { h, setChildren } from "./dom.js";
 import { tone } from "./tones.js";
 
-export function showLegend(element, timeline, nodes) {
-  const trainers = [...new Set(timeline.fragments.map((fragment) => fragment.trainer))];
+const MOST_TRAINERS = 12;
+
+/** `mark` is called with the trainer that the reader wants to tell from the others, or null. */
+export function showLegend(element, nodes, mark) {
+  const present = [...new Set(nodes.map((node) => node.trainer).filter(Boolean))].sort();
+  const trainers = present.slice(0, MOST_TRAINERS);
   const unavailable = nodes.some((node) => node.state === "unavailable");
-  setChildren(element, [trainers, unavailable], () => [
+  setChildren(element, [present, unavailable], () => [
     entry("foreground", "Foreground job"),
     entry("hole", "Idle"),
     unavailable ? entry("unavailable", "Unavailable") : "",
-    ...trainers.map((name) => entry(`both ${tone(name)}`, name)),
+    ...trainers.map((name) => h("li", {}, choice(element, name, mark))),
     trainers.length ? h("li", { class: "hint" }, "lighter: warm-up") : "",
+    present.length > MOST_TRAINERS ? h("li", { class: "hint" }, `and ${present.length - MOST_TRAINERS} more trainers`) : "",
   ]);
+}
+
+function choice(element, name, mark) {
+  const made = h("button", { type: "button", class: "legend-trainer", "aria-pressed": "false", title: `Show ${name} alone` }, h("span", { class: `key both ${tone(name)}` }), name);
+  made.addEventListener("click", () => {
+    const isChosen = made.getAttribute("aria-pressed") === "true";
+    for (const other of element.querySelectorAll("button")) other.setAttribute("aria-pressed", String(other === made && !isChosen));
+    mark(isChosen ? null : name);
+  });
+  return made;
 }
 
 function entry(kind, text) {

@@ -1,8 +1,11 @@
-// Keeps the page current: events ask for a refresh, at most one a second runs, and a poll asks where they stay out.
+// Keeps the page current: each event requests a refresh, at most one runs per second, and a poll covers missed events.
 
 import { Unauthorised } from "./api.js";
 
 const SHORTEST_GAP_MS = 1000;
+const LONGEST_GAP_MS = 6000;
+/** Traffic of a page that stays open; after a refresh that took more, the next one waits. */
+const MOST_BYTES_PER_S = 8000;
 const POLL_MS = 2000;
 const RECONNECT_MS = [500, 1000, 2000, 4000];
 
@@ -14,11 +17,12 @@ export class Refresher {
   #timer = null;
   #wanted = false;
   #poll;
+  #gap = SHORTEST_GAP_MS;
 
   constructor(refresh) {
     this.#refresh = refresh;
     this.#poll = setInterval(() => {
-      if (!document.hidden && performance.now() - this.#startedAt >= POLL_MS - 50) this.request();
+      if (!document.hidden && performance.now() - this.#startedAt >= Math.max(POLL_MS, this.#gap) - 50) this.request();
     }, POLL_MS);
     document.addEventListener("visibilitychange", this.#onVisible);
     this.request();
@@ -27,11 +31,11 @@ export class Refresher {
   request() {
     this.#wanted = true;
     if (this.#running || this.#timer !== null) return;
-    const wait = Math.max(0, this.#startedAt + SHORTEST_GAP_MS - performance.now());
+    const wait = Math.max(0, this.#startedAt + this.#gap - performance.now());
     this.#timer = setTimeout(() => this.#run(), wait);
   }
 
-  /** Refreshes without the wait, for what the user has just asked for. */
+  /** Refreshes at once, after an action of the user. */
   now() {
     this.#startedAt = -Infinity;
     clearTimeout(this.#timer);
@@ -56,6 +60,7 @@ export class Refresher {
     } finally {
       this.#running = false;
     }
+    this.#gap = Math.min(LONGEST_GAP_MS, Math.max(SHORTEST_GAP_MS, (1000 * received()) / MOST_BYTES_PER_S));
     if (this.#wanted) this.request();
   }
 
@@ -64,7 +69,14 @@ export class Refresher {
   };
 }
 
-/** Follows the event stream and takes it up again where it broke. Ends when `signal` aborts or the token is refused. */
+/** Bytes that the page's requests have received since the last call. */
+function received() {
+  const entries = performance.getEntriesByType("resource").filter((entry) => entry.initiatorType === "fetch");
+  performance.clearResourceTimings();
+  return entries.reduce((sum, entry) => sum + entry.transferSize, 0);
+}
+
+/** Follows the event stream and resumes it where it broke. Ends when `signal` aborts or the token is refused. */
 export async function follow(api, after, { onEvent, onState, signal }) {
   let newest = after;
   let failures = 0;

@@ -1,89 +1,87 @@
-// Puts the page together: token, refreshes, events, and what is said when the service cannot be reached.
+// Assembles the page: signing in, views, refreshes, events, and the message shown when the service cannot be reached.
 
-import { Api, Unauthorised, Unreachable } from "./api.js";
-import { byId, setText } from "./dom.js";
+import { holdButton } from "./actions.js";
+import { Api, Refused, Unauthorised, Unreachable } from "./api.js";
+import { button } from "./controls.js";
+import { byId, h, setChildren, setText } from "./dom.js";
 import { EventFeed } from "./events.js";
-import { clock, duration, percent } from "./format.js";
-import { showLegend } from "./legend.js";
+import { clock } from "./format.js";
 import { follow, Refresher } from "./live.js";
-import { showNodes } from "./nodes.js";
 import { showMode } from "./mode.js";
-import { forgetToken, keepToken, takeToken } from "./session.js";
-import { showSummary } from "./summary.js";
-import { Timeline } from "./timeline.js";
-import { assignTones } from "./tones.js";
-import { Trainers } from "./trainers.js";
+import { Overview } from "./overview.js";
+import { place } from "./router.js";
+import { enter, leave, takeToken } from "./session.js";
+import { viewAt } from "./views.js";
 
-const timeline = new Timeline(byId("timeline"));
-const trainers = new Trainers(byId("trainers"), byId("ended"));
+const RETRY_MS = 2000;
+const api = new Api();
+const overview = new Overview();
 const feed = new EventFeed(byId("events"));
 let streaming = false;
 let updatedAt = null;
 let session = null;
+let path = null;
 
-function span() {
-  return Number(document.querySelector("input[name=range]:checked").value);
-}
-
-async function refresh(api) {
-  const seconds = span();
-  const [cluster, listing, picture, nodes, plans] = await Promise.all(
-    ["v1/cluster", "v1/trainers", `v1/timeline?since_s=${seconds}`, "v1/nodes", "v1/plans?limit=1"].map((path) => api.get(path)),
-  );
-  assignTones(listing.trainers);
+async function refresh(mine) {
+  const { view } = mine;
+  const cluster = await api.get("v1/cluster");
   byId("main").hidden = false;
   setText(byId("scheduler"), `${cluster.scheduler} cluster`);
-  document.title = `Oakum: ${cluster.num_training} of ${cluster.num_holes} idle nodes train`;
+  document.title = titleOf(cluster, view);
   showMode(byId("mode"), cluster);
-  showSummary(byId("summary"), cluster, listing.trainers);
-  showLegend(byId("legend"), picture, nodes.nodes);
-  timeline.show(picture, nodes.nodes, seconds);
-  showNodes(byId("nodes"), nodes);
-  showPlan(plans.plans[0]);
-  trainers.show(listing.trainers);
-  await trainers.showSeries(api);
+  showAccount(mine, cluster);
+  await (view ?? overview).refresh(api, cluster);
+}
+
+/** A hold is told first, so that a tab among many shows it. */
+function titleOf(cluster, view) {
+  const held = cluster.held ? "HELD: " : "";
+  return held + (view ? `${view.title} – Oakum` : `Oakum: ${cluster.num_training} of ${cluster.num_holes} idle nodes train`);
+}
+
+function showAccount(mine, cluster) {
+  const { me } = mine;
+  const done = () => mine.refresher.now();
+  setChildren(byId("account"), [me, cluster.held, cluster.num_fragments], () => [
+    ...(me.role === "admin" ? [holdButton(cluster, api, done)] : []),
+    h("span", { class: "who" }, `${me.name}, ${me.role}`),
+    button("Sign out", signOut),
+  ]);
 }
 
 /** The newest events, then each as it happens: the stream begins where the list ends, so none is missed. */
-async function startEvents(api, session) {
+async function startEvents(mine) {
   const { events } = await api.get("v1/events/recent?limit=50");
   for (const event of events.sort((a, b) => a.id - b.id)) feed.add(event);
-  session.following = true;
+  mine.following = true;
   follow(api, feed.newest ?? 0, {
-    signal: session.ending.signal,
+    signal: mine.ending.signal,
     onState: (open) => {
       streaming = open;
       showLiveness();
     },
     onEvent: (event) => {
       feed.add(event);
-      session.refresher.request();
+      mine.refresher.request();
     },
   });
 }
 
-function showPlan(plan) {
-  const quality = plan && (plan.optimal ? "optimal" : `within ${percent(plan.gap, 1)} of the bound`);
-  const text = plan
-    ? `Plan ${plan.id} of ${clock(plan.made_at)}: ${quality}, solved in ${duration(plan.solve_s)} by ${plan.solver}`
-    : "No plan yet";
-  setText(byId("plan"), text);
-}
-
-/** A refresh whose failure is told on the page, where the next one may succeed. */
-async function tryRefresh(api, session) {
-  const { signal } = session.ending;
+/** Refreshes the page; shows a failure there, because the next refresh may succeed. */
+async function tryRefresh(mine) {
+  const { signal } = mine.ending;
+  const { view } = mine;
   try {
-    await refresh(api);
-    if (!session.following) await startEvents(api, session);
+    await refresh(mine);
+    if (!mine.following) await startEvents(mine);
     if (signal.aborted) return;
     updatedAt = Date.now() / 1000;
     byId("banner").hidden = true;
     byId("main").classList.remove("stale");
   } catch (error) {
-    if (signal.aborted) return;
+    if (signal.aborted || view !== mine.view) return;
     if (error instanceof Unauthorised) {
-      signOut("The service does not accept this token.");
+      end("You are signed out.");
       return;
     }
     showOutage(error);
@@ -92,13 +90,17 @@ async function tryRefresh(api, session) {
 }
 
 function showOutage(error) {
-  timeline.freeze();
+  overview.freeze();
   const since = updatedAt === null ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
-  const unreachable = error instanceof Unreachable;
-  const what = unreachable ? `Cannot reach the Oakum service at ${location.host}` : "Cannot show what the service answers";
-  setText(byId("banner"), `${what}: ${error.message}. Trying again.${since}`);
+  const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
+  const text = error instanceof Refused ? `${sentence(error.message)}.` : `${what}${error.message}. Trying again.${since}`;
+  setText(byId("banner"), text);
   byId("banner").hidden = false;
   byId("main").classList.add("stale");
+}
+
+function sentence(text) {
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 function showLiveness() {
@@ -109,42 +111,102 @@ function showLiveness() {
   element.title = updatedAt === null ? "" : `Last update ${clock(updatedAt)}`;
 }
 
-function signIn(token) {
-  const api = new Api(token);
-  feed.clear();
-  session = { ending: new AbortController(), following: false };
-  const mine = session;
-  session.refresher = new Refresher(() => tryRefresh(api, mine));
-  byId("sign-in").hidden = true;
+/** Shows the view that the address names, a new one for each path; of a path's query the view is told. */
+function showView() {
+  const here = place();
+  const now = here.parts.join("/");
+  if (session === null) return;
+  if (now === path) {
+    session.view?.visit?.(here.query);
+    return;
+  }
+  const isFirst = path === null;
+  path = now;
+  session.view = viewAt(here, { api, me: session.me, refresh: () => session?.refresher.now() });
+  const shown = session.view?.element;
+  byId("overview").hidden = shown !== undefined;
+  byId("view").hidden = shown === undefined;
+  byId("view").replaceChildren(...(shown ? [shown] : []));
+  for (const entry of byId("views").children) {
+    if (entry.dataset.view === (here.parts[0] ?? "")) entry.setAttribute("aria-current", "page");
+    else entry.removeAttribute("aria-current");
+  }
+  if (!isFirst) {
+    shown?.querySelector("h2")?.focus({ preventScroll: true });
+    scrollTo(0, 0);
+    session.refresher.now();
+  }
 }
 
-function signOut(message) {
+function begin(me) {
+  feed.clear();
+  session = { me, view: null, ending: new AbortController(), following: false };
+  const mine = session;
+  byId("sign-in").hidden = true;
+  byId("views").hidden = false;
+  for (const entry of byId("views").querySelectorAll("[data-for=submit]")) entry.hidden = !me.may_submit;
+  byId("account").hidden = false;
+  byId("banner").hidden = true;
+  path = null;
+  showView();
+  session.refresher = new Refresher(() => tryRefresh(mine));
+}
+
+async function signOut() {
+  try {
+    await leave(api);
+  } catch (error) {
+    if (!(error instanceof Unauthorised)) {
+      showOutage(error);
+      return;
+    }
+  }
+  end("You are signed out.");
+}
+
+function end(message) {
   session?.refresher.stop();
   session?.ending.abort();
   session = null;
-  forgetToken();
-  byId("main").hidden = true;
-  byId("mode").hidden = true;
-  byId("banner").hidden = true;
+  for (const id of ["main", "mode", "banner", "views", "account"]) byId(id).hidden = true;
+  document.title = "Oakum";
+  document.querySelector("dialog")?.remove();
+  byId("view").replaceChildren();
   askForToken(message);
 }
 
 function askForToken(message) {
-  setText(byId("sign-in-message"), `${message} Paste the one that “oakum serve” printed.`);
+  setText(byId("sign-in-message"), `${message} Paste the token that “oakum serve” printed, or one of your own.`);
   byId("sign-in").hidden = false;
   byId("token").focus();
 }
 
+/** Signs in with the token, or with the cookie of an earlier time; waits while the service does not answer. */
+async function start(token) {
+  try {
+    begin(await enter(api, token));
+  } catch (error) {
+    if (error instanceof Unauthorised) {
+      askForToken(token ? "The service does not accept this token." : "This page needs a token.");
+    } else if (error instanceof Refused) {
+      askForToken(`${sentence(error.message)}.`);
+    } else {
+      showOutage(error);
+      setTimeout(() => start(token), RETRY_MS);
+    }
+  }
+}
+
 byId("sign-in-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  keepToken(byId("token").value);
+  const given = byId("token").value.trim();
   byId("token").value = "";
-  signIn(takeToken());
+  start(given);
 });
-byId("ranges").addEventListener("change", () => session?.refresher.now());
 document.querySelector(".node-table").addEventListener("toggle", () => session?.refresher.now());
-addEventListener("hashchange", () => location.hash.includes("token=") && location.reload());
+addEventListener("hashchange", () => {
+  if (location.hash.includes("token=")) location.reload();
+  else showView();
+});
 
-const token = takeToken();
-if (token) signIn(token);
-else askForToken("This page needs a token.");
+start(takeToken());

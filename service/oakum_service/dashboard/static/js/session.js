@@ -1,21 +1,18 @@
-// The token: handed over in the address's fragment, which no server sees, and kept for this tab only.
+// Signing in: a token, pasted or handed over in the address's fragment, is exchanged for a cookie that scripts cannot
+// read.
 
-const KEY = "oakum-token";
-
-/** The token of this tab, taking it out of the address bar where it came that way. */
+/** The token in the address, which is taken out of the address bar; null if there is none. */
 export function takeToken() {
   const given = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (given) {
-    keepToken(given);
-    history.replaceState(null, "", location.pathname + location.search);
-  }
-  return sessionStorage.getItem(KEY);
+  if (given) history.replaceState(null, "", location.pathname + location.search);
+  return given;
 }
 
-export function keepToken(token) {
-  sessionStorage.setItem(KEY, token.trim());
+/** Begins a session with the token, or goes on with the one of the cookie. Returns the caller's name and role. */
+export function enter(api, token) {
+  return token ? api.send("POST", "v1/session", { token }) : api.get("v1/session");
 }
 
-export function forgetToken() {
-  sessionStorage.removeItem(KEY);
+export function leave(api) {
+  return api.send("DELETE", "v1/session");
 }

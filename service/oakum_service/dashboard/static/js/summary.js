@@ -4,7 +4,7 @@ import { h, setChildren } from "./dom.js";
 import { count, duration, nodeTime, nodeTimeUnit, percent, rate } from "./format.js";
 
 export function showSummary(element, cluster, trainers) {
-  const tiles = [training(cluster), idle(cluster), share(cluster), delay(cluster), throughput(trainers)];
+  const tiles = [training(cluster), unused(cluster, trainers), share(cluster), delay(cluster), throughput(trainers)];
   setChildren(element, tiles, () =>
     tiles.map(({ title, value, unit, note }) =>
       h(
@@ -20,22 +20,35 @@ export function showSummary(element, cluster, trainers) {
 
 function training(cluster) {
   return {
-    title: "Training nodes",
+    title: "Nodes that train",
     value: count(cluster.num_training),
     unit: cluster.num_training === 1 ? "node" : "nodes",
-    note: `of ${count(cluster.num_holes)} idle`,
+    note: `of ${count(cluster.num_holes)} without a foreground job`,
   };
 }
 
-function idle(cluster) {
+function unused(cluster, trainers) {
+  const free = Math.max(0, cluster.num_holes - cluster.num_training);
   const others = cluster.num_nodes - cluster.num_foreground - cluster.num_holes;
   const unavailable = others > 0 ? `, ${count(others)} unavailable` : "";
   return {
-    title: "Idle nodes",
-    value: count(cluster.num_holes),
-    unit: cluster.num_holes === 1 ? "node" : "nodes",
-    note: `of ${count(cluster.num_nodes)}; ${count(cluster.num_foreground)} run foreground jobs${unavailable}`,
+    title: "Unused nodes",
+    value: count(free),
+    unit: free === 1 ? "node" : "nodes",
+    note: `${free ? `${whyUnused(cluster, trainers)}; ` : ""}${count(cluster.num_foreground)} of ${count(cluster.num_nodes)} run foreground jobs${unavailable}`,
   };
+}
+
+/** Why free nodes train nothing at this moment. */
+function whyUnused(cluster, trainers) {
+  const live = trainers.filter(({ ended_at: ended }) => ended === null);
+  const warming = live.reduce((sum, trainer) => sum + trainer.warming.length, 0);
+  if (cluster.held) return "the service is held";
+  if (cluster.dry_run) return "this is a dry run";
+  if (live.length === 0) return "no trainer is there";
+  if (warming) return `${count(warming)} ${warming === 1 ? "warms" : "warm"} up`;
+  if (live.every(({ status }) => status === "paused")) return "all trainers are paused";
+  return live.every((trainer) => trainer.nodes.length >= trainer.spec.max_nodes) ? "every trainer has its maximum" : "the plan gives them to nobody";
 }
 
 function share(cluster) {
@@ -53,7 +66,7 @@ function delay(cluster) {
   const known = cluster.foreground_delay_p99_s !== null;
   const starts = `${count(cluster.foreground_jobs_started)} ${cluster.foreground_jobs_started === 1 ? "start" : "starts"}`;
   return {
-    title: "Foreground start delay, p99",
+    title: h("a", { href: "#/delays" }, "Foreground start delay, p99"),
     value: known ? duration(cluster.foreground_delay_p99_s) : "–",
     note: known
       ? `at most ${duration(cluster.foreground_delay_max_s)} in ${starts}`
@@ -63,12 +76,18 @@ function delay(cluster) {
 
 function throughput(trainers) {
   const running = trainers.filter((trainer) => trainer.state === "running");
-  const waiting = trainers.filter((trainer) => trainer.state === "waiting" || trainer.state === "starting").length;
-  const total = running.reduce((sum, trainer) => sum + (trainer.samples_per_s ?? 0), 0);
+  const known = running.filter((trainer) => trainer.samples_per_s !== null);
+  const total = known.reduce((sum, trainer) => sum + trainer.samples_per_s, 0);
+  const counts = ["running", "waiting", "starting", "held", "paused"]
+    .map((status) => [status, trainers.filter((trainer) => trainer.status === status).length])
+    .filter(([status, number]) => number || status === "running");
   return {
     title: "Throughput, all trainers",
-    value: rate(total),
+    value: known.length || !running.length ? rate(total) : rate(null),
     unit: "samples/s",
-    note: `${count(running.length)} running, ${count(waiting)} waiting`,
+    note: [
+      ...counts.map(([status, number]) => `${count(number)} ${status}`),
+      ...(known.length < running.length ? [`${count(running.length - known.length)} not measured yet`] : []),
+    ].join(", "),
   };
 }

@@ -1,4 +1,4 @@
-// Where a trainer's time went since its first start: one bar of all of it, and a line for each part.
+// How a trainer's time since its first start was spent: one bar for the whole, and a line for each part.
 
 import { h, setChildren, setText } from "./dom.js";
 import { count, duration, percent } from "./format.js";
@@ -26,13 +26,13 @@ export class Times {
     this.element.hidden = spent === null;
     if (spent === null) return;
     const seconds = PARTS.map(([part]) => spent[`${part}_s`]);
-    const whole = seconds.reduce((sum, each) => sum + each, 0);
+    const whole = seconds.reduce((sum, part) => sum + part, 0);
     const parts = PARTS.map(([part, name], i) => ({ part, name, seconds: seconds[i], share: whole ? seconds[i] / whole : 0 }));
     setText(this.since, spent.since_at === view.started_at ? "Time since its first start" : "Time since an update of the service");
     setText(this.whole, duration(whole));
     this.bar.setAttribute("aria-label", parts.map(({ name, share }) => `${name} ${percent(share, 1)}`).join(", "));
     setChildren(this.bar, parts.map(({ share }) => share.toFixed(4)), () => parts.filter(({ share }) => share > 0).map(segment));
-    const lines = [...parts.filter(({ part, seconds }) => seconds > 0 || part === "training").map((part) => describe(part, view)), warmUp(view)];
+    const lines = [...parts.filter((row) => row.seconds > 0 || row.part === "training").map((part) => describe(part, view)), warmUp(view)];
     setChildren(this.parts, lines, () => lines.map(line));
   }
 }
@@ -58,7 +58,7 @@ function each(known) {
   return `median ${duration(known.median_s)}, last ${duration(known.last_s)}`;
 }
 
-/** Not of the trainer's own time: others train while nodes warm up. */
+/** Warm-up is no part of the trainer's own time: its other nodes train meanwhile. */
 function warmUp({ start_up: startUp, time_spent: spent }) {
   return { key: null, name: "Warm-up", value: duration(spent.warm_up_node_s), note: `of nodes, meanwhile${startUp ? `; ${each(startUp)}` : ""}` };
 }

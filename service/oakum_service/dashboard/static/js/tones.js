@@ -1,6 +1,6 @@
 // One colour for each trainer, the same everywhere on the page for as long as the page is open.
 
-const NUM_TONES = 8;
+export const NUM_TONES = 8;
 const byName = new Map();
 
 /** Gives colours in order of submission, so that neighbours in time differ. */

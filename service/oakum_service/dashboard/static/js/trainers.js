@@ -1,14 +1,18 @@
-// A card for each live trainer and for those that ended last; the others in a table.
+// A card for each live trainer and for those that ended most recently; a table for the others.
 
 import { Charts } from "./charts.js";
+import { link } from "./controls.js";
 import { byId, h, setChildren, setText, table } from "./dom.js";
-import { clock, count, decimal, duration, metric, nodes, percent } from "./format.js";
+import { clock, count, decimal, duration, metric, nodes, percent, prose } from "./format.js";
+import { address } from "./router.js";
 import { Times } from "./times.js";
 import { tone } from "./tones.js";
 
-const ENDED = new Set(["finished", "failed", "cancelled"]);
+export const ENDED = new Set(["finished", "failed", "diverged", "cancelled"]);
 const ENDED_CARDS = 2;
 const MOST_NAMES = 8;
+const IDLE_MS = 5000;
+const MOST_POINTS = 1200;
 const ENDED_COLUMNS = [
   ["Trainer", ""],
   ["State", ""],
@@ -33,11 +37,11 @@ export class Trainers {
     this.#showTable(past.slice(ENDED_CARDS));
   }
 
-  /** Fetches the points of the charts that can be seen; an ended trainer's once. */
+  /** Fetches points for the charts in view; for an ended trainer only once. */
   async showSeries(api) {
     const wanted = [...this.#cards.values()].filter((card) => card.wantsSeries);
     await Promise.all(
-      wanted.map(async (card) => card.showSeries(await api.get(`v1/trainers/${encodeURIComponent(card.view.id)}/series`))),
+      wanted.map(async (card) => card.showSeries(await seriesOf(api, card))),
     );
   }
 
@@ -62,23 +66,24 @@ export class Trainers {
     this.ended.hidden = views.length === 0;
     setText(byId("ended-summary"), `${count(views.length)} more ended`);
     const rows = views.map((view) => [
-      view.name,
+      link(view.name, address(["trainers", view.id])),
       view.state,
       view.ended_at === null ? "–" : clock(view.ended_at),
       count(view.step),
       decimal(view.loss),
       view.message,
     ]);
-    setChildren(byId("ended-table"), rows, () => [table("Ended trainers", ENDED_COLUMNS, rows)]);
+    setChildren(byId("ended-table"), views.map(({ id, state }) => [id, state]), () => [table("Ended trainers", ENDED_COLUMNS, rows)]);
   }
 }
 
-class Card {
+/** All that a trainer's document tells, and its charts. */
+export class Card {
   #seriesOf = null;
 
-  constructor(view) {
+  constructor(view, charts = new Charts()) {
     this.view = view;
-    this.name = h("h3");
+    this.name = link("", address(["trainers", view.id]));
     this.badge = h("span", { class: "badge" });
     this.size = h("p", { class: "size" });
     this.bar = h("div", { class: "bar" });
@@ -86,39 +91,44 @@ class Card {
     this.done = h("p", { class: "done" });
     this.message = h("p", { class: "message" });
     this.facts = h("dl", { class: "facts" });
-    this.charts = new Charts();
+    this.charts = charts;
     this.times = new Times();
     this.reason = h("p", { class: "reason" });
     this.element = h(
       "article",
       { class: `trainer panel ${tone(view.name)}`, "data-trainer": view.id },
-      h("header", {}, this.name, this.badge, this.size),
+      h("header", {}, h("h3", {}, this.name), this.badge, this.size),
       this.progress, this.done, this.message, this.charts.element, this.times.element, this.facts, this.reason,
     );
   }
 
+  get points() {
+    return this.charts.points;
+  }
+
   get wantsSeries() {
-    return this.charts.inView && this.#seriesOf !== this.#moment();
+    return !this.view.is_private && this.charts.inView && this.#seriesOf !== this.#moment();
   }
 
   show(view) {
     this.view = view;
     setText(this.name, view.name);
-    setText(this.badge, view.state);
-    this.badge.className = `badge ${view.state}`;
+    setText(this.badge, view.status);
+    this.badge.className = `badge ${view.status}`;
     setText(this.size, sizeOf(view));
     this.#showProgress(view);
-    setText(this.message, view.message);
-    this.message.hidden = !view.message;
-    this.message.classList.toggle("failure", view.state === "failed");
+    const wrong = prose(ENDED.has(view.state) ? view.message : view.condition);
+    setText(this.message, wrong);
+    this.message.hidden = !wrong;
+    this.message.classList.toggle("failure", view.state === "failed" || view.state === "diverged");
     this.message.classList.toggle("condition", !ENDED.has(view.state));
-    this.charts.element.hidden = view.started_at === null;
+    this.charts.element.hidden = view.started_at === null || view.is_private;
     this.charts.showNow(view);
     this.times.show(view);
     const facts = factsOf(view);
     setChildren(this.facts, facts, () => facts.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
-    this.reason.hidden = !view.reason || ENDED.has(view.state);
-    setText(this.reason, view.reason);
+    this.reason.hidden = ENDED.has(view.state);
+    setText(this.reason, prose(view.reason));
   }
 
   showSeries(series) {
@@ -127,7 +137,11 @@ class Card {
   }
 
   #moment() {
-    return `${this.view.state} ${this.view.step} ${this.view.nodes.length}`;
+    const { state, status, step } = this.view;
+    const size = this.view.nodes.length;
+    // A line at 0 goes on while nothing happens.
+    const idle = ENDED.has(state) || size ? "" : Math.floor(Date.now() / IDLE_MS);
+    return `${state} ${status} ${step} ${size} ${idle}`;
   }
 
   #showProgress(view) {
@@ -145,8 +159,8 @@ class Card {
   }
 }
 
-/** How much is done, by samples where their number is known: a batch may change. */
-function shareOf(view) {
+/** Progress in samples if their number is known, else in steps, whose size may change. */
+export function shareOf(view) {
   if (view.total_samples) return Math.min(1, view.samples / view.total_samples);
   return view.total_steps ? Math.min(1, view.step / view.total_steps) : 0;
 }
@@ -158,11 +172,10 @@ function timeLeft(view) {
   return Math.max(0, samples) / view.samples_per_s;
 }
 
-function sizeOf(view) {
+export function sizeOf(view) {
   if (ENDED.has(view.state)) return "";
-  const joining = view.granted.filter((node) => !view.nodes.includes(node)).length;
-  const leaving = view.nodes.filter((node) => !view.granted.includes(node)).length;
-  const changes = [joining ? `${joining} joining` : "", leaving ? `${leaving} leaving` : ""].filter(Boolean);
+  const { joining, leaving } = view;
+  const changes = [joining.length ? `${joining.length} joining` : "", leaving.length ? `${leaving.length} leaving` : ""].filter(Boolean);
   return [nodes(view.nodes.length), ...changes].join(", ");
 }
 
@@ -172,9 +185,12 @@ function factsOf(view) {
     ...Object.entries(view.metrics).map(([name, value]) => [sentence(name), metric(name, value)]),
     ["Batch", count(view.global_batch ?? view.spec.global_batch)],
     ...(view.learning_rate === null ? [] : [["Learning rate", decimal(view.learning_rate)]]),
+    ...(view.is_private ? [["User", `${view.user ?? "unknown"}, who alone sees losses and errors`]] : []),
     ...(live ? [["Granted", nodes(view.granted.length)]] : []),
     ["Allowed", `${view.spec.min_nodes} to ${nodes(view.spec.max_nodes)}`],
     ...sizesUsed(view),
+    ...speedUp(view),
+    ...(view.pace ? [["Step", stepCost(view.pace)]] : []),
     ["Rescales", count(view.rescales)],
     ["Nodes gained / lost", `${count(view.nodes_gained)} / ${count(view.nodes_lost)}`],
     ["Checkpoint", checkpoint(view)],
@@ -183,8 +199,38 @@ function factsOf(view) {
   ];
 }
 
+/** Measured rates beside the smallest measured size's, with what the spec's curve predicts in brackets. */
+function speedUp({ measured_rates: rates, spec: { curve } }) {
+  if (rates.length < 2) return [];
+  const [base, ...others] = rates;
+  const predicted = (size) => (curve.length ? curveAt(curve, size) / curveAt(curve, base.nodes) : null);
+  const told = others.map(({ nodes: size, samples_per_s: rate }) => {
+    const expected = predicted(size);
+    const beside = expected === null ? "" : ` (predicted ${expected.toFixed(2)})`;
+    return `${(rate / base.samples_per_s).toFixed(2)} on ${size}${beside}`;
+  });
+  return [[`Speed-up over ${nodes(base.nodes)}`, told.join(", ")]];
+}
+
+/** The curve's samples/s, in straight lines between its points and from 0, level behind the last one. */
+function curveAt(curve, size) {
+  let [low, before] = [0, 0];
+  for (const [high, after] of curve) {
+    if (size <= high) return before + ((after - before) * (size - low)) / (high - low);
+    [low, before] = [high, after];
+  }
+  return before;
+}
+
+/** The time of a step and its parts. */
+function stepCost({ step_s: seconds, reading_share: reading, waiting_share: waiting }) {
+  const parts = [`data ${percent(reading)}`];
+  if (waiting !== null) parts.push(`other ranks ${percent(waiting)}`);
+  return `${duration(seconds)}: ${parts.join(", ")}, computing ${percent(Math.max(0, 1 - reading - (waiting ?? 0)))}`;
+}
+
 function checkpoint(view) {
-  if (view.checkpoint_step === null) return "none yet";
+  if (view.checkpoint_step === null) return ENDED.has(view.state) ? "none" : "none yet";
   const step = `step ${count(view.checkpoint_step)}`;
   return view.checkpoint_at === null ? step : `${step}, ${ago(view.checkpoint_at)} ago`;
 }
@@ -193,7 +239,7 @@ function ago(at) {
   return duration(Math.max(0, Math.round(Date.now() / 1000 - at)));
 }
 
-/** The first few: a card is no place for a thousand nodes. */
+/** The first few names: a card has no space for a thousand nodes. */
 function shortened(names) {
   const rest = names.length - MOST_NAMES;
   return rest > 0 ? `${names.slice(0, MOST_NAMES).join(", ")} and ${count(rest)} more` : names.join(", ");
@@ -213,5 +259,14 @@ function sentence(name) {
 }
 
 function noTrainers() {
-  return h("p", { class: "empty panel" }, "No trainers yet. Hand one in with ", h("code", {}, "oakum submit SPEC.yaml"), ".");
+  return h("p", { class: "empty panel" }, "No trainers yet. Submit one with ", h("code", {}, "oakum submit SPEC.yaml"), ".");
+}
+
+/** A card's points: those it has, and the later ones. The last few are asked for again, since they may be provisional. */
+async function seriesOf(api, { points: known, view }) {
+  const path = `v1/trainers/${encodeURIComponent(view.id)}/series`;
+  const after = known.at(-4)?.at;
+  if (after === undefined) return api.get(path);
+  const { points } = await api.get(`${path}?after=${after}`);
+  return { points: [...known.filter(({ at }) => at <= after), ...points].slice(-MOST_POINTS) };
 }

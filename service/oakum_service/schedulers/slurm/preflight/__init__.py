@@ -1,5 +1,5 @@
-"""What `oakum check` looks at before Oakum runs on a Slurm cluster.
+"""The checks of `oakum check`, before Oakum runs on a Slurm cluster.
 
-`facts` asks Slurm, `plugins`, `preemption` and `limits` judge what it answered and touch nothing, `node` tries a
-job. Each finding says what was found and the line that changes it; nothing here changes anything itself.
+`facts` asks Slurm for its configuration; `plugins`, `preemption` and `limits` judge the answers; `node` runs a
+small job. Each finding says what was found and which line to change. Nothing here changes the site.
 """

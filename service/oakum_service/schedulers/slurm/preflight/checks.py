@@ -1,4 +1,4 @@
-"""The whole preflight, in the order in which an admin would fix things."""
+"""All checks, in the order in which an admin would fix what they find."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.preflight import limits, node, plugins, preemption
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, gather
-from oakum_service.schedulers.slurm.preflight.finding import Finding, Level, error, note, ok
-from oakum_service.schedulers.slurm.sources import open_source
+from oakum_service.schedulers.slurm.preflight.finding import Level, PreflightFinding, error, note, ok
+from oakum_service.schedulers.slurm.reading.sources import open_source
 
 
-def check_cluster(settings: Settings, *, job: bool = True, wait_s: int = 30) -> list[Finding]:
-    """Look at the cluster that the settings name.
+def check_cluster(settings: Settings, *, job: bool = True, wait_s: int = 30) -> list[PreflightFinding]:
+    """Check the cluster that the settings name.
 
     Args:
-        settings: The service's.
+        settings: The service's settings.
         job: Whether to run a job on a node.
-        wait_s: How long that job may wait for one.
+        wait_s: Seconds that the job may wait for a node.
     """
     user = _account_name()
     try:
@@ -34,8 +34,8 @@ def check_cluster(settings: Settings, *, job: bool = True, wait_s: int = 30) -> 
     return findings
 
 
-def judge(facts: SiteFacts, settings: Settings, user: str) -> list[Finding]:
-    """What the cluster's configuration means for us."""
+def judge(facts: SiteFacts, settings: Settings, user: str) -> list[PreflightFinding]:
+    """Findings on what the cluster's configuration means for Oakum."""
     return [
         *plugins.check(facts, settings.slurm, user),
         *limits.check(facts, settings.slurm),
@@ -43,8 +43,8 @@ def judge(facts: SiteFacts, settings: Settings, user: str) -> list[Finding]:
     ]
 
 
-def has_errors(findings: list[Finding]) -> bool:
-    """Whether Oakum should not be run so."""
+def has_errors(findings: list[PreflightFinding]) -> bool:
+    """Whether a finding is an error, so that Oakum should not run like this."""
     return any(finding.level is Level.ERROR for finding in findings)
 
 
@@ -55,8 +55,8 @@ def _account_name() -> str:
         return str(os.getuid())
 
 
-def _state(settings: Settings) -> Finding:
-    """Whether the cluster's state can be read the way that the service will read it."""
+def _state(settings: Settings) -> PreflightFinding:
+    """A finding: whether the cluster's state can be read in the way in which the service will read it."""
     if settings.slurm.state == "push":
         return note("state", "pushed by `oakum collect`, which says itself what it cannot read")
     began_s = time.monotonic()

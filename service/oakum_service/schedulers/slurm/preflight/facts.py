@@ -1,4 +1,4 @@
-"""What Slurm says of its own configuration."""
+"""Asks Slurm for its own configuration."""
 
 from __future__ import annotations
 
@@ -28,29 +28,31 @@ _USER_FIELDS = ("User", "AdminLevel")
 
 @dataclass(frozen=True)
 class SiteFacts:
-    """One cluster's configuration, as its own words."""
+    """A cluster's configuration as Slurm writes it."""
 
     config: Mapping[str, str]
-    """Of `scontrol show config`."""
+    """Name -> value, from `scontrol show config`."""
     partitions: Mapping[str, Mapping[str, str]]
-    """Name -> option -> value."""
+    """Partition -> option -> value."""
     qos: Mapping[str, Mapping[str, str]] | None
-    """Name -> field -> value; None where accounting does not answer."""
+    """QOS -> field -> value; None if accounting does not answer."""
     admin_level: str | None
-    """Of our account: `None`, `Operator`, `Administrator`; None where accounting does not know it."""
+    """AdminLevel of our account: `None`, `Operator` or `Administrator`; None if accounting does not know the
+    account."""
     test_only: str = ""
-    """What `sbatch --test-only` said against a fragment's job; empty: Slurm would take it."""
+    """Objection of `sbatch --test-only` to a fragment's job; empty if Slurm would accept the job."""
     unanswered: Mapping[str, str] = field(default_factory=dict)
-    """Command -> why it said nothing."""
+    """Command -> why it gave no answer."""
 
     def value(self, name: str) -> str:
-        """Of slurm.conf; empty where it is not set, or not known to this version."""
+        """A value of slurm.conf; empty if it is not set or this version does not know it."""
         found = self.config.get(name, "").strip()
         return "" if found in ("(null)", "N/A") else found
 
 
 def gather(commands: SlurmCommands, settings: SlurmSettings, user: str) -> SiteFacts:
-    """Ask Slurm. Raises `SchedulerError` where slurmctld does not answer; accounting may be silent."""
+    """Ask Slurm. Raises `SchedulerError` if slurmctld does not answer; accounting may be missing. Returns the
+    cluster's configuration."""
     config = read_config(ask(commands, "scontrol", "show", "config"))
     partitions = read_partitions(ask(commands, "scontrol", "--oneliner", "--all", "show", "partition"))
     unanswered: dict[str, str] = {}
@@ -79,7 +81,7 @@ def _accounting(
 
 
 def submit_options(settings: SlurmSettings) -> list[str]:
-    """The options of `sbatch` and `srun` that every fragment's job has."""
+    """The options of `sbatch` and `srun` for every fragment's job."""
     given = {"partition": settings.partition, "qos": settings.qos, "account": settings.account}
     further = {name: value for name, value in settings.options.items() if name not in given}
     chosen = {name: value for name, value in given.items() if value} | further

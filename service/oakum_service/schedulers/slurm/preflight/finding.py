@@ -1,4 +1,4 @@
-"""What the preflight found."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -7,43 +7,43 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """How serious a finding is."""
 
     OK = "ok"
     NOTE = "note"
-    """Worth knowing; nothing has to change."""
+    """Good to know; nothing has to change."""
     WARNING = "warning"
-    """Oakum works, but worse than it could, or a promise does not hold in some case."""
+    """Oakum works, but less well than it could, or a promise does not hold in some case."""
     ERROR = "error"
     """Oakum does not work, or foreground jobs would wait for it."""
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
+class PreflightFinding:
+    """The result of one check: how serious it is, what was found, and what to change."""
 
     level: Level
     subject: str
     found: str
     change: str = ""
-    """The line to write or the command to run; empty where nothing is to be done."""
+    """The line to write or the command to run; empty if there is nothing to do."""
 
 
-def ok(subject: str, found: str) -> Finding:
-    """It is as it should be."""
-    return Finding(Level.OK, subject, found)
+def ok(subject: str, found: str) -> PreflightFinding:
+    """A finding of the level OK, with nothing to change."""
+    return PreflightFinding(Level.OK, subject, found)
 
 
-def note(subject: str, found: str, change: str = "") -> Finding:
-    """It is worth knowing."""
-    return Finding(Level.NOTE, subject, found, change)
+def note(subject: str, found: str, change: str = "") -> PreflightFinding:
+    """A finding of the level NOTE: good to know, nothing has to change."""
+    return PreflightFinding(Level.NOTE, subject, found, change)
 
 
-def warning(subject: str, found: str, change: str = "") -> Finding:
-    """It should be otherwise."""
-    return Finding(Level.WARNING, subject, found, change)
+def warning(subject: str, found: str, change: str = "") -> PreflightFinding:
+    """A finding of the level WARNING: it should be changed."""
+    return PreflightFinding(Level.WARNING, subject, found, change)
 
 
-def error(subject: str, found: str, change: str = "") -> Finding:
-    """It must be otherwise."""
-    return Finding(Level.ERROR, subject, found, change)
+def error(subject: str, found: str, change: str = "") -> PreflightFinding:
+    """A finding of the level ERROR: it must be changed."""
+    return PreflightFinding(Level.ERROR, subject, found, change)

@@ -1,4 +1,4 @@
-"""Our partition, and what may be submitted there."""
+"""Checks our partition and the limits on what may be submitted there."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from oakum_service.config import SlurmSettings
 from oakum_service.schedulers.slurm.configuration import seconds
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts
-from oakum_service.schedulers.slurm.preflight.finding import Finding, error, note, ok, warning
+from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
 
 _SUBMIT_CAPS = ("MaxSubmitPU", "MaxSubmitPA", "GrpSubmit")
 
 
-def check(facts: SiteFacts, settings: SlurmSettings) -> list[Finding]:
-    """The partition, time limits, caps, and Slurm's own word on a fragment's job."""
+def check(facts: SiteFacts, settings: SlurmSettings) -> list[PreflightFinding]:
+    """Check the partition, time limits, caps, and whether Slurm would accept a fragment's job. Returns one
+    finding for each check."""
     partition = facts.partitions.get(settings.partition)
     if partition is None:
         return [_missing(facts, settings)]
@@ -26,7 +27,7 @@ def check(facts: SiteFacts, settings: SlurmSettings) -> list[Finding]:
     return [*findings, _reserve(facts)]
 
 
-def _missing(facts: SiteFacts, settings: SlurmSettings) -> Finding:
+def _missing(facts: SiteFacts, settings: SlurmSettings) -> PreflightFinding:
     change = "slurm.conf: PartitionName=fill Nodes=... PriorityTier=1 PreemptMode=CANCEL GraceTime=60"
     if not settings.partition:
         known = ", ".join(sorted(facts.partitions))
@@ -34,14 +35,14 @@ def _missing(facts: SiteFacts, settings: SlurmSettings) -> Finding:
     return error("partition", f"there is no partition {settings.partition!r}", change)
 
 
-def _state(settings: SlurmSettings, partition: Mapping[str, str]) -> Finding:
+def _state(settings: SlurmSettings, partition: Mapping[str, str]) -> PreflightFinding:
     state, name = partition.get("State", ""), settings.partition
     if state != "UP":
         return error("partition", f"{name} is {state}", f"scontrol update PartitionName={name} State=UP")
     return ok("partition", f"{name} is up and has {partition.get('TotalNodes', '?')} nodes")
 
 
-def _longest(settings: SlurmSettings, partition: Mapping[str, str]) -> Finding:
+def _longest(settings: SlurmSettings, partition: Mapping[str, str]) -> PreflightFinding:
     longest_s = seconds(partition.get("MaxTime", "UNLIMITED")) or math.inf
     if settings.longest_s > longest_s:
         return error(
@@ -52,7 +53,7 @@ def _longest(settings: SlurmSettings, partition: Mapping[str, str]) -> Finding:
     return ok("MaxTime", f"{partition.get('MaxTime', 'UNLIMITED')}: fragments ask for {settings.longest_s:.0f} s")
 
 
-def _caps(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[Finding]:
+def _caps(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[PreflightFinding]:
     name = settings.qos or partition.get("QoS", "N/A")
     row = (facts.qos or {}).get(name)
     if row is None:
@@ -67,7 +68,7 @@ def _caps(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str
     return findings
 
 
-def _submit_cap(name: str, row: Mapping[str, str], num_nodes: int) -> list[Finding]:
+def _submit_cap(name: str, row: Mapping[str, str], num_nodes: int) -> list[PreflightFinding]:
     caps = {field: int(row[field]) for field in _SUBMIT_CAPS if row[field].isdigit()}
     change = f"sacctmgr modify qos {name} set MaxSubmitJobsPerUser={2 * num_nodes}"
     if not caps:
@@ -81,7 +82,7 @@ def _submit_cap(name: str, row: Mapping[str, str], num_nodes: int) -> list[Findi
     return [ok("MaxSubmitJobs", f"QOS {name} takes {least} jobs ({field})")]
 
 
-def _longest_of_qos(name: str, row: Mapping[str, str], settings: SlurmSettings) -> list[Finding]:
+def _longest_of_qos(name: str, row: Mapping[str, str], settings: SlurmSettings) -> list[PreflightFinding]:
     longest_s = seconds(row["MaxWall"])
     if longest_s is None or longest_s >= settings.longest_s:
         return []
@@ -89,7 +90,7 @@ def _longest_of_qos(name: str, row: Mapping[str, str], settings: SlurmSettings) 
     return [error("MaxWall", found, f"OAKUM_SLURM_TIME_LIMIT_S={longest_s:.0f}")]
 
 
-def _reserve(facts: SiteFacts) -> Finding:
+def _reserve(facts: SiteFacts) -> PreflightFinding:
     if "bf_min_prio_reserve" in facts.value("SchedulerParameters"):
         return ok("bf_min_prio_reserve", "set")
     return note(

@@ -1,9 +1,10 @@
-"""One tiny job on a node: whether a fragment would find there what it needs."""
+"""Runs one tiny job on a node, to see whether a fragment would find there what it needs."""
 
 from __future__ import annotations
 
 import json
 import secrets
+import ssl
 import sys
 import time
 import urllib.error
@@ -18,19 +19,19 @@ from oakum_service.config import Settings
 from oakum_service.errors import CommandFailed, SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.preflight.facts import submit_options
-from oakum_service.schedulers.slurm.preflight.finding import Finding, error, note, ok, warning
+from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
 
 _LIMIT_MIN = 3
 _RUN_S = 150.0
-"""Torch may take a minute to be read from a busy shared folder."""
+"""Time limit of the job in seconds: reading torch from a busy shared folder may take a minute."""
 _REPLY_WITHIN_S = 10.0
-"""A shared folder may show a node's new file late."""
+"""Seconds to wait for the job's file: a shared folder may show a new file late."""
 _URL_TIMEOUT_S = 5.0
 _NO_NODE = ("busy", "immediate", "unable to allocate", "allocation revoked")
 
 
-def check(settings: Settings, wait_s: int) -> list[Finding]:
-    """Run the job, if a node is free within `wait_s` seconds."""
+def check(settings: Settings, wait_s: int) -> list[PreflightFinding]:
+    """Run the job, if a node is free within `wait_s` seconds, and judge its answers. Returns the findings."""
     url, findings = _service(settings)
     folder = settings.data_dir.resolve()
     token = secrets.token_hex(8)
@@ -47,8 +48,9 @@ def check(settings: Settings, wait_s: int) -> list[Finding]:
         return [*findings, error("node", str(failure))]
 
 
-def judge(told: dict[str, Any], folder: Path, url: str, *, replied: bool) -> list[Finding]:
-    """What the probe's answers mean."""
+def judge(told: dict[str, Any], folder: Path, url: str, *, replied: bool) -> list[PreflightFinding]:
+    """Findings on what the job found on its node: shared folder, packages and the way to the service at `url`.
+    `replied`: whether its file appeared in the folder."""
     host = told["host"]
     return [
         ok("node", f"{host} ran a job of {sys.executable}"),
@@ -58,10 +60,11 @@ def judge(told: dict[str, Any], folder: Path, url: str, *, replied: bool) -> lis
             for name, package in (("worker", "oakum_worker"), ("torch", "torch"))
         ),
         *([_reached(told["url"], url, host)] if told["url"] else []),
+        *([_launcher(told["launcher"], host)] if told["launcher"] else []),
     ]
 
 
-def _shared_folder(told: dict[str, Any], folder: Path, host: str, replied: bool) -> Finding:
+def _shared_folder(told: dict[str, Any], folder: Path, host: str, replied: bool) -> PreflightFinding:
     change = "OAKUM_DATA_DIR: a folder that the nodes share and this account may write"
     if told["read"]["error"]:
         return error("shared folder", f"{host} does not see {folder}: {told['read']['error']}", change)
@@ -73,25 +76,39 @@ def _shared_folder(told: dict[str, Any], folder: Path, host: str, replied: bool)
     return ok("shared folder", f"{host} reads and writes {folder}")
 
 
-def _importable(told: dict[str, str], package: str, host: str) -> Finding:
+def _importable(told: dict[str, str], package: str, host: str) -> PreflightFinding:
     if told["error"]:
-        change = f"install oakum[worker] for {sys.executable} on the nodes, or in a folder that they share"
+        change = (
+            f"in Oakum's checkout, run {sys.executable} -m pip install '.[worker]', "
+            "on the nodes or in a folder that they share"
+        )
         return error(package, f"not importable on {host}: {told['error']}", change)
     return ok(package, told["found"])
 
 
-def _reached(told: dict[str, str], url: str, host: str) -> Finding:
+def _reached(told: dict[str, str], url: str, host: str) -> PreflightFinding:
     if told["error"]:
-        change = "OAKUM_HOST=0.0.0.0 and OAKUM_PUBLIC_URL=http://HEAD:8470, a name that the nodes resolve"
+        change = (
+            "OAKUM_HOST=0.0.0.0 and OAKUM_PUBLIC_URL=https://HEAD:8470, a name that the nodes resolve and the "
+            "service has a certificate for"
+        )
         return error("service", f"{host} does not reach {url}: {told['error']}", change)
     return ok("service", f"{host} reaches {url}")
 
 
-def _service(settings: Settings) -> tuple[str, list[Finding]]:
-    """The running service's address for the nodes, empty where none runs."""
+def _launcher(told: dict[str, str], host: str) -> PreflightFinding:
+    if told["error"]:
+        change = "`sudo oakum run-as install` on every node, with the service's account, spool and paths"
+        return error("accounts", f"users' accounts cannot be entered on {host}: {told['error']}", change)
+    return ok("accounts", f"{host} enters users' accounts, with {told['found']} for their files")
+
+
+def _service(settings: Settings) -> tuple[str, list[PreflightFinding]]:
+    """The running service's address as nodes see it, empty if no service runs, and findings about it."""
     url = settings.public_url or _written_url(settings)
     try:
-        with urllib.request.urlopen(f"{url}/healthz", timeout=_URL_TIMEOUT_S):
+        trusted = ssl.create_default_context(cafile=settings.ca_file)
+        with urllib.request.urlopen(f"{url}/healthz", timeout=_URL_TIMEOUT_S, context=trusted):
             return url, []
     except (OSError, ValueError) as failure:
         found = f"no service answers at {url} ({failure}): whether nodes reach it is not known"
@@ -101,7 +118,8 @@ def _service(settings: Settings) -> tuple[str, list[Finding]]:
 def _written_url(settings: Settings) -> str:
     with suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads(settings.service_file.read_text(encoding="utf-8"))["url"])
-    return f"http://{settings.host}:{settings.port}"
+    scheme = "http" if settings.tls_certificate is None else "https"
+    return f"{scheme}://{settings.host}:{settings.port}"
 
 
 @contextmanager
@@ -130,11 +148,13 @@ def _run(settings: Settings, wait_s: int, folder: Path, token: str, url: str) ->
     name = f"check-oakum-{token}"
     probe = (files("oakum_service.schedulers.slurm.preflight") / "probe.py").read_text(encoding="utf-8")
     options = ["--ntasks=1", f"--job-name={name}", f"--time={_LIMIT_MIN}", f"--immediate={wait_s}", "--chdir=/"]
-    command = [sys.executable, "-c", probe, str(folder), token, url]
+    launcher = str(settings.slurm.launcher) if settings.runs_as_submitters else ""
+    authorities = "" if settings.ca_file is None else settings.ca_file.read_text(encoding="utf-8")
+    command = [sys.executable, "-c", probe, str(folder), token, url, authorities, launcher]
     try:
         output = commands.run("srun", *submit_options(settings.slurm), *options, "--input=none", *command)
     except CommandFailed:
-        # srun may have been killed, and its job would stay until its time limit.
+        # srun may have been killed; without this its job would stay until its time limit.
         with suppress(SchedulerError):
             commands.run("scancel", f"--name={name}")
         raise
@@ -150,7 +170,7 @@ def _read(output: bytes, token: str) -> dict[str, Any]:
     raise SchedulerError(f"the job on the node answered {output[-200:]!r}, expected a line of JSON")
 
 
-def _not_run(failure: CommandFailed, wait_s: int) -> Finding:
+def _not_run(failure: CommandFailed, wait_s: int) -> PreflightFinding:
     if any(word in failure.last_line.lower() for word in _NO_NODE):
         found = f"no node was free within {wait_s} s: {failure.last_line}"
         return warning("node", found, "check again later, or with a longer --wait")

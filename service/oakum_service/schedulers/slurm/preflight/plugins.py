@@ -1,4 +1,4 @@
-"""Slurm's version, its plugins, and what it lets us see and be told."""
+"""Checks Slurm's version and plugins, and what Slurm lets us see and tells us."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from oakum_service.config import SlurmSettings
 from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.configuration import seconds
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts
-from oakum_service.schedulers.slurm.preflight.finding import Finding, error, note, ok, warning
-from oakum_service.schedulers.slurm.versions import SlurmVersion
+from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
+from oakum_service.schedulers.slurm.reading.versions import SlurmVersion
 
 _OLDEST, _NEWEST = (21, 8), (25, 11)
 _HOOKS = ("PrologSlurmctld", "EpilogSlurmctld")
@@ -15,8 +15,8 @@ _NO_TIMEOUT_S = 65534
 _PRIVILEGED = frozenset({"Operator", "Administrator"})
 
 
-def check(facts: SiteFacts, settings: SlurmSettings, user: str) -> list[Finding]:
-    """What the whole cluster is made of."""
+def check(facts: SiteFacts, settings: SlurmSettings, user: str) -> list[PreflightFinding]:
+    """Check what holds for the whole cluster. Returns the findings."""
     return [
         _version(facts),
         _selection(facts),
@@ -28,7 +28,7 @@ def check(facts: SiteFacts, settings: SlurmSettings, user: str) -> list[Finding]
     ]
 
 
-def _version(facts: SiteFacts) -> Finding:
+def _version(facts: SiteFacts) -> PreflightFinding:
     given = facts.value("SLURM_VERSION")
     try:
         release = SlurmVersion.parse(given, "`scontrol show config`").release
@@ -41,7 +41,7 @@ def _version(facts: SiteFacts) -> Finding:
     return ok("version", f"Slurm {given}")
 
 
-def _selection(facts: SiteFacts) -> Finding:
+def _selection(facts: SiteFacts) -> PreflightFinding:
     plugin = facts.value("SelectType")
     if plugin.removeprefix("select/") in ("cons_tres", "cons_res", "linear"):
         return ok("SelectType", plugin)
@@ -50,7 +50,7 @@ def _selection(facts: SiteFacts) -> Finding:
     )
 
 
-def _authentication(facts: SiteFacts) -> Finding:
+def _authentication(facts: SiteFacts) -> PreflightFinding:
     plugin = facts.value("AuthType")
     if plugin == "auth/none":
         change = "slurm.conf: AuthType=auth/munge"
@@ -58,7 +58,7 @@ def _authentication(facts: SiteFacts) -> Finding:
     return ok("AuthType", plugin)
 
 
-def _accounting(facts: SiteFacts) -> list[Finding]:
+def _accounting(facts: SiteFacts) -> list[PreflightFinding]:
     storage = facts.value("AccountingStorageType")
     if storage != "accounting_storage/slurmdbd":
         return [
@@ -80,13 +80,13 @@ def _accounting(facts: SiteFacts) -> list[Finding]:
     return [ok("accounting", f"{storage}, enforcing {enforced}")]
 
 
-def _privacy(facts: SiteFacts, settings: SlurmSettings, user: str) -> list[Finding]:
+def _privacy(facts: SiteFacts, settings: SlurmSettings, user: str) -> list[PreflightFinding]:
     hidden = {word for word in facts.value("PrivateData").split(",") if word in ("jobs", "nodes", "reservations")}
     if not hidden:
         return [ok("PrivateData", "jobs, nodes and reservations are there for us to see")]
     what = " and ".join(sorted(hidden))
     if settings.state == "push" or user == "root" or facts.admin_level in _PRIVILEGED:
-        return [ok("PrivateData", f"{what} are hidden from others, not from whoever reads them for us")]
+        return [ok("PrivateData", f"{what} are hidden from other users, but not from the account that reads them")]
     return [
         error(
             "PrivateData",
@@ -96,7 +96,7 @@ def _privacy(facts: SiteFacts, settings: SlurmSettings, user: str) -> list[Findi
     ]
 
 
-def _account(facts: SiteFacts, user: str) -> list[Finding]:
+def _account(facts: SiteFacts, user: str) -> list[PreflightFinding]:
     if user == "root":
         return [warning("account", "this is root", "run the service under an account of its own")]
     if facts.admin_level in _PRIVILEGED:
@@ -110,10 +110,10 @@ def _account(facts: SiteFacts, user: str) -> list[Finding]:
     return [ok("account", f"{user} has no AdminLevel")]
 
 
-def _hooks(facts: SiteFacts) -> list[Finding]:
+def _hooks(facts: SiteFacts) -> list[PreflightFinding]:
     scripts = {name: facts.value(name) for name in _HOOKS}
     if not any(scripts.values()):
-        found = "none: a job that starts or ends is known only with the next poll"
+        found = "none: the start or end of a job is noticed only at the next poll"
         return [note("hooks", found, "oakum hooks install prints the lines for slurm.conf")]
     found = ", ".join(f"{name}={script}" for name, script in scripts.items() if script)
     missing = [name for name, script in scripts.items() if not script]
@@ -123,6 +123,6 @@ def _hooks(facts: SiteFacts) -> list[Finding]:
         else ok("hooks", f"{found}; whether they reach the service: oakum hooks status")
     ]
     if (seconds(facts.value("PrologEpilogTimeout")) or _NO_TIMEOUT_S) >= _NO_TIMEOUT_S:
-        found = "not set: a prolog that hangs, whosever it is, holds its job for ever"
+        found = "not set: a prolog that hangs holds its job for ever"
         findings.append(warning("PrologEpilogTimeout", found, "slurm.conf: PrologEpilogTimeout=30"))
     return findings

@@ -1,4 +1,4 @@
-"""Whether foreground jobs get nodes back from us at once, and how long our fragments have to leave."""
+"""Checks whether foreground jobs get nodes back from us at once, and how long our fragments have to leave."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.configuration import seconds
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts
-from oakum_service.schedulers.slurm.preflight.finding import Finding, error, note, ok, warning
+from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
 from oakum_service.schedulers.slurm.snapshot import unfold
 
 SHORT_GRACE_S = 10.0
-"""A fragment leaves within 2 s, but one that holds the last copy of its trainer writes a checkpoint first."""
+"""A grace below this is too short: a fragment leaves within 2 s, but one that holds its trainer's last copy
+writes a checkpoint first."""
 _PLUGINS = {"partition": "preempt/partition_prio", "qos": "preempt/qos"}
 _SETTING_OF = {plugin: setting for setting, plugin in _PLUGINS.items()}
 _LOOKS_EVERY_S = 30
-"""slurmctld looks so often for jobs whose grace has ended."""
+"""Seconds between slurmctld's searches for jobs whose grace has ended."""
 _LONG_HANG_S = 120.0
 
 
-def check(facts: SiteFacts, settings: SlurmSettings) -> list[Finding]:
-    """Everything about preemption. Without our partition there is nothing to judge."""
+def check(facts: SiteFacts, settings: SlurmSettings) -> list[PreflightFinding]:
+    """Check everything about preemption; nothing if our partition does not exist. Returns the findings."""
     partition = facts.partitions.get(settings.partition)
     if partition is None:
         return []
@@ -49,7 +50,7 @@ def _partition_line(settings: SlurmSettings, option: str) -> str:
     return f"slurm.conf: PartitionName={settings.partition} ... {option}"
 
 
-def _no_preemption(facts: SiteFacts) -> Finding:
+def _no_preemption(facts: SiteFacts) -> PreflightFinding:
     plugin = facts.value("PreemptType")
     if plugin in _SETTING_OF:
         change = f"OAKUM_SLURM_PREEMPTION={_SETTING_OF[plugin]}"
@@ -58,7 +59,7 @@ def _no_preemption(facts: SiteFacts) -> Finding:
     return warning("PreemptType", found, "slurm.conf: PreemptType=preempt/partition_prio")
 
 
-def _plugin(facts: SiteFacts, settings: SlurmSettings) -> Finding:
+def _plugin(facts: SiteFacts, settings: SlurmSettings) -> PreflightFinding:
     plugin, wanted = facts.value("PreemptType"), _PLUGINS[settings.preemption]
     if plugin == wanted:
         return ok("PreemptType", plugin)
@@ -69,7 +70,7 @@ def _plugin(facts: SiteFacts, settings: SlurmSettings) -> Finding:
     return error("PreemptType", found, change)
 
 
-def _qos(facts: SiteFacts, settings: SlurmSettings) -> tuple[list[Finding], tuple[str, str] | None]:
+def _qos(facts: SiteFacts, settings: SlurmSettings) -> tuple[list[PreflightFinding], tuple[str, str] | None]:
     if facts.qos is None:
         return [error("QOS", f"unknown: {facts.unanswered.get('sacctmgr', 'there is no accounting')}")], None
     name = settings.qos or ""
@@ -88,11 +89,17 @@ def _qos(facts: SiteFacts, settings: SlurmSettings) -> tuple[list[Finding], tupl
     exempt = row["PreemptExemptTime"]
     if seconds(exempt):
         change = f"sacctmgr modify qos {name} set PreemptExemptTime=0"
-        findings.append(error("PreemptExemptTime", f"{exempt} for QOS {name}: so long we keep our nodes", change))
+        findings.append(
+            error(
+                "PreemptExemptTime",
+                f"{exempt} for QOS {name}: our fragments keep their nodes for that long",
+                change,
+            )
+        )
     return findings, (row["GraceTime"], f"sacctmgr modify qos {name} set GraceTime=60")
 
 
-def _mode(mode: str, change: str) -> Finding:
+def _mode(mode: str, change: str) -> PreflightFinding:
     words = set(mode.upper().split(","))
     if "CANCEL" in words:
         return ok("PreemptMode", mode)
@@ -104,7 +111,7 @@ def _mode(mode: str, change: str) -> Finding:
     return error("PreemptMode", f"{mode or 'not set'}: our jobs are never preempted, foreground jobs wait", change)
 
 
-def _grace(given: str, change: str, settings: SlurmSettings) -> Finding:
+def _grace(given: str, change: str, settings: SlurmSettings) -> PreflightFinding:
     grace_s = seconds(given) or 0.0
     if grace_s == 0:
         found = "0: a preempted fragment is killed at once, and its trainer goes back to its last checkpoint"
@@ -117,25 +124,31 @@ def _grace(given: str, change: str, settings: SlurmSettings) -> Finding:
     return ok("GraceTime", f"{grace_s:.0f} s from SIGTERM to SIGKILL")
 
 
-def _exemption(facts: SiteFacts) -> Finding:
+def _exemption(facts: SiteFacts) -> PreflightFinding:
     given = facts.value("PreemptExemptTime")
     if seconds(given):
-        found = f"{given}: so long after its start a fragment keeps its node"
+        found = f"{given}: a fragment is not preempted for that long after its start"
         return error("PreemptExemptTime", found, "slurm.conf: PreemptExemptTime=0")
     return ok("PreemptExemptTime", "0: a fragment gives way as soon as it runs")
 
 
-def _memory(facts: SiteFacts) -> Finding:
-    """Whether Slurm still tells which nodes it took for as long as it preempts nothing more for the same job."""
+def _memory(facts: SiteFacts) -> PreflightFinding:
+    """A finding: whether Slurm remembers which nodes it took from us for at least as long as it preempts nothing
+    more for the same job."""
     needed_s = sum(seconds(facts.value(name)) or 0.0 for name in ("KillWait", "MessageTimeout"))
     kept_s = seconds(facts.value("MinJobAge"))
-    if kept_s and kept_s < needed_s:  # 0 is for ever
-        found = f"{kept_s:.0f} s, less than KillWait + MessageTimeout: we may get in the way of a waiting job"
+    if kept_s and kept_s < needed_s:  # 0 means for ever
+        found = (
+            f"{kept_s:.0f} s, less than KillWait + MessageTimeout: a fragment may be launched where a "
+            "foreground job waits"
+        )
         return warning("MinJobAge", found, f"slurm.conf: MinJobAge={max(needed_s, 300.0):.0f}")
-    return ok("MinJobAge", f"{facts.value('MinJobAge')}: Slurm tells long enough what it has taken from us")
+    return ok(
+        "MinJobAge", f"{facts.value('MinJobAge')}: Slurm remembers for long enough which jobs it has preempted"
+    )
 
 
-def _blocked(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[Finding]:
+def _blocked(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[PreflightFinding]:
     findings = []
     if partition.get("ExclusiveUser", "NO") != "NO":
         found = "YES: Slurm preempts no job for one of another user"
@@ -150,7 +163,9 @@ def _blocked(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, 
     return findings
 
 
-def _other_partitions(facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]) -> list[Finding]:
+def _other_partitions(
+    facts: SiteFacts, settings: SlurmSettings, partition: Mapping[str, str]
+) -> list[PreflightFinding]:
     try:
         ours = set(unfold(_nodes(partition)))
         sharing = {
@@ -183,7 +198,7 @@ def _above(names: list[str], tier: int) -> str:
     )
 
 
-def _hanging(facts: SiteFacts, grace: str) -> Finding:
+def _hanging(facts: SiteFacts, grace: str) -> PreflightFinding:
     wait_s = seconds(facts.value("KillWait")) or 0.0
     most_s = (seconds(grace) or 0.0) + wait_s + _LOOKS_EVERY_S
     found = f"{wait_s:.0f} s: a fragment that hangs holds its node for {most_s:.0f} s at most"

@@ -1,0 +1,1 @@
+"""Handwritten digits by stacked restricted Boltzmann machines, in rounds of MapReduce, and then fine-tuned."""

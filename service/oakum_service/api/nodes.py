@@ -1,0 +1,67 @@
+"""GET /v1/nodes: every node, or what has changed of them since an earlier answer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from oakum_service.api.auth import Viewer
+from oakum_service.api.context import InContext
+from oakum_service.api.schemas import NodeList, NodeView
+from oakum_service.db.models import Fragment, FragmentState, NodeInterval, Report, SnapshotRecord, Trainer
+
+router = APIRouter(prefix="/v1", tags=["cluster"])
+
+Since = Annotated[
+    str | None,
+    Query(max_length=40, description="`version` of an earlier answer: give only what has changed since then"),
+]
+
+
+@router.get("/nodes")
+def list_nodes(context: InContext, _: Viewer, since: Since = None) -> NodeList:
+    """List every node: what it is used for, and which trainer's fragment is on it. With `since`, the nodes that
+    have changed since that answer, where the service still has it; `is_difference` tells."""
+    with context.readers.begin() as session:
+        return context.node_lists.answer(_present(session), since)
+
+
+def _present(session: Session) -> NodeList:
+    newest = session.execute(
+        select(SnapshotRecord).order_by(SnapshotRecord.number.desc()).limit(1)
+    ).scalar_one_or_none()
+    if newest is None:
+        return NodeList(snapshot=0, taken_at=0.0, nodes=[])
+    lasting = select(NodeInterval.node, NodeInterval.start_at).where(NodeInterval.end_at.is_(None))
+    since = dict(session.execute(lasting).all())
+    rows = session.execute(
+        select(Fragment, Trainer.name, Report)
+        .join(Trainer, Trainer.id == Fragment.trainer_id)
+        .outerjoin(Report, Report.fragment_id == Fragment.id)
+        .where(Fragment.is_live)
+    )
+    ours = {fragment.node: (name, phase_of(fragment, report)) for fragment, name, report in rows}
+    nodes = [
+        NodeView(
+            name=node.name,
+            state=node.state,
+            since=since.get(node.name, newest.taken_at),
+            node_type=node.node_type,
+            foreground_job=node.job,
+            trainer=ours.get(node.name, (None, None))[0],
+            fragment_phase=ours.get(node.name, (None, None))[1],
+            hole_ends_at=node.announced_at,
+        )
+        for node in newest.body.nodes
+    ]
+    return NodeList(snapshot=newest.number, taken_at=newest.taken_at, nodes=nodes)
+
+
+def phase_of(fragment: Fragment, report: Report | None) -> str:
+    """What the fragment does, or why it ended."""
+    if fragment.state == FragmentState.ENDED:
+        return fragment.cause or "ended"
+    return str(report.body.phase) if report is not None else "starting"

@@ -1,0 +1,99 @@
+"""/healthz and /readyz: whether the service answers, and whether all that it needs to do its work is there."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from sqlalchemy.exc import SQLAlchemyError
+
+from oakum_service.api.context import Context, InContext
+from oakum_service.api.schemas import Readiness, ReadinessCheck
+from oakum_service.db.engine import newest_revision, present_revision
+from oakum_service.db.lease import TERM_S
+
+router = APIRouter(tags=["service"])
+_log = logging.getLogger("oakum")
+_NOT_KNOWN = "not known, since the database does not answer"
+_Faults = dict[Literal["database", "schema", "controller", "scheduler"], str | None]
+
+
+@router.get("/healthz")
+def healthz(context: InContext) -> dict[str, str]:
+    """Say whether the service answers and whether it can write to its database; needs no token."""
+    fault = context.writability.fault
+    return {"status": "ok"} if fault is None else {"status": "cannot write", "detail": fault}
+
+
+@router.get("/readyz", responses={503: {"model": Readiness, "description": "Not ready: `detail` says why."}})
+def readyz(context: InContext, response: Response) -> Readiness:
+    """Say whether the service can do its work, with a reason for each part that keeps it from it; needs no token.
+    The status is 503 while it cannot."""
+    faults: _Faults = {
+        **_database_faults(context),
+        "controller": _controller_fault(context),
+        "scheduler": _scheduler_fault(context),
+    }
+    checks = [ReadinessCheck(name=name, ok=fault is None, detail=fault) for name, fault in faults.items()]
+    ready = all(check.ok for check in checks)
+    if not ready:
+        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+    return Readiness(ready=ready, checks=checks)
+
+
+def _database_faults(context: Context) -> _Faults:
+    """Why the database cannot be used, and what is wrong with its schema; None for what is as it should be."""
+    try:
+        with context.readers.begin() as session:
+            present = present_revision(session)
+    except SQLAlchemyError as error:
+        # Only the log names the database's host and file: anybody may ask this.
+        _log.warning("not ready: the database does not answer: %s", error)
+        told = "the database does not answer: the service's log says why"
+        return {"database": told, "schema": _NOT_KNOWN}
+    newest, schema = newest_revision(), None
+    if present != newest:
+        schema = f"the schema is at revision {present}, expected {newest}: run `oakum db upgrade`"
+    return {"database": context.writability.fault, "schema": schema}
+
+
+def _controller_fault(context: Context) -> str | None:
+    """Why the controller cannot be relied on; None if its turns are on time. A turn is late when the controller's
+    lease would have run out since the last one."""
+    if not context.peers.is_controller:
+        return _other_controller_fault(context)
+    try:
+        age_s, limit_s = context.turns.age_s, TERM_S + context.current.now().poll_s
+    except SQLAlchemyError:
+        return _NOT_KNOWN
+    if age_s is None:
+        return "the controller has finished no turn yet: the scheduler has not answered"
+    if age_s > limit_s:
+        return f"the controller's last turn ended {age_s:.0f} s ago, expected {limit_s:.0f} s at most: see the log"
+    return None
+
+
+def _other_controller_fault(context: Context) -> str | None:
+    """Why no other process can be relied on to be the controller; None if one renews its lease in time."""
+    try:
+        controller = context.peers.controller()
+    except SQLAlchemyError:
+        return _NOT_KNOWN
+    if controller is None or not controller.is_current:
+        return "no process is the controller now; one takes over within seconds"
+    return None
+
+
+def _scheduler_fault(context: Context) -> str | None:
+    """Why nothing can be planned on what is known of the cluster; None if that is fresh enough."""
+    try:
+        taken_at, around = context.snapshot_at(), context.circumstances()
+    except SQLAlchemyError:
+        return _NOT_KNOWN
+    if taken_at is None:
+        return f"{context.scheduler.name} has not answered yet"
+    if around.unanswered_since is not None:
+        return f"{context.scheduler.name} has not answered for too long: nothing is launched on so old a state"
+    return None

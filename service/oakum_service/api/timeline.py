@@ -1,0 +1,264 @@
+"""/v1/timeline: nodes over time, whole or in the forms that pictures of thousands of nodes need."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import numpy as np
+from fastapi import APIRouter, Query
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from oakum_service.api.auth import Viewer
+from oakum_service.api.cluster import SinceS
+from oakum_service.api.context import InContext
+from oakum_service.api.intervals import intervals, present_nodes
+from oakum_service.api.nodes import phase_of
+from oakum_service.api.schemas import ForegroundInterval, FragmentInterval, Interval, Timeline
+from oakum_service.api.timeline_schemas import (
+    FragmentColumns,
+    Occupancy,
+    OccupancyBand,
+    StretchColumns,
+    TimelineRows,
+)
+from oakum_service.control.retention import HISTORY_S
+from oakum_service.control.usage import hourly_usage
+from oakum_service.db.models import Fragment, NodeInterval, Report, Trainer
+from oakum_service.errors import RequestError
+from oakum_service.node_history.bars import (
+    FragmentBar,
+    Stretch,
+    Window,
+    fragment_bars,
+    merged_fragments,
+    merged_stretches,
+    stretches,
+)
+from oakum_service.node_history.occupancy import USES, Shares, band_edges
+from oakum_service.states import NodeState
+
+router = APIRouter(prefix="/v1/timeline", tags=["cluster"])
+
+_LONGEST_S = 31 * 86400.0
+_MOST_NODES = 400
+_SHORTEST_S = 1.0
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+_HOUR_S = 3600.0
+
+At = Annotated[float, Query(ge=0, le=1e11, allow_inf_nan=False, description="Unix seconds")]
+
+
+@router.get("")
+def show_timeline(
+    context: InContext,
+    _: Viewer,
+    since_s: SinceS = 180.0,
+    limit: Annotated[int, Query(ge=1, le=200_000, description="most ended stretches of each kind")] = 5000,
+) -> Timeline:
+    """Show nodes over time: foreground jobs, holes and fragments of the last `since_s` seconds, or of less where
+    these have more than `limit` ended stretches; `from_at` tells."""
+    now = time.time()
+    with context.readers.begin() as session:
+        since = _shortened(session, now - since_s, limit)
+        lasting = intervals(session, NodeInterval.end_at.is_(None))
+        rows = [*intervals(session, NodeInterval.end_at >= since), *lasting]
+        names = [node.name for node in present_nodes(session).nodes]
+        fragments = [
+            *_fragment_intervals(session, Fragment.ended_at >= since),
+            *_fragment_intervals(session, Fragment.ended_at.is_(None)),
+        ]
+    rows.sort(key=lambda row: row.start_at)
+    return Timeline(
+        from_at=since,
+        to_at=now,
+        is_shortened=since > now - since_s,
+        nodes=names,
+        foreground=[
+            ForegroundInterval(
+                node=r.node, start_at=r.start_at, end_at=r.end_at, job=r.job or "", name=r.job_name or r.state
+            )
+            for r in rows
+            if r.state != NodeState.HOLE
+        ],
+        holes=[
+            Interval(node=r.node, start_at=r.start_at, end_at=r.end_at) for r in rows if r.state == NodeState.HOLE
+        ],
+        fragments=sorted(fragments, key=lambda each: each.start_at),
+    )
+
+
+def _shortened(session: Session, since: float, limit: int) -> float:
+    """The time from which on there are at most `limit` ended intervals of nodes, and as many ended fragments;
+    `since` where there are not more from then on."""
+    for column in (NodeInterval.end_at, Fragment.ended_at):
+        ended = select(column).where(column >= since).order_by(column.desc()).offset(limit).limit(1)
+        over = session.execute(ended).scalar_one_or_none()
+        since = since if over is None else math.nextafter(over, math.inf)
+    return since
+
+
+def _fragment_intervals(session: Session, condition: ColumnElement[bool]) -> Iterator[FragmentInterval]:
+    rows = session.execute(
+        select(Fragment, Trainer.name, Report)
+        .join(Trainer, Trainer.id == Fragment.trainer_id)
+        .outerjoin(Report, (Report.fragment_id == Fragment.id) & Fragment.is_live)
+        .where(condition)
+    )
+    for fragment, name, report in rows:
+        yield FragmentInterval(
+            node=fragment.node,
+            start_at=fragment.launched_at,
+            end_at=fragment.ended_at,
+            fragment=fragment.id,
+            trainer=name,
+            training_at=fragment.training_at,
+            phase=phase_of(fragment, report),
+        )
+
+
+@router.get("/rows")
+def show_rows(
+    context: InContext,
+    _: Viewer,
+    from_at: At,
+    to_at: At,
+    node: Annotated[list[str], Query(min_length=1, max_length=_MOST_NODES, description="a node that is shown")],
+    resolution_s: Annotated[
+        float, Query(ge=0, le=86400, allow_inf_nan=False, description="merge what is shorter: a pixel's seconds")
+    ] = 0.0,
+    changed_after: Annotated[
+        float | None,
+        Query(ge=0, le=1e11, allow_inf_nan=False, description="only what began or ended since then; Unix seconds"),
+    ] = None,
+) -> TimelineRows:
+    """Show what some nodes did in a window of time, and the fragments on them, in columns."""
+    now = time.time()
+    window = _window(from_at, min(to_at, now))
+    with context.readers.begin() as session:
+        done = stretches(session, node, window, changed_after)
+        fragments = fragment_bars(session, node, window, changed_after)
+    if changed_after is None:
+        done = list(merged_stretches(done, resolution_s))
+        fragments = list(merged_fragments(fragments, resolution_s))
+    trainers = sorted({bar.trainer for bar in fragments})
+    places = {name: place for place, name in enumerate(node)}
+    return TimelineRows(
+        from_at=window.from_at,
+        to_at=window.to_at,
+        kept_from=now - HISTORY_S,
+        is_difference=changed_after is not None,
+        nodes=node,
+        trainers=trainers,
+        stretches=_stretch_columns(done, places, window.from_at),
+        fragments=_fragment_columns(fragments, places, trainers, window.from_at),
+    )
+
+
+def _window(from_at: float, to_at: float) -> Window:
+    if not _SHORTEST_S <= to_at - from_at <= _LONGEST_S:
+        raise RequestError(
+            f"from_at={from_at:.0f} to to_at={to_at:.0f} is {to_at - from_at:.0f} s, of which the past alone"
+            f" counts: ask for {_SHORTEST_S:.0f} s to {_LONGEST_S / 86400:.0f} days"
+        )
+    return Window(from_at, to_at)
+
+
+def _stretch_columns(rows: Sequence[Stretch], places: dict[str, int], from_at: float) -> StretchColumns:
+    return StretchColumns(
+        node=[places[row.node] for row in rows],
+        start_s=[_after(row.start_at, from_at) for row in rows],
+        end_s=[_after_or_none(row.end_at, from_at) for row in rows],
+        state=[row.state for row in rows],
+        job=[row.job for row in rows],
+        name=[row.name for row in rows],
+        count=[row.count for row in rows],
+    )
+
+
+def _fragment_columns(
+    rows: Sequence[FragmentBar], places: dict[str, int], trainers: Sequence[str], from_at: float
+) -> FragmentColumns:
+    index = {name: place for place, name in enumerate(trainers)}
+    return FragmentColumns(
+        node=[places[row.node] for row in rows],
+        start_s=[_after(row.start_at, from_at) for row in rows],
+        training_s=[_after_or_none(row.training_at, from_at) for row in rows],
+        end_s=[_after_or_none(row.end_at, from_at) for row in rows],
+        trainer=[index[row.trainer] for row in rows],
+        cause=[row.cause for row in rows],
+        count=[row.count for row in rows],
+    )
+
+
+def _after(at: float, from_at: float) -> float:
+    return round(at - from_at, 2)
+
+
+def _after_or_none(at: float | None, from_at: float) -> float | None:
+    return None if at is None else _after(at, from_at)
+
+
+@router.get("/occupancy")
+def show_occupancy(
+    context: InContext,
+    _: Viewer,
+    from_at: At,
+    to_at: At,
+    columns: Annotated[int, Query(ge=1, le=2000, description="most parts of the window")] = 300,
+    bands: Annotated[int, Query(ge=1, le=500, description="most groups of neighbouring nodes")] = 1,
+) -> Occupancy:
+    """Show which share of the nodes' time was foreground, training or idle: all nodes at once, in bands of
+    neighbouring ones."""
+    now = time.time()
+    window = _window(from_at, min(to_at, now))
+    known = Window(now - HISTORY_S, now)
+    with context.readers.begin() as session:
+        nodes = [node.name for node in present_nodes(session).nodes]
+        if not nodes:
+            return Occupancy(**window._asdict(), kept_from=known.from_at, columns=0, bands=[])
+        window, shares = context.kept_hours.occupancy(session, nodes, window, (bands, columns), known)
+        if bands == 1 and window.from_at < known.from_at:
+            _add_sums(session, shares, window, known.from_at, len(nodes))
+    return Occupancy(
+        from_at=window.from_at,
+        to_at=window.to_at,
+        kept_from=known.from_at,
+        columns=shares.shape[2],
+        bands=_bands(shares, nodes),
+    )
+
+
+def _add_sums(session: Session, shares: Shares, window: Window, kept_from: float, num_nodes: int) -> None:
+    """Fill the columns before `kept_from` from the sums of whole hours, which know holes and training alone."""
+    width_s = (window.to_at - window.from_at) / shares.shape[2]
+    hours = hourly_usage(session, window.from_at, kept_from)
+    for column in range(shares.shape[2]):
+        begin = window.from_at + column * width_s
+        usage = hours.get(math.floor((begin + width_s / 2) / _HOUR_S))
+        if begin + width_s <= kept_from and usage is not None:
+            shares[USES.index("hole"), 0, column] = min(1.0, usage.idle_node_s / (num_nodes * _HOUR_S))
+            shares[USES.index("training"), 0, column] = min(1.0, usage.used_node_s / (num_nodes * _HOUR_S))
+
+
+def _bands(shares: Shares, nodes: Sequence[str]) -> list[OccupancyBand]:
+    foreground, hole, training = shares
+    idle = np.clip(hole - training, 0.0, 1.0)
+    edges = band_edges(len(nodes), shares.shape[1])
+    return [
+        OccupancyBand(
+            first=nodes[edges[band]],
+            num_nodes=int(edges[band + 1] - edges[band]),
+            foreground=_digits(foreground[band]),
+            training=_digits(training[band]),
+            idle=_digits(idle[band]),
+        )
+        for band in range(shares.shape[1])
+    ]
+
+
+def _digits(shares: Shares) -> str:
+    return "".join(_DIGITS[round(share)] for share in (shares * 35.0).tolist())

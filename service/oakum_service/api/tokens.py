@@ -1,0 +1,96 @@
+"""/v1/tokens: who has tokens, and how to make, replace and revoke them."""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+from sqlalchemy.orm import Session
+
+from oakum_service import audit, tokens
+from oakum_service.api.auth import Admin, Principal, Role, Viewer
+from oakum_service.api.context import InContext
+from oakum_service.api.schemas import NewToken, RotateRequest, TokenList, TokenRequest, TokenView
+from oakum_service.db import event_log
+from oakum_service.db.models import ApiToken
+from oakum_service.errors import NotFound
+
+router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
+
+TokenId = Annotated[str, Path(pattern="^[0-9a-f]{12}$", description="`id` of the token in the list")]
+
+
+@router.get("")
+def list_tokens(context: InContext, viewer: Viewer) -> TokenList:
+    """List the caller's tokens; an administrator's list has everybody's. No answer has a token's text."""
+    name = None if viewer.role is Role.ADMIN else viewer.name
+    with context.readers.begin() as session:
+        return TokenList(tokens=[_view(row) for row in tokens.listed(session, name)])
+
+
+@router.post("", status_code=HTTPStatus.CREATED)
+def create_token(request: TokenRequest, context: InContext, admin: Admin) -> NewToken:
+    """Make a token for a user. The answer has its text, which is not stored and cannot be asked for again."""
+    with context.sessions.begin() as session:
+        text = tokens.create(session, request.name, request.role, request.label, request.expires_in_s)
+        event_log.record(session, "token.created", request.name, f"{admin.name} makes a {_called(request)}")
+        told = request.model_dump(exclude={"name"}, exclude_none=True)
+        audit.record(session, admin.actor, "token.created", request.name, request.name, **told)
+        return _new(session, text)
+
+
+@router.post("/{token_id}/rotate", status_code=HTTPStatus.CREATED)
+def rotate_token(token_id: TokenId, request: RotateRequest, context: InContext, viewer: Viewer) -> NewToken:
+    """Make a token in place of one, which stays valid for `overlap_s`. Users replace their own tokens,
+    administrators all. The answer has the new token's text."""
+    with context.sessions.begin() as session:
+        row = _own(session, token_id, viewer)
+        text = tokens.rotate(session, row, request.overlap_s, time.time())
+        event_log.record(session, "token.rotated", row.name, f"{viewer.name} replaces a {_called(row)}")
+        audit.record(session, viewer.actor, "token.rotated", row.name, row.name, id=token_id)
+        return _new(session, text)
+
+
+@router.delete("/{token_id}", status_code=HTTPStatus.NO_CONTENT)
+def revoke_token(token_id: TokenId, context: InContext, viewer: Viewer) -> Response:
+    """Revoke a token and the sessions begun with it: at once for the API, within 5 s for hooks. Users revoke their
+    own tokens, administrators all."""
+    with context.sessions.begin() as session:
+        row = _own(session, token_id, viewer)
+        event_log.record(session, "token.revoked", row.name, f"{viewer.name} revokes a {_called(row)}")
+        audit.record(session, viewer.actor, "token.revoked", row.name, row.name, id=token_id)
+        tokens.end_sessions(session, row)
+        session.delete(row)
+    context.news_for_readers.notify()  # event streams look whether their tokens are still valid
+    return Response(status_code=HTTPStatus.NO_CONTENT)
+
+
+def _own(session: Session, token_id: str, viewer: Principal) -> ApiToken:
+    row = tokens.with_id(session, token_id)
+    if row is None or (viewer.role is not Role.ADMIN and row.name != viewer.name):
+        raise NotFound(f"there is no token {token_id} of yours: `GET /v1/tokens` lists them")
+    return row
+
+
+def _called(token: ApiToken | TokenRequest) -> str:
+    return f"token of the role {token.role}" + (f" for {token.label}" if token.label else "")
+
+
+def _new(session: Session, text: str) -> NewToken:
+    session.flush()
+    row = session.get_one(ApiToken, tokens.digest(text))
+    return NewToken(token=text, **_view(row).model_dump())
+
+
+def _view(row: ApiToken) -> TokenView:
+    return TokenView(
+        id=tokens.id_of(row),
+        name=row.name,
+        role=row.role,
+        label=row.label,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        used_at=row.used_at,
+    )

@@ -1,0 +1,117 @@
+"""POST /v1/plans/preview: the plan that would be made now, or under other circumstances."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from fastapi import APIRouter
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from oakum_service import hold
+from oakum_service.api.auth import Viewer
+from oakum_service.api.context import InContext
+from oakum_service.api.schemas import SupposedAllocation, SupposedChange, WhatIfRequest, WhatIfView
+from oakum_service.api.views import find_trainer
+from oakum_service.control.what_if import Hypothesis, Outcome, foresee, outcome
+from oakum_service.db.models import Trainer
+from oakum_service.errors import Busy, Conflict
+from oakum_service.live_settings import current
+from oakum_service.states import TrainerState
+from oakum_solver.errors import ProblemError
+from oakum_solver.objectives import Objective, parse_objective
+from oakum_solver.plan import Allocation
+from oakum_worker.spec import TrainerSpec, explain
+
+router = APIRouter(prefix="/v1/plans", tags=["plans"])
+
+_SOLVING = threading.Lock()
+_PATIENCE_S = 5.0
+
+
+@router.post("/preview")
+def preview_plan(context: InContext, viewer: Viewer, request: WhatIfRequest) -> WhatIfView:
+    """Show which plan would be made now, also if trainers were added, removed or changed, nodes drained, or the
+    objective were another one. Has no effect. One plan is computed at a time."""
+    if not _SOLVING.acquire(timeout=_PATIENCE_S):
+        raise Busy("other previews are being computed: ask again in a moment")
+    try:
+        with context.readers.begin() as session:
+            hypothesis = _hypothesis(session, request)
+            posed = foresee(session, current(session, context.settings), hypothesis, viewer.name)
+            held = hold.held(session) is not None
+        return _view(outcome(*posed), held=held)
+    except ProblemError as error:
+        raise Conflict(f"no plan can be made so: {error}") from error
+    finally:
+        _SOLVING.release()
+
+
+def _hypothesis(session: Session, request: WhatIfRequest) -> Hypothesis:
+    changed = {_live(session, change.trainer).id: _fields(change) for change in request.change}
+    return Hypothesis(
+        added=[_spec(document, number) for number, document in enumerate(request.add)],
+        removed={_live(session, ref).id for ref in request.remove},
+        changed=changed,
+        drained=set(request.drain),
+        num_drained=request.drain_count,
+        objective=None if request.objective is None else _objective(request.objective),
+    )
+
+
+def _fields(change: SupposedChange) -> dict[str, Any]:
+    return change.model_dump(exclude_none=True, exclude={"trainer"})
+
+
+def _live(session: Session, ref: str) -> Trainer:
+    trainer = find_trainer(session, ref)
+    if TrainerState(trainer.state).ended:
+        raise Conflict(f"trainer {trainer.name!r} is {trainer.state}: only live trainers have a part in plans")
+    return trainer
+
+
+def _spec(document: dict[str, Any], number: int) -> TrainerSpec:
+    try:
+        return TrainerSpec.model_validate(document)
+    except ValidationError as error:
+        wrong = [{"loc": ("body", "add", number), "msg": line, "type": "value_error"} for line in explain(error)]
+        raise RequestValidationError(wrong) from error
+
+
+def _objective(text: str) -> Objective:
+    try:
+        return parse_objective(text)
+    except ProblemError as error:
+        wrong = {"loc": ("body", "objective"), "msg": str(error), "type": "value_error"}
+        raise RequestValidationError([wrong]) from error
+
+
+def _view(found: Outcome, *, held: bool) -> WhatIfView:
+    plan = found.plan
+    return WhatIfView(
+        objective=str(found.problem.objective),
+        num_idle=found.problem.num_nodes,
+        value=plan.value,
+        bound=plan.bound,
+        optimal=plan.optimal,
+        solver=plan.solver,
+        solve_s=plan.solve_s,
+        held=held,
+        allocations=[_allocation(found, allocation) for allocation in plan.allocations],
+    )
+
+
+def _allocation(found: Outcome, allocation: Allocation) -> SupposedAllocation:
+    now = found.nodes_now.get(allocation.trainer, ())
+    return SupposedAllocation(
+        trainer=found.label(allocation),
+        is_new=allocation.trainer in found.new,
+        nodes_now=len(now),
+        nodes_then=len(allocation.nodes),
+        gained=sorted(set(allocation.nodes) - set(now)),
+        lost=sorted(set(now) - set(allocation.nodes)),
+        why=allocation.reason.why,
+        reason=allocation.reason.text,
+    )

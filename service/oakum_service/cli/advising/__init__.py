@@ -1,0 +1,1 @@
+"""Turns measurements into the advice of `oakum advise`: chooses, writes the advice as text, and edits the spec."""

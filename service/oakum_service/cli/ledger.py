@@ -1,0 +1,73 @@
+"""`oakum ledger`: what users' trainers had of the cluster, month by month."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from oakum_service.cli.admin import SERVICE
+from oakum_service.cli.app import app, example
+from oakum_service.cli.connection import connect
+from oakum_service.cli.output import JsonFlag, console, print_json, table
+
+if TYPE_CHECKING:
+    from oakum_service.api.schemas import LedgerEntry
+
+_LOST = ("warm_up", "grow", "shrink", "loss", "repeated")
+
+
+@app.command(
+    rich_help_panel=SERVICE,
+    epilog=example("oakum ledger", "oakum ledger --month 2026-11 --months 3 --csv", "oakum ledger --user alice"),
+)
+def ledger(
+    month: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM", help="Last month; default the present one.")
+    ] = None,
+    months: Annotated[int, typer.Option(min=1, max=24, help="Number of months, up to that one.")] = 1,
+    user: Annotated[str | None, typer.Option(help="Rows of this user only.")] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Print the node-hours that each user's trainers had in each month (UTC), how many they trained in, what was
+    lost by which cause, and how long foreground jobs waited for them.
+
+    Administrators see all users, others themselves.
+    """
+    if as_csv and as_json:
+        raise typer.BadParameter("give one of --csv and --json")
+    with connect() as client:
+        found = client.ledger(month=month, months=months, user=user)
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        _write_csv(found.entries)
+    else:
+        _print(found.entries)
+
+
+def _print(entries: list[LedgerEntry]) -> None:
+    numbers = (
+        "LENT (node-h)",
+        "TRAINED",
+        *(cause.replace("_", " ").upper() for cause in _LOST),
+        "DELAY CAUSED (s)",
+    )
+    listing = table("MONTH", "USER", *numbers, right=numbers)
+    for entry in entries:
+        hours = (entry.lent_node_h, entry.trained_node_h, *(getattr(entry, f"{cause}_node_h") for cause in _LOST))
+        listing.add_row(
+            entry.month, entry.user or "-", *(f"{value:.2f}" for value in hours), f"{entry.foreground_delay_s:.1f}"
+        )
+    console().print(listing)
+
+
+def _write_csv(entries: list[LedgerEntry]) -> None:
+    from oakum_service.api.schemas import LedgerEntry
+
+    writer = csv.DictWriter(sys.stdout, [*LedgerEntry.model_fields], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(entry.model_dump() for entry in entries)

@@ -1,0 +1,31 @@
+"""Ends fragments, and adds what each has trained to sums that are kept when its row is deleted, so that totals
+need not be computed from all rows."""
+
+from __future__ import annotations
+
+from sqlalchemy.orm import Session
+
+from oakum_service.control.ledger import charge_fragment
+from oakum_service.db.after_commit import after_commit
+from oakum_service.db.models import Fragment, FragmentState, Harvest, Trainer
+from oakum_service.instruments import FRAGMENT_ENDS
+
+_DAY_S = 24 * 3600.0
+
+
+def end_fragment(session: Session, fragment: Fragment, now: float) -> None:
+    """Mark the fragment as ended at `now` (Unix seconds), and add its time to the sums of its trainer, of its
+    user's month and of the day. A fragment that never started has its `cause` by now."""
+    fragment.state, fragment.ended_at = FragmentState.ENDED, now
+    after_commit(session, lambda: FRAGMENT_ENDS.labels(fragment.cause or "unknown").inc())
+    trainer = session.get_one(Trainer, fragment.trainer_id)
+    trainer.past_node_s += max(0.0, now - fragment.launched_at)
+    trainer.past_warm_up_node_s += max(0.0, (fragment.training_at or now) - fragment.launched_at)
+    charge_fragment(session, trainer.user_name, fragment, now)
+    if fragment.training_at is not None:
+        harvest = session.get(Harvest, int(now // _DAY_S))
+        if harvest is None:
+            harvest = Harvest(day=int(now // _DAY_S), node_s=0.0)
+            session.add(harvest)
+            session.flush()  # another fragment that ends in this turn finds it
+        harvest.node_s += max(0.0, now - fragment.training_at)

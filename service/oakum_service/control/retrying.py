@@ -1,0 +1,64 @@
+"""Lets a trainer that has failed or was cancelled go on from its newest durable checkpoint."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from oakum_service.db import event_log
+from oakum_service.db.models import Fragment, Trainer
+from oakum_service.errors import Conflict
+from oakum_service.log_fields import about
+from oakum_service.states import TrainerState
+from oakum_service.trainer_files import Checkpoints
+
+
+def retry(session: Session, trainer: Trainer, by: str, checkpoints: Checkpoints, now: float) -> None:
+    """Let an ended trainer wait for nodes again, with all its attempts. It goes on from its newest durable
+    checkpoint, or from its beginning if it has written none. The caller has checked that its name is free.
+
+    Raises `Conflict` for a trainer that is live, has finished or has diverged, while fragments of it are leaving,
+    and if its checkpoint is gone.
+    """
+    _refuse_others(session, trainer, checkpoints)
+    trainer.state, trainer.message, trainer.ended_at = TrainerState.WAITING, "", None
+    trainer.cancel_requested, trainer.pause = False, None
+    trainer.crashes, trainer.crashed_step, trainer.crash = 0, -1, None
+    trainer.ended_through = trainer.generation
+    trainer.waiting_since, trainer.guard_waited_s, trainer.guard_served_s = now, 0.0, 0.0
+    if trainer.account is not None:
+        trainer.account = trainer.account.reopened()
+    step = trainer.checkpoint_step
+    where = "from its beginning" if step is None else f"from its checkpoint of step {step}"
+    with about(trainer=trainer.id):
+        event_log.record(session, "trainer.retried", trainer.name, f"{by} lets it go on {where}")
+
+
+def _refuse_others(session: Session, trainer: Trainer, checkpoints: Checkpoints) -> None:
+    state = TrainerState(trainer.state)
+    if not state.ended:
+        raise Conflict(
+            f"trainer {trainer.name!r} is {state}: only one that has failed or was cancelled is retried"
+        )
+    if state is TrainerState.FINISHED:
+        raise Conflict(
+            f"trainer {trainer.name!r} has finished: submit it with more epochs and `--from {trainer.name}`"
+        )
+    if state is TrainerState.DIVERGED:
+        raise Conflict(
+            f"trainer {trainer.name!r} has diverged and would again with the same settings and samples: change "
+            f"those and submit it with `--from {trainer.name}`"
+        )
+    leaving = session.scalars(
+        select(Fragment.node).where(Fragment.trainer_id == trainer.id, Fragment.is_live)
+    ).all()
+    if leaving:
+        raise Conflict(
+            f"fragments of trainer {trainer.name!r} are still leaving {', '.join(leaving[:3])}"
+            f"{' and others' if len(leaving) > 3 else ''}: retry it in a moment"
+        )
+    if trainer.checkpoint_step is not None and not checkpoints.exist(trainer.id):
+        raise Conflict(
+            f"the checkpoints of trainer {trainer.name!r} are gone from {checkpoints.of(trainer.id)}: "
+            "submit it again, to begin anew"
+        )

@@ -1,0 +1,123 @@
+"""Node-time that was idle and that training used: sums over time.
+
+Sums of whole hours of the past are kept, so that a sum over days reads a row for each hour and, for the time since
+the last such hour, the intervals and fragments themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from oakum_service.db.models import Fragment, NodeInterval, UsageHour
+from oakum_service.states import NodeState
+
+_HOUR_S = 3600.0
+_SETTLED_S = 600.0
+"""Seconds after an hour's end from which on nothing of it changes any more."""
+
+
+class Usage(NamedTuple):
+    """Node-seconds of a stretch of time."""
+
+    idle_node_s: float
+    """In holes."""
+    used_node_s: float
+    """In which fragments trained, from their first generation on."""
+
+
+_Row = tuple[float, float | None]
+"""When an interval or a fragment's training began, and when it ended; None: it lasts."""
+
+
+def usage_since(session: Session, begin: float, now: float) -> Usage:
+    """The usage from `begin` to `now`, in Unix seconds. Where `begin` is within an hour that was rolled up, a
+    proportional part of the hour counts."""
+    rolled_to = _rolled_to(session)
+    hours = session.execute(
+        select(UsageHour).where(UsageHour.hour > begin / _HOUR_S - 1, UsageHour.hour < now / _HOUR_S)
+    ).scalars()
+    idle_s = used_s = 0.0
+    for row in hours:
+        share = min(1.0, row.hour + 1 - begin / _HOUR_S)
+        idle_s, used_s = idle_s + share * row.idle_node_s, used_s + share * row.used_node_s
+    begin = max(begin, rolled_to)
+    idle, used = (_total_s(rows, begin, now) for rows in _rows_since(session, begin))
+    return Usage(idle_s + idle, used_s + used)
+
+
+def hourly_usage(session: Session, begin: float, end: float) -> dict[int, Usage]:
+    """The usage of every whole hour that was rolled up and begins between `begin` and `end`, in Unix seconds, by
+    the hour's number since 1970-01-01, UTC."""
+    within = UsageHour.hour >= begin / _HOUR_S - 1, UsageHour.hour < end / _HOUR_S
+    rows = session.execute(select(UsageHour).where(*within)).scalars()
+    return {row.hour: Usage(row.idle_node_s, row.used_node_s) for row in rows}
+
+
+def complete_hours(session: Session, now: float) -> list[UsageHour]:
+    """New rows with the sums of every hour that is over at `now` (Unix seconds), from the last hour kept on, or
+    from the beginning of what is remembered. Writes nothing."""
+    first = _rolled_to(session) or _earliest(session)
+    if first is None:
+        return []
+    begin, end = math.floor(first / _HOUR_S), math.floor((now - _SETTLED_S) / _HOUR_S)
+    if begin >= end:
+        return []
+    idle, used = (_by_hour(rows, begin, end) for rows in _rows_since(session, begin * _HOUR_S))
+    return [
+        UsageHour(hour=hour, idle_node_s=idle[hour - begin], used_node_s=used[hour - begin])
+        for hour in range(begin, end)
+    ]
+
+
+def _rolled_to(session: Session) -> float:
+    """When the last hour that was rolled up ended, in Unix seconds; 0 without one."""
+    newest = session.scalar(select(func.max(UsageHour.hour)))
+    return 0.0 if newest is None else (newest + 1) * _HOUR_S
+
+
+def _earliest(session: Session) -> float | None:
+    return session.scalar(select(func.min(NodeInterval.start_at)))
+
+
+def _rows_since(session: Session, begin: float) -> tuple[Iterable[_Row], Iterable[_Row]]:
+    """The holes, and the training of fragments, that had not ended before `begin`."""
+    trained = Fragment.training_at.is_not(None)
+    return (
+        _rows(session, NodeInterval.start_at, NodeInterval.end_at, begin, NodeInterval.state == NodeState.HOLE),
+        _rows(session, Fragment.training_at, Fragment.ended_at, begin, trained),
+    )
+
+
+def _rows(
+    session: Session,
+    start: InstrumentedAttribute[Any],
+    end: InstrumentedAttribute[float | None],
+    begin: float,
+    condition: ColumnElement[bool],
+) -> Iterator[_Row]:
+    # Two queries: for an OR of both, SQLite uses no index that has all columns.
+    for present in (end.is_(None), end >= begin):
+        for row in session.execute(select(start, end).where(condition, present)):
+            yield row[0], row[1]
+
+
+def _total_s(rows: Iterable[_Row], begin: float, now: float) -> float:
+    """Seconds of the rows between `begin` and `now`, added up."""
+    return sum(max(0.0, min(now if end is None else end, now) - max(start, begin)) for start, end in rows)
+
+
+def _by_hour(rows: Iterable[_Row], begin: int, end: int) -> list[float]:
+    """Seconds of the rows in each of the hours from number `begin` to before number `end`."""
+    sums = [0.0] * (end - begin)
+    for start, stop in rows:
+        first = max(begin, math.floor(start / _HOUR_S))
+        last = end - 1 if stop is None else min(end - 1, math.floor(stop / _HOUR_S))
+        for hour in range(first, last + 1):
+            until = (hour + 1) * _HOUR_S if stop is None else min(stop, (hour + 1) * _HOUR_S)
+            sums[hour - begin] += max(0.0, until - max(start, hour * _HOUR_S))
+    return sums

@@ -1,0 +1,125 @@
+// What the caller may do to a trainer, each confirmed where it costs something.
+
+import { ask, button } from "./controls.js";
+import { nodes } from "./format.js";
+
+const ENDED = new Set(["finished", "failed", "diverged", "cancelled"]);
+const RETRIED = new Set(["failed", "cancelled"]);
+
+export function mayChange(view, me) {
+  return me.role === "admin" || (me.role === "user" && view.user === me.name);
+}
+
+/** Buttons for what the caller may do to the trainer now; `done` is called after each. */
+export function trainerButtons(view, me, api, done) {
+  if (!mayChange(view, me)) return [];
+  const path = `v1/trainers/${encodeURIComponent(view.id)}`;
+  const carry = async (method, end, body) => {
+    await api.send(method, path + end, body);
+    await done();
+  };
+  if (ENDED.has(view.state)) return RETRIED.has(view.state) && me.may_submit ? [retry(view, carry)] : [];
+  if (view.state === "cancelling") return [];
+  return [
+    view.status === "paused" ? unpause(view, carry) : pause(view, carry),
+    scale(view, me, carry),
+    cancel(view, carry),
+  ];
+}
+
+function pause(view, carry) {
+  const costs = view.nodes.length ? ` It checkpoints and gives back ${nodes(view.nodes.length)}.` : "";
+  return button("Pause", () =>
+    ask(
+      {
+        title: `Pause ${view.name}?`,
+        text: `It gets no node until someone ends the pause.${costs}`,
+        fields: [{ name: "reason", label: "Reason", maxlength: 500 }],
+        action: "Pause",
+      },
+      ({ reason = "" }) => carry("PUT", "/pause", { reason }),
+    ),
+  );
+}
+
+function unpause(view, carry) {
+  return button("End pause", () =>
+    ask({ title: `End the pause of ${view.name}?`, text: "The planner grants it nodes again.", action: "End pause" }, () => carry("DELETE", "/pause")),
+  );
+}
+
+function scale(view, me, carry) {
+  const { min_nodes: least, max_nodes: most, weight, priority } = view.spec;
+  const fields = [
+    { name: "min_nodes", label: "Fewest nodes", type: "number", min: 1, value: least },
+    { name: "max_nodes", label: "Most nodes", type: "number", min: 1, value: most },
+    { name: "weight", label: "Weight", type: "number", step: "any", value: weight },
+    {
+      name: "priority",
+      label: "Priority",
+      type: "number",
+      min: -100,
+      max: me.role === "admin" ? 100 : Math.max(0, priority),
+      value: priority,
+      hint: me.role === "admin" ? "Trainers of a higher priority choose their nodes first." : "Only administrators give a priority above 0.",
+    },
+  ];
+  const before = { min_nodes: least, max_nodes: most, weight, priority };
+  return button("Scale", () =>
+    ask(
+      { title: `Scale ${view.name}`, text: "Other bounds take effect with the next plan, at a step boundary.", fields, action: "Change" },
+      (values) => carry("PATCH", "", Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== before[name]))),
+    ),
+  );
+}
+
+function cancel(view, carry) {
+  return button(
+    "Cancel",
+    () =>
+      ask(
+        {
+          title: `Cancel ${view.name}?`,
+          text: "It ends at its next step boundary and gives back its nodes. Its newest checkpoint is kept, and a retry goes on from there.",
+          action: "Cancel the trainer",
+          danger: true,
+        },
+        () => carry("POST", "/cancel"),
+      ),
+    { class: "button danger" },
+  );
+}
+
+function retry(view, carry) {
+  const from = view.checkpoint_step === null ? "from its beginning, as it has no checkpoint" : `from its checkpoint of step ${view.checkpoint_step}`;
+  return button("Retry", () => ask({ title: `Retry ${view.name}?`, text: `It goes on ${from}.`, action: "Retry" }, () => carry("POST", "/retry")));
+}
+
+/** The button that holds the service, or ends a hold; for administrators. */
+export function holdButton(cluster, api, done) {
+  const carry = async (method, body) => {
+    await api.send(method, "v1/hold", body);
+    await done();
+  };
+  if (cluster.held) {
+    return button("Resume", () =>
+      ask({ title: "End the hold?", text: "Plans are carried out again, and fragments launched.", action: "Resume" }, () => carry("DELETE")),
+    );
+  }
+  const now = cluster.num_fragments ? `${cluster.num_fragments === 1 ? "1 fragment checkpoints and leaves" : `${cluster.num_fragments} fragments checkpoint and leave`}. ` : "";
+  return button(
+    "Hold…",
+    () =>
+      ask(
+        {
+          title: "Hold the whole service?",
+          text: `${now}Nothing is launched until an administrator ends the hold.`,
+          fields: [{ name: "reason", label: "Reason, which every user sees", maxlength: 500, required: "" }],
+          action: "Hold",
+          danger: true,
+        },
+        ({ reason = "" }) => carry("PUT", { reason }),
+      ),
+    { class: "button danger" },
+  );
+}

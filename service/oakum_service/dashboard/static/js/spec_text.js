@@ -1,0 +1,37 @@
+// A spec as the text of a YAML file. Pure.
+
+/** The fields, one on each line; values in JSON's form, which is YAML, too. */
+export function yamlOf(spec) {
+  return Object.entries(spec)
+    .map(([name, value]) => `${name}: ${written(value)}\n`)
+    .join("");
+}
+
+function written(value) {
+  if (typeof value !== "string") return JSON.stringify(value);
+  return /^[A-Za-z][\w./:-]*[\w/]$/.test(value) && !/^(true|false|null|yes|no|on|off|y|n)$/i.test(value) ? value : JSON.stringify(value);
+}
+
+/** What a field of the form holds: a number, a truth value, a text, or JSON for fields with parts. */
+export function valueFrom(text, kind) {
+  if (kind === "number") return Number(text);
+  if (kind === "boolean") return text === "true";
+  if (kind !== "parts") return text;
+  try {
+    return JSON.parse(text);
+  } catch {
+    throw new Error(`is not JSON: write it as {"every_s": 60} or [[1, 100], [2, 190]]`);
+  }
+}
+
+/** How a field of the spec's schema is entered: the kind of its values, and the choices if there are few. */
+export function kindOf(schema) {
+  const options = schema.anyOf ?? [schema];
+  const types = new Set(options.map(({ type }) => type));
+  const choices = options.find(({ enum: choice }) => choice)?.enum ?? null;
+  if (choices) return { kind: "text", choices };
+  if (types.has("boolean")) return { kind: "boolean", choices: ["false", "true"] };
+  if (types.has("integer") || types.has("number")) return { kind: "number", choices: null };
+  if (types.has("string")) return { kind: "text", choices: null };
+  return { kind: "parts", choices: null };
+}

@@ -1,0 +1,234 @@
+// A new trainer: a form made from the spec's schema, checked by the service while one types.
+
+import { button, input, told } from "./controls.js";
+import { h, setText } from "./dom.js";
+import { Refused } from "./api.js";
+import { count, duration, nodes } from "./format.js";
+import { address } from "./router.js";
+import { kindOf, valueFrom, yamlOf } from "./spec_text.js";
+
+const CHECK_AFTER_MS = 350;
+const FIRST = [
+  ["name", "Name", "Letters, digits and - _ . ; another live trainer of yours must not have it."],
+  ["entrypoint", "Entrypoint", "module:function that returns the task, such as tasks.digits:task; or give a script below."],
+  ["workdir", "Folder of the code", "On the service's machine and on all nodes."],
+  ["arguments", "Arguments", 'For the function, such as {"width": 64}.'],
+  ["global_batch", "Samples in a step", "Over all nodes; it stays the same when nodes come and go."],
+  ["epochs", "Epochs", ""],
+  ["min_nodes", "Fewest nodes", ""],
+  ["max_nodes", "Most nodes", ""],
+  ["priority", "Priority", "Trainers of a higher priority choose first; above 0 for administrators."],
+  ["weight", "Weight", "How much a node is worth here, beside others' 1."],
+];
+
+export class SubmitView {
+  title = "New trainer";
+  #waiting = null;
+  #checks = 0;
+  #fields = new Map();
+
+  constructor({ api, me }) {
+    this.api = api;
+    this.form = h("form", { class: "spec-form", novalidate: "" });
+    this.verdict = h("div", { id: "verdict", role: "status" });
+    this.yaml = h("pre", { id: "spec-yaml", tabindex: 0, "aria-label": "The spec as YAML" });
+    this.line = h("code", { id: "spec-line" });
+    this.text = h("textarea", { id: "spec-text", rows: 8, spellcheck: "false", "aria-label": "A spec, YAML or JSON" });
+    this.wrongText = h("p", { class: "wrong", role: "alert", hidden: "" });
+    this.send = h("button", { type: "submit", class: "button primary" }, "Submit");
+    const body = me.may_submit
+      ? [this.#pasting(), h("section", { class: "panel part" }, h("h3", {}, "Fields"), this.form), this.#outcome()]
+      : [h("p", { class: "empty" }, "Your role may not submit trainers here. An administrator can give you a token that may, or set OAKUM_TRUST_USERS.")];
+    this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "New trainer")), ...body);
+    this.form.addEventListener("input", () => this.#later());
+    this.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#submit();
+    });
+    this.made = me.may_submit ? null : Promise.resolve();
+  }
+
+  /** Makes the form once; what is typed stays through refreshes. */
+  async refresh() {
+    this.made ??= this.#make();
+    try {
+      await this.made;
+    } catch (error) {
+      this.made = null;
+      throw error;
+    }
+  }
+
+  async #make() {
+    const { components } = await this.api.get("openapi.json");
+    const { properties, required } = components.schemas.TrainerSpec;
+    const known = new Set(FIRST.map(([name]) => name));
+    const first = FIRST.filter(([name]) => name in properties).map(([name, label, hint]) => this.#field(name, properties[name], required, label, hint));
+    const others = Object.keys(properties).filter((name) => !known.has(name)).map((name) => this.#field(name, properties[name], required));
+    this.form.append(
+      h("div", { class: "spec-fields" }, ...first),
+      h("details", {}, h("summary", {}, `${count(others.length)} more fields`), h("div", { class: "spec-fields" }, ...others)),
+      h("div", { class: "buttons" }, this.send, button("Clear", () => this.#fill({}))),
+    );
+    this.#show({});
+  }
+
+  #field(name, schema, required, label = name, hint = "") {
+    const { kind, choices } = kindOf(schema);
+    const usual = schema.default === undefined || schema.default === "" ? "" : kind === "parts" ? JSON.stringify(schema.default) : String(schema.default);
+    const made = input({ name, label: required.includes(name) ? `${label} (needed)` : label, hint, ...(choices ? { choices: ["", ...choices] } : { placeholder: usual, inputmode: kind === "number" ? "decimal" : null }) });
+    const control = made.querySelector("input, select");
+    const wrong = h("p", { class: "wrong", id: `wrong-${name}`, hidden: "" });
+    control.setAttribute("aria-describedby", [control.getAttribute("aria-describedby"), wrong.id].filter(Boolean).join(" "));
+    made.append(wrong);
+    this.#fields.set(name, { control, wrong, kind });
+    return made;
+  }
+
+  #pasting() {
+    const use = button("Fill the fields from it", () => this.#use());
+    return h(
+      "details",
+      { class: "panel part" },
+      h("summary", {}, "Begin from a file: paste a spec, YAML or JSON"),
+      this.text, this.wrongText, h("div", { class: "buttons" }, use),
+    );
+  }
+
+  #outcome() {
+    const copy = button("Copy the spec", () => navigator.clipboard?.writeText(this.yaml.textContent));
+    return h(
+      "section",
+      { class: "panel part" },
+      h("h3", {}, "What would happen"),
+      this.verdict,
+      h("h3", {}, "The same from a terminal"),
+      this.yaml, h("p", {}, this.line), h("div", { class: "buttons" }, copy),
+    );
+  }
+
+  async #use() {
+    try {
+      const { spec } = await this.api.send("POST", "v1/trainers/read", { text: this.text.value });
+      const unknown = Object.keys(spec).filter((name) => !this.#fields.has(name));
+      this.wrongText.hidden = unknown.length === 0;
+      setText(this.wrongText, unknown.length ? `These are no fields of a spec, and are left out: ${unknown.join(", ")}` : "");
+      this.#fill(spec);
+    } catch (error) {
+      setText(this.wrongText, told(error));
+      this.wrongText.hidden = false;
+    }
+  }
+
+  #fill(spec) {
+    for (const [name, { control, kind }] of this.#fields) {
+      const value = spec[name];
+      control.value = value === undefined || value === null ? "" : kind === "parts" ? JSON.stringify(value) : String(value);
+    }
+    this.#later();
+  }
+
+  /** The fields that are filled in; the names of those that cannot be read, with what is wrong. */
+  #read() {
+    const spec = {};
+    const wrong = new Map();
+    for (const [name, { control, kind }] of this.#fields) {
+      const text = control.value.trim();
+      if (text === "") continue;
+      try {
+        spec[name] = valueFrom(text, kind);
+        if (kind === "number" && Number.isNaN(spec[name])) wrong.set(name, "is not a number");
+      } catch (error) {
+        wrong.set(name, error.message);
+      }
+    }
+    return { spec, wrong };
+  }
+
+  #later() {
+    clearTimeout(this.#waiting);
+    this.#show(this.#read().spec);
+    this.#waiting = setTimeout(() => this.#check(), CHECK_AFTER_MS);
+  }
+
+  #show(spec) {
+    setText(this.yaml, yamlOf(spec) || "Nothing is filled in yet.");
+    setText(this.line, `oakum submit ${spec.name ? `${String(spec.name).replaceAll(/[^\w.-]/g, "-")}.yaml` : "trainer.yaml"}`);
+  }
+
+  /** Asks the service whether it would take the spec, and what the next plan would be with it. */
+  async #check() {
+    const check = ++this.#checks;
+    const { spec, wrong } = this.#read();
+    let outcome = [];
+    if (wrong.size === 0) {
+      try {
+        const found = await this.api.send("POST", "v1/trainers/dry-run", { spec });
+        outcome = foreseen(found);
+      } catch (error) {
+        outcome = this.#tell(error, wrong);
+      }
+    }
+    if (check !== this.#checks) return;
+    this.#mark(wrong);
+    this.verdict.replaceChildren(...(wrong.size ? [h("p", { class: "wrong" }, `To be changed: ${[...wrong.keys()].join(", ")}.`)] : []), ...outcome);
+  }
+
+  /** Puts the service's lines to their fields; what belongs to none is returned. */
+  #tell(error, wrong) {
+    const lines = error instanceof Refused && error.errors.length ? error.errors : [told(error)];
+    const rest = [];
+    for (const line of lines) {
+      const name = [...this.#fields.keys()].find((field) => new RegExp(`^(body\\.|spec\\.)*${field}\\b`).test(line)) ?? [...this.#fields.keys()].find((field) => line.includes(`'${field}'`));
+      if (name) wrong.set(name, line);
+      else rest.push(h("p", { class: "wrong" }, line));
+    }
+    return rest;
+  }
+
+  #mark(wrong) {
+    for (const [name, { control, wrong: place }] of this.#fields) {
+      const line = wrong.get(name);
+      // A field that nobody has touched is not yet wrong.
+      const isShown = line !== undefined && (control.value !== "" || this.isSent);
+      place.hidden = !isShown;
+      setText(place, isShown ? line : "");
+      if (isShown) control.setAttribute("aria-invalid", "true");
+      else control.removeAttribute("aria-invalid");
+    }
+  }
+
+  async #submit() {
+    clearTimeout(this.#waiting);
+    this.isSent = true;
+    const { spec, wrong } = this.#read();
+    let rest = [];
+    this.send.disabled = true;
+    try {
+      if (wrong.size === 0) {
+        const made = await this.api.send("POST", "v1/trainers", spec);
+        location.hash = address(["trainers", made.id]);
+        return;
+      }
+    } catch (error) {
+      rest = this.#tell(error, wrong);
+    } finally {
+      this.send.disabled = false;
+    }
+    this.#checks++;
+    this.#mark(wrong);
+    this.verdict.replaceChildren(h("p", { class: "wrong", role: "alert" }, "It was not submitted."), ...rest);
+    const first = [...wrong.keys()].map((name) => this.#fields.get(name).control)[0];
+    first?.closest("details")?.setAttribute("open", "");
+    first?.focus();
+  }
+}
+
+function foreseen({ nodes: granted, num_idle: idle, reason, start_in_s: start, finish_in_s: finish, held, changed }) {
+  const got = granted.length ? `It would get ${nodes(granted.length)} of ${count(idle)}` : `It would get none of ${nodes(idle)}`;
+  const when = start === null ? "" : `, and train in about ${duration(start)}`;
+  const end = finish === null ? "" : `; it would end in about ${duration(finish)}`;
+  const others = changed.length ? [h("p", {}, `Others would change in size: ${changed.map(({ name }) => name).join(", ")}.`)] : [];
+  const hold = held ? [h("p", { class: "wrong" }, "The service is held: nothing starts before the hold ends.")] : [];
+  return [h("p", { class: "good" }, "This service would take it."), h("p", {}, `${got}${when}${end}: ${reason}.`), ...others, ...hold];
+}

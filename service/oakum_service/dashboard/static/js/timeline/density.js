@@ -1,0 +1,81 @@
+// All nodes at once: a picture in which a row of pixels stands for several nodes.
+
+import { h } from "../dom.js";
+import { count, percent } from "../format.js";
+import { USES, occupancyOf, shareOf } from "./occupancy.js";
+
+const HEIGHT_PX = 380;
+const NARROWEST_PX = 2;
+const COLOURS = { foreground: "--job", training: "--density-training", idle: "--density-idle" };
+
+export class Density {
+  #shares = null;
+
+  constructor(root) {
+    this.canvas = h("canvas", { class: "density", role: "img" });
+    root.append(this.canvas);
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#paint());
+  }
+
+  async load(api, { from, to }, now, numNodes, left, width) {
+    const bands = Math.max(1, Math.min(numNodes, Math.floor(HEIGHT_PX / NARROWEST_PX)));
+    const columns = Math.max(10, Math.floor(width / NARROWEST_PX));
+    const shares = await occupancyOf(api, { from, to: Math.min(to, now) }, Math.min(columns, 800), bands);
+    this.#shares = shares.bands.length ? shares : null;
+    this.canvas.style.marginLeft = `${left}px`;
+    this.#paint();
+  }
+
+  /** Places the picture for a window, stretched until a better one has come. */
+  place({ from, to }, left, width) {
+    if (this.#shares === null) return;
+    const scale = width / (to - from);
+    const { style } = this.canvas;
+    style.width = `${Math.max(1, (this.#shares.to - this.#shares.from) * scale)}px`;
+    style.height = `${HEIGHT_PX}px`;
+    style.marginLeft = `${left + (this.#shares.from - from) * scale}px`;
+    style.clipPath = `inset(0 ${Math.max(0, (this.#shares.to - to) * scale)}px 0 ${Math.max(0, (from - this.#shares.from) * scale)}px)`;
+  }
+
+  /** What is told of a point of the page; the first node there. */
+  about(clientX, clientY) {
+    if (this.#shares === null) return { lines: [], node: null };
+    const box = this.canvas.getBoundingClientRect();
+    const band = this.#shares.bands[Math.floor(((clientY - box.top) / box.height) * this.#shares.bands.length)];
+    const column = Math.floor(((clientX - box.left) / box.width) * this.#shares.columns);
+    if (!band || column < 0 || column >= this.#shares.columns) return { lines: [], node: null };
+    const title = band.num_nodes === 1 ? band.first : `${count(band.num_nodes)} nodes from ${band.first} on`;
+    const shares = USES.map((use) => `${use === "foreground" ? "foreground jobs" : use} ${percent(shareOf(band, use, column))}`);
+    return { lines: [title, ...shares], node: band.first };
+  }
+
+  #paint() {
+    if (this.#shares === null) return;
+    const { columns, bands } = this.#shares;
+    this.canvas.width = columns;
+    this.canvas.height = bands.length;
+    const context = this.canvas.getContext("2d");
+    const picture = context.createImageData(columns, bands.length);
+    const palette = USES.map((use) => rgb(this.canvas, COLOURS[use]));
+    const ground = rgb(this.canvas, "--surface");
+    bands.forEach((band, y) => {
+      for (let x = 0; x < columns; x++) {
+        const shares = USES.map((use) => shareOf(band, use, x));
+        const rest = Math.max(0, 1 - shares.reduce((sum, share) => sum + share, 0));
+        const at = 4 * (y * columns + x);
+        for (let part = 0; part < 3; part++) {
+          picture.data[at + part] = rest * ground[part] + shares.reduce((sum, share, use) => sum + share * palette[use][part], 0);
+        }
+        picture.data[at + 3] = 255;
+      }
+    });
+    context.putImageData(picture, 0, 0);
+    this.canvas.setAttribute("aria-label", `All nodes in ${count(bands.length)} rows: foreground jobs, training and idle by shade`);
+  }
+}
+
+/** A colour of the page's style, as red, green and blue. */
+function rgb(element, name) {
+  const hex = getComputedStyle(element).getPropertyValue(name).trim();
+  return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+}

@@ -1,0 +1,309 @@
+// The panel of nodes over time: its picture, the strip, and what chooses the time and the rows.
+
+import { byId, h, setText } from "../dom.js";
+import { clock, count, day, duration } from "../format.js";
+import { address, place } from "../router.js";
+import { BarStore } from "./bar_store.js";
+import { Density } from "./density.js";
+import { Gestures } from "./gestures.js";
+import { ORDERS, SHOWN, rowsOf } from "./node_rows.js";
+import { Picture } from "./picture.js";
+import { Strip } from "./strip.js";
+import { TimeWindow } from "./time_window.js";
+import { linesAbout } from "./tooltip.js";
+
+const FIRST_SPAN_S = 180;
+const SLIDE_EVERY_MS = 80;
+const LOAD_AFTER_MS = 120;
+const DENSITY_EVERY_S = 12;
+
+export class TimelinePanel {
+  #api = null;
+  #nodes = null;
+  #rows = [];
+  #frozenAt = null;
+  #slidAt = 0;
+  #waiting = null;
+  #loading = null;
+  #densityAt = 0;
+
+  constructor() {
+    this.root = byId("timeline");
+    this.store = new BarStore();
+    this.picture = new Picture(this.root);
+    this.density = new Density(this.root);
+    this.tip = h("div", { class: "tip", hidden: "" });
+    this.root.append(this.tip);
+    this.strip = new Strip(byId("strip"), {
+      show: (from, to) => this.#change(() => this.window.show(from, to, this.#now())),
+      released: () => this.#settle(),
+    });
+    this.#fromAddress();
+    this.#listen();
+    addEventListener("hashchange", () => this.#follow());
+    new ResizeObserver(() => this.#draw()).observe(this.root);
+    requestAnimationFrame((at) => this.#slide(at));
+  }
+
+  /** Gets what is new and draws it. `nodes` is the list of the nodes' present states. */
+  async refresh(api, nodes) {
+    this.#api = api;
+    this.#nodes = nodes;
+    this.#frozenAt = null;
+    this.#draw();
+    await this.#load();
+  }
+
+  /** Stops the clock, when the shown state may be outdated. */
+  freeze() {
+    this.#frozenAt ??= this.#now();
+  }
+
+  get #isDense() {
+    return this.options.show === "dense";
+  }
+
+  #now() {
+    return this.#frozenAt ?? Date.now() / 1000 + (this.#api?.skewS ?? 0);
+  }
+
+  /** One after the other: a load that is wanted while another runs follows it. */
+  async #load() {
+    if (this.#loading) {
+      this.again = true;
+      await this.#loading;
+      return;
+    }
+    this.#loading = this.#loadOnce();
+    try {
+      await this.#loading;
+    } finally {
+      this.#loading = null;
+    }
+    if (this.again) {
+      this.again = false;
+      await this.#load();
+    }
+  }
+
+  async #loadOnce() {
+    if (this.#api === null || byId("overview").hidden) return;
+    const now = this.#now();
+    const shown = this.window.at(now);
+    if (this.#isDense) await this.#loadDensity(shown, now);
+    else {
+      const names = this.picture.inView.map(({ node }) => node).filter((node) => node !== undefined);
+      await this.store.load(this.#api, names, shown, this.window.span / this.picture.width, now);
+    }
+    this.#draw();
+    await this.strip.load(this.#api, this.window, now);
+    this.strip.mark(this.window, this.#now());
+  }
+
+  async #loadDensity(shown, now) {
+    if (now - this.#densityAt < DENSITY_EVERY_S && !this.again) return;
+    this.#densityAt = now;
+    await this.density.load(this.#api, shown, now, this.#nodes.nodes.length, this.picture.left, this.picture.width);
+  }
+
+  #draw() {
+    if (this.#nodes === null) return;
+    const now = this.#now();
+    const nodes = this.#nodes.nodes;
+    this.#rows = this.#isDense ? [] : rowsOf(nodes, this.options);
+    const longest = nodes.reduce((most, { name }) => Math.max(most, name.length), 0);
+    if (!this.picture.layOut(this.#rows, longest)) return;
+    const shown = this.window.at(now);
+    const forecast = (node) => this.#nodes.get(node)?.hole_ends_at;
+    this.picture.draw(shown, now, (node) => this.store.of(node), forecast, this.#inWords(nodes));
+    this.picture.scroller.hidden = this.#isDense;
+    this.density.canvas.hidden = !this.#isDense;
+    this.density.place(shown, this.picture.left, this.picture.width);
+    this.strip.mark(this.window, now);
+    this.#tellWindow(shown, now, nodes.length);
+  }
+
+  #tellWindow({ from, to }, now, numNodes) {
+    const when = (at) => (this.window.span > 72_000 || now - at > 72_000 ? `${day(at)} ${clock(at, false)}` : clock(at, this.window.span < 900));
+    const rows = this.#rows.filter(({ node }) => node !== undefined).length;
+    const some = !this.#isDense && rows !== numNodes ? `${count(rows)} of ${count(numNodes)} nodes; ` : "";
+    const kept = this.store.keptFrom !== null && from < this.store.keptFrom ? `; rows are kept since ${day(this.store.keptFrom)} ${clock(this.store.keptFrom, false)}` : "";
+    setText(byId("window"), `${some}${duration(this.window.span)}: ${when(from)} to ${this.window.follows ? "now, and what is expected" : when(to)}${kept}`);
+    byId("to-now").disabled = this.window.follows;
+    for (const input of byId("ranges").querySelectorAll("input")) input.checked = this.window.follows && Number(input.value) === this.window.span;
+    const none = byId("no-rows");
+    none.hidden = this.#isDense || rows > 0;
+    setText(none, numNodes ? "No node is like that. Show all nodes, or search for something else." : "The scheduler has shown no node yet.");
+  }
+
+  #inWords(nodes) {
+    const busy = nodes.filter(({ state }) => state === "foreground").length;
+    const training = nodes.filter(({ trainer }) => trainer !== null).length;
+    return `${nodes.length} nodes over ${duration(this.window.span)}: ${busy} run foreground jobs now, ${training} hold trainers`;
+  }
+
+  /** Shows another window at once, and gets what is missing when the reader has come to rest. */
+  #change(how) {
+    how();
+    const now = this.#now();
+    const shown = this.window.at(now);
+    if (this.#isDense || shown.to - shown.from !== this.picture.to - this.picture.from || !this.picture.move(shown.from)) this.#requestDraw();
+    this.strip.mark(this.window, now);
+  }
+
+  #requestDraw() {
+    this.drawing ??= requestAnimationFrame(() => {
+      this.drawing = null;
+      this.#draw();
+    });
+  }
+
+  #settle() {
+    clearTimeout(this.#waiting);
+    this.#waiting = setTimeout(() => {
+      this.#toAddress();
+      this.#draw();
+      this.#densityAt = 0;
+      this.#load().catch(() => {}); // the next refresh tells of what is wrong
+    }, LOAD_AFTER_MS);
+  }
+
+  #listen() {
+    const { picture } = this;
+    const at = (clientX) => (clientX === null ? this.#middle() : picture.at(clientX, 0).at);
+    const seconds = (px) => (px / picture.width) * this.window.span;
+    const on = {
+      zoom: (factor, clientX) => {
+        this.#change(() => this.window.zoom(factor, at(clientX), this.#now()));
+        this.#settle();
+      },
+      pan: (px) => this.#change(() => this.window.pan(seconds(px), this.#now())),
+      panShare: (share) => this.#change(() => this.window.pan(share * this.window.span, this.#now())),
+      now: () => this.#change(() => this.window.follow()),
+      released: () => this.#settle(),
+      clicked: (event) => this.#select(event),
+    };
+    this.gestures = new Gestures(picture.scroller, picture.axisBox, on);
+    picture.scroller.addEventListener("scroll", () => {
+      this.#requestDraw();
+      this.#settle();
+    }, { passive: true });
+    this.root.addEventListener("pointermove", (event) => this.#point(event));
+    this.root.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    for (const [id, act] of [["zoom-in", () => on.zoom(1 / 2, null)], ["zoom-out", () => on.zoom(2, null)], ["earlier", () => on.panShare(-0.5)], ["later", () => on.panShare(0.5)], ["to-now", on.now]]) {
+      byId(id).addEventListener("click", () => {
+        act();
+        this.#settle();
+      });
+    }
+    byId("ranges").addEventListener("change", (event) => {
+      this.#change(() => this.window.follow(Number(event.target.value)));
+      this.#settle();
+    });
+    for (const name of ["show", "order", "find"]) {
+      byId(`rows-${name}`).addEventListener("input", (event) => {
+        this.options[name] = event.target.value;
+        picture.scroller.scrollTop = 0;
+        this.#requestDraw();
+        this.#settle();
+      });
+    }
+    this.density.canvas.addEventListener("dblclick", (event) => this.#open(this.density.about(event.clientX, event.clientY).node));
+  }
+
+  #middle() {
+    const now = this.#now();
+    const { from, to } = this.window.at(now);
+    return this.window.follows ? now : (from + to) / 2;
+  }
+
+  /** Leaves the picture of all nodes for the rows, at one of them. */
+  #open(node) {
+    if (node === null) return;
+    this.options.show = "all";
+    byId("rows-show").value = "all";
+    this.#draw();
+    const found = this.#rows.findIndex((row) => row.node === node);
+    this.picture.scroller.scrollTop = Math.max(0, found) * this.picture.row;
+    this.#settle();
+  }
+
+  /** Keeps the window and the rows in the address, so that a link shows what the reader sees. */
+  #toAddress() {
+    const here = place();
+    if (here.parts.length) return;
+    const { from, to } = this.window.at(this.#now());
+    const time = this.window.follows ? { span: this.window.span === FIRST_SPAN_S ? "" : Math.round(this.window.span) } : { from: Math.round(from), to: Math.round(to) };
+    const { show, order, find } = this.options;
+    const rows = { show: show === "all" ? "" : show, order: order === "name" ? "" : order, find };
+    history.replaceState(null, "", address([], { ...time, ...rows }));
+  }
+
+  /** Shows what an address says that the reader has come to while the page was open. */
+  #follow() {
+    if (place().parts.length) return;
+    this.#fromAddress();
+    this.#requestDraw();
+    this.#settle();
+  }
+
+  #fromAddress() {
+    const { parts, query } = place();
+    const asked = parts.length ? new URLSearchParams() : query;
+    const numberOf = (name) => (Number.isFinite(Number(asked.get(name))) ? Number(asked.get(name)) : 0);
+    this.window = new TimeWindow(numberOf("span") || FIRST_SPAN_S);
+    if (numberOf("from") && numberOf("to") > numberOf("from")) this.window.show(numberOf("from"), numberOf("to"), this.#now());
+    const shown = [...SHOWN, ["dense", "All at once"]];
+    this.options = { show: known(shown, asked.get("show")) ?? "all", order: known(ORDERS, asked.get("order")) ?? "name", find: asked.get("find") ?? "" };
+    fill(byId("rows-show"), shown, this.options.show);
+    fill(byId("rows-order"), ORDERS, this.options.order);
+    byId("rows-find").value = this.options.find;
+  }
+
+  #slide(at) {
+    requestAnimationFrame((next) => this.#slide(next));
+    const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    if (isStill || !this.window.follows || this.#frozenAt !== null || document.hidden || this.gestures.isDragging || at - this.#slidAt < SLIDE_EVERY_MS) return;
+    this.#slidAt = at;
+    if (this.picture.sliding && !this.#isDense) this.picture.move(this.window.at(this.#now()).from);
+  }
+
+  #point(event) {
+    const { lines } = this.#about(event);
+    this.tip.hidden = lines.length === 0 || this.gestures.isDragging;
+    if (this.tip.hidden) return;
+    this.tip.replaceChildren(...lines.map((line, i) => h(i ? "p" : "strong", {}, line)));
+    const room = document.documentElement.clientWidth - this.tip.offsetWidth - 12;
+    this.tip.style.left = `${Math.max(8, Math.min(event.clientX + 14, room))}px`;
+    this.tip.style.top = `${event.clientY + 18}px`;
+  }
+
+  #about(event) {
+    if (this.#nodes === null) return { lines: [] };
+    if (this.#isDense) return event.target === this.density.canvas ? this.density.about(event.clientX, event.clientY) : { lines: [] };
+    const { row, at, isInside } = this.picture.at(event.clientX, event.clientY);
+    if (!isInside || row?.node === undefined || !this.picture.scroller.contains(event.target)) return { lines: [] };
+    const bars = this.store.of(row.node);
+    const fragment = bars?.fragments.findLast((bar) => bar.start_at <= at && (bar.end_at === null || at < bar.end_at));
+    return { lines: linesAbout(row.node, at, this.#now(), bars, this.#nodes.get(row.node)), trainer: fragment?.trainer ?? null };
+  }
+
+  /** Keeps what was clicked below the picture, with the way to its trainer. */
+  #select(event) {
+    const { lines, trainer } = this.#about(event);
+    if (!lines.length) return;
+    const text = lines.filter(Boolean).join("; ");
+    const way = trainer ? [" ", h("a", { href: address(["trainers", trainer]) }, "Open the trainer")] : [];
+    byId("selected").replaceChildren(text, ...way);
+    byId("selected").hidden = false;
+  }
+}
+
+function known(choices, text) {
+  return choices.some(([value]) => value === text) ? text : null;
+}
+
+function fill(select, choices, chosen) {
+  select.replaceChildren(...choices.map(([value, text]) => h("option", { value, selected: value === chosen && "" }, text)));
+  select.value = chosen;
+}

@@ -1,0 +1,268 @@
+// Draws rows of nodes: a bar for each thing that a node did, the axis, and what is expected right of now.
+//
+// All shapes with a time are in one group, which is moved as time goes on or the reader drags; it holds more than
+// the window on both sides. A picture of thousands of bars is one path for each kind, not thousands of elements.
+
+import { h, s } from "../dom.js";
+import { clock, count, day } from "../format.js";
+import { blocks, fit, fitEnd, rowHeight, ticks } from "../geometry.js";
+import { tone } from "../tones.js";
+
+const AXIS_PX = 26;
+const RIGHT_PX = 6;
+const NAME_ROOM_PX = [64, 132];
+const MOST_ELEMENTS = 700;
+const NOW_LABEL_PX = 46;
+/** Share of the window that is drawn beyond its borders. */
+const BESIDE = 0.5;
+
+export class Picture {
+  constructor(root) {
+    this.axis = s("svg", { class: "axis", height: AXIS_PX, "aria-hidden": "true" });
+    this.plot = s("svg", { class: "plot", role: "img" });
+    this.scroller = h("div", { class: "rows", tabindex: "0", role: "region", "aria-label": "Rows of nodes" }, this.plot);
+    this.axisBox = h("div", { class: "axis-box", title: "Drag or turn the wheel here to move or zoom" }, this.axis);
+    root.append(this.axisBox, this.scroller);
+    this.marked = null;
+    this.left = 0;
+    this.right = 0;
+    this.row = 1;
+    this.rows = [];
+  }
+
+  /** The rows in view, and some beyond. */
+  get inView() {
+    const first = Math.max(0, Math.floor(this.scroller.scrollTop / this.row) - 4);
+    const last = Math.ceil((this.scroller.scrollTop + Math.max(this.scroller.clientHeight, 200)) / this.row) + 4;
+    return this.rows.slice(first, last).map(({ node, title, size }, i) => ({ node, title, size, place: first + i }));
+  }
+
+  /** The picture's width in pixels, also while the rows are hidden. */
+  get #room() {
+    return this.scroller.clientWidth || this.scroller.parentElement.clientWidth;
+  }
+
+  get width() {
+    return Math.max(this.right - this.left, 1);
+  }
+
+  /** Measures the room and lays out the rows. */
+  layOut(rows, longestName) {
+    this.rows = rows;
+    const width = this.#room;
+    this.row = rowHeight(rows.length);
+    const [least, most] = width < 600 ? [40, 76] : NAME_ROOM_PX;
+    this.left = Math.min(Math.max(longestName * 6.6 + 18, least), most);
+    this.right = width - RIGHT_PX;
+    return width > 0;
+  }
+
+  /** Draws the rows in view for a window; `bars` gives a node's bars, `forecast` when its hole is expected to end. */
+  draw({ from, to }, now, bars, forecast, inWords) {
+    this.from = from;
+    this.to = to;
+    this.now = now;
+    this.scale = this.width / (to - from);
+    const height = Math.max(this.rows.length, 1) * this.row;
+    const marks = ticks(from - BESIDE * (to - from), to + BESIDE * (to - from), this.width * (1 + 2 * BESIDE));
+    this.#drawAxis(marks, now);
+    for (const [name, value] of [["width", this.#room], ["height", height], ["aria-label", inWords]]) this.plot.setAttribute(name, value);
+    this.sliding = s("g");
+    this.labels = s("g");
+    this.paths = new Map();
+    this.pending = [];
+    this.#drawBars(marks, height, now, bars, forecast);
+    const cut = s("g", { "clip-path": "url(#shown)" }, this.sliding, this.labels);
+    this.plot.replaceChildren(this.#definitions(height), this.#names(), cut);
+    this.moved = 0;
+    this.mark(this.marked);
+  }
+
+  /** Dims all trainers but one; none, if `trainer` is null. */
+  mark(trainer) {
+    this.marked = trainer;
+    for (const shape of this.plot.querySelectorAll("[data-trainer]")) shape.classList.toggle("dimmed", trainer !== null && shape.dataset.trainer !== trainer);
+  }
+
+  /** Moves what is drawn, so that the window `from` on is shown. Returns false if it has to be drawn anew. */
+  move(from) {
+    const px = (this.from - from) * this.scale;
+    if (Math.abs(from - this.from) > BESIDE * (this.to - this.from) * 0.9) return false;
+    if (Math.abs(px - this.moved) < 0.25) return true;
+    this.moved = px;
+    const move = `translate(${px.toFixed(2)} 0)`;
+    this.sliding.setAttribute("transform", move);
+    this.axisSliding.setAttribute("transform", move);
+    this.labels.setAttribute("visibility", Math.abs(px) > 40 ? "hidden" : "visible");
+    return true;
+  }
+
+  /** The row and the time at a point of the page. */
+  at(clientX, clientY) {
+    const box = this.plot.getBoundingClientRect();
+    const x = clientX - box.left;
+    const row = this.rows[Math.floor((clientY - box.top) / this.row)];
+    return { row, at: this.from + (x - this.left - this.moved) / this.scale, isInside: x >= this.left && x <= this.right };
+  }
+
+  #drawBars(marks, height, now, bars, forecast) {
+    for (const at of marks.moments) {
+      const x = this.#x(at);
+      this.sliding.append(s("line", { class: "tick", x1: x, x2: x, y1: 0, y2: height }));
+    }
+    const rowOf = new Map();
+    for (const { node, place } of this.inView) if (node !== undefined) rowOf.set(node, place);
+    const foreground = [];
+    const fragments = [];
+    for (const [node, place] of rowOf) {
+      const known = bars(node);
+      if (known === null) continue;
+      for (const stretch of known.stretches) {
+        if (stretch.state === "foreground") foreground.push({ ...stretch, node });
+        else this.#bar(stretch.state === "hole" ? "hole" : "unavailable", stretch, place, { "data-node": node });
+      }
+      for (const fragment of known.fragments) fragments.push([fragment, place]);
+    }
+    for (const { interval, first, last } of blocks(foreground, rowOf)) {
+      const many = interval.count > 1 ? `${count(interval.count)} jobs and holes` : "";
+      this.#bar("foreground", interval, first, { "data-job": interval.job || null }, last - first + 1);
+      this.#label(many || interval.name || interval.job, interval, first, "job-name", last - first + 1);
+    }
+    for (const [fragment, place] of fragments) this.#fragment(fragment, place);
+    this.#flush();
+    if (this.to > now) this.#expect(rowOf, now, forecast, height);
+    const x = this.#x(now);
+    this.sliding.append(s("line", { class: "now", x1: x, x2: x, y1: 0, y2: height }));
+  }
+
+  #fragment(fragment, place) {
+    const colour = tone(fragment.trainer);
+    const data = { "data-trainer": fragment.trainer };
+    const training = fragment.training_at;
+    this.#bar(`warming ${colour}`, { ...fragment, end_at: training ?? fragment.end_at }, place, data);
+    if (training === null) return;
+    this.#bar(`training ${colour}`, { ...fragment, start_at: training }, place, data);
+    this.#label(fragment.trainer, { ...fragment, start_at: training }, place, "trainer-name");
+  }
+
+  /** Covers what is to come, and outlines what the scheduler expects there. */
+  #expect(rowOf, now, forecast, height) {
+    const begin = this.#x(now);
+    const end = this.#x(this.to + BESIDE * (this.to - this.from));
+    this.sliding.append(s("rect", { class: "to-come", x: begin, y: 0, width: Math.max(end - begin, 0), height }));
+    for (const [node, place] of rowOf) {
+      const until = forecast(node);
+      if (until === null || until === undefined || until <= now) continue;
+      const x = this.#x(until);
+      const y = place * this.row + this.#gap / 2;
+      if (x >= end) continue;
+      this.sliding.append(s("rect", { class: "expected", x: x.toFixed(1), y, width: (end - x).toFixed(1), height: this.row - this.#gap, "data-node": node }));
+    }
+  }
+
+  get #gap() {
+    return this.row > 10 ? 3 : 1;
+  }
+
+  #bar(kind, { start_at, end_at, count: merged = 1 }, place, data, numRows = 1) {
+    const beside = BESIDE * this.width;
+    const x = Math.max(this.#x(start_at), this.left - beside);
+    // What lasts goes on to the right: what is to come is drawn over it.
+    const end = end_at === null ? this.right + beside : Math.min(this.#x(end_at), this.right + beside);
+    if (end < this.left - beside || end < x) return;
+    const width = Math.max(end - x - (merged > 1 ? 0 : Math.min(1, (end - x) / 4)), 0.8);
+    this.pending.push({ kind, x, y: place * this.row + this.#gap / 2, width, height: numRows * this.row - this.#gap, data });
+  }
+
+  /** Makes shapes of the bars: an element each where they are few, else one path for each kind and trainer. */
+  #flush() {
+    const isFew = this.pending.length <= MOST_ELEMENTS;
+    for (const bar of this.pending) {
+      if (isFew) this.sliding.append(this.#rectangle(bar));
+      else this.#trace(bar);
+    }
+    const order = ["hole", "unavailable", "foreground", "warming", "training"];
+    const rank = (kind) => order.indexOf(kind.split(" ")[0]);
+    const paths = [...this.paths.values()].sort((a, b) => rank(a.kind) - rank(b.kind));
+    for (const { kind, data, steps } of paths) this.sliding.append(s("path", { class: `${kind} many`, d: steps.join(""), ...data }));
+  }
+
+  #rectangle({ kind, x, y, width, height, data }) {
+    const fill = kind === "hole" ? "url(#hatch)" : kind === "unavailable" ? "url(#crossed)" : null;
+    return s("rect", { class: kind, x: x.toFixed(1), y, width: width.toFixed(1), height, rx: this.row > 10 ? 2 : 0, fill, ...data });
+  }
+
+  #trace({ kind, x, y, width, height, data }) {
+    const about = data["data-trainer"] ? { "data-trainer": data["data-trainer"] } : {};
+    const key = `${kind} ${about["data-trainer"] ?? ""}`;
+    if (!this.paths.has(key)) this.paths.set(key, { kind, data: about, steps: [] });
+    this.paths.get(key).steps.push(`M${x.toFixed(1)} ${y}h${width.toFixed(1)}v${height}h-${width.toFixed(1)}z`);
+  }
+
+  /** A name moves with its bar, and stays at the left edge while the bar's beginning is out of view. */
+  #label(text, { start_at, end_at }, place, kind, numRows = 1) {
+    if (this.row * numRows < 12) return;
+    const start = this.#x(start_at);
+    const x = Math.max(start, this.left);
+    const end = Math.min(this.#x(end_at ?? this.now), this.right);
+    const shown = fit(text, end - x);
+    if (!shown || end < this.left || x > this.right) return;
+    const group = start < this.left ? this.labels : this.sliding;
+    const small = this.row < 16 ? " small" : "";
+    const y = (place + numRows / 2) * this.row;
+    this.pendingText ??= [];
+    this.pendingText.push([group, s("text", { class: kind + small, x: (x + 6).toFixed(1), y }, shown)]);
+  }
+
+  #names() {
+    const names = s("g", { class: "names" });
+    for (const [group, text] of this.pendingText ?? []) group.append(text);
+    this.pendingText = [];
+    const every = Math.ceil(12 / this.row);
+    for (const { node, title, size, place } of this.inView) {
+      if (node === undefined) {
+        names.append(s("rect", { class: "group-ground", x: 0, y: place * this.row, width: this.right, height: this.row }));
+        names.append(s("text", { class: "group", x: 10, y: (place + 0.5) * this.row }, `${title}: ${count(size)}`));
+      } else if (place % every === 0) {
+        const y = (place + Math.min(every, this.rows.length - place) / 2) * this.row;
+        names.append(s("text", { x: this.left - 10, y, class: "name" }, fitEnd(node, this.left - 12)));
+      }
+    }
+    return names;
+  }
+
+  #drawAxis({ step, moments }, now) {
+    this.axis.setAttribute("width", this.#room);
+    this.axisSliding = s("g");
+    const nowX = this.#x(now);
+    const label = step >= 86400 ? day : (at) => clock(at, step < 60);
+    for (const at of moments) {
+      if (Math.abs(this.#x(at) - nowX) < NOW_LABEL_PX) continue;
+      this.axisSliding.append(s("text", { x: this.#x(at).toFixed(1), y: 16 }, label(at)));
+    }
+    this.axisSliding.append(s("text", { class: "now-name", x: nowX.toFixed(1), y: 16 }, "now"));
+    const room = s("clipPath", { id: "axis-room" }, s("rect", { x: this.left - 20, y: 0, width: this.width + 20 + RIGHT_PX, height: AXIS_PX }));
+    this.axis.replaceChildren(s("defs", {}, room), s("g", { "clip-path": "url(#axis-room)" }, this.axisSliding));
+  }
+
+  #definitions(height) {
+    const hatch = s(
+      "pattern",
+      { ...tile("hatch", 6), patternTransform: "rotate(45)" },
+      s("rect", { class: "hatch-ground", width: 6, height: 6 }),
+      s("line", { class: "hatch-line", x1: 0, x2: 0, y1: 0, y2: 6 }),
+    );
+    const crossed = s("pattern", tile("crossed", 5), s("path", { class: "crossed-line", d: "M0 0L5 5M5 0L0 5" }));
+    const shown = s("clipPath", { id: "shown" }, s("rect", { x: this.left, y: 0, width: this.width, height }));
+    return s("defs", {}, hatch, crossed, shown);
+  }
+
+  #x(at) {
+    return this.left + (at - this.from) * this.scale;
+  }
+}
+
+/** The attributes of a pattern that repeats in squares of `size` pixels. */
+function tile(id, size) {
+  return { id, width: size, height: size, patternUnits: "userSpaceOnUse" };
+}

@@ -1,0 +1,64 @@
+// What is told of a node at a moment: the job, hole or fragment there, for how long, and why it ended.
+
+import { clock, count, day, duration } from "../format.js";
+
+const CAUSES = {
+  preempted: "ended: a foreground job took the node",
+  released: "ended: the plan gave the node away",
+  finished: "ended: the trainer finished",
+  failed: "ended: it failed",
+  lost: "ended: the node was lost",
+  "never started": "ended: it never started",
+};
+
+/** Lines about `node` at the time `at`; none if nothing is known. */
+export function linesAbout(node, at, now, bars, state) {
+  if (at > now) return expected(node, at, now, state);
+  if (!bars) return [];
+  const covers = (bar) => bar.start_at <= at && (bar.end_at === null || at < bar.end_at);
+  const place = bars.stretches.findIndex(covers);
+  const stretch = bars.stretches[place];
+  const after = bars.stretches[place + 1];
+  const fragment = bars.fragments.findLast(covers);
+  if (stretch?.count > 1) return [`${node}: ${count(stretch.count)} jobs and holes`, span(stretch, now), "zoom in to see each"];
+  if (stretch?.state === "foreground") return [`${node}: foreground job ${stretch.job}`, stretch.name, span(stretch, now)];
+  const ending = stretch?.end_at === null ? forecast(state, now) : endOf(after);
+  if (fragment) return [...about(node, fragment, at, now), ...ending];
+  if (stretch?.state === "hole") return [`${node}: idle`, span(stretch, now), ...ending];
+  return stretch ? [`${node}: ${stretch.state}`, stretch.job ? `kept for job ${stretch.job}` : "", span(stretch, now)].filter(Boolean) : [];
+}
+
+function about(node, fragment, at, now) {
+  if (fragment.count > 1) return [`${node}: ${count(fragment.count)} fragments of ${fragment.trainer}`, span(fragment, now)];
+  const isWarming = fragment.training_at === null || at < fragment.training_at;
+  const warmUp = (fragment.training_at ?? fragment.end_at ?? now) - fragment.start_at;
+  const title = `${node}: ${fragment.trainer} ${isWarming ? "warms up" : "trains"}`;
+  const cause = fragment.end_at === null ? [] : [CAUSES[fragment.cause] ?? `ended: ${fragment.cause || "no cause is known"}`];
+  return [title, span(fragment, now), `warm-up ${duration(warmUp)}`, ...cause];
+}
+
+function endOf(after) {
+  if (!after) return [];
+  if (after.state === "foreground") return [`the hole ended with foreground job ${after.job || "there"}`];
+  return after.state === "hole" ? [] : [`then the node was ${after.state}`];
+}
+
+function expected(node, at, now, state) {
+  const end = state?.hole_ends_at;
+  if (end === null || end === undefined) return [`${node}: nothing is known of what is to come`];
+  return at < end ? [`${node}: expected to be idle for ${duration(end - now)} more`] : [`${node}: a foreground job is expected at ${moment(end, now)}`];
+}
+
+function forecast(state, now) {
+  const end = state?.hole_ends_at;
+  if (end === null || end === undefined) return [];
+  return [end > now ? `expected to last ${duration(end - now)} more` : "expected to end any moment"];
+}
+
+function span({ start_at: start, end_at: end }, now) {
+  return `${moment(start, now)} to ${end === null ? "now" : moment(end, now)}, ${duration((end ?? now) - start)}`;
+}
+
+function moment(at, now) {
+  return Math.abs(now - at) < 72_000 ? clock(at) : `${day(at)} ${clock(at, false)}`;
+}

@@ -1,0 +1,112 @@
+// Tokens: whose they are, until when they are valid, and making, replacing and revoking them.
+
+import { ask, button } from "./controls.js";
+import { h, setText } from "./dom.js";
+import { clock, count, day, duration } from "./format.js";
+import { Listing } from "./listing.js";
+
+const DAY_S = 86400;
+const moment = (at) => (at === null ? "–" : `${day(at)} ${clock(at, false)}`);
+
+export class TokensView {
+  title = "Tokens";
+
+  constructor({ api, me, parts, query, refresh }) {
+    this.api = api;
+    this.me = me;
+    this.done = refresh;
+    this.list = new Listing({
+      name: "Tokens",
+      columns: this.#columns(),
+      idOf: ({ id }) => id,
+      sort: "name",
+      empty: "There is no token.",
+      unit: (number) => (number === 1 ? "1 token" : `${count(number)} tokens`),
+      searchHint: "name, role or label",
+      parts,
+      query,
+    });
+    this.made = h("div", { class: "panel part made", id: "made", role: "status", hidden: "" });
+    const tools = me.role === "admin" ? [h("div", { class: "buttons" }, button("Make a token", () => this.#make(), { class: "button primary" }))] : [];
+    const whose = me.role === "admin" ? "Everybody's tokens." : "Your tokens.";
+    this.element = h(
+      "section",
+      { class: "view" },
+      h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Tokens"), ...tools),
+      h("p", {}, `${whose} A token's text is shown once, when it is made.`),
+      this.made,
+      this.list.element,
+    );
+  }
+
+  visit(query) {
+    this.list.visit(query);
+  }
+
+  async refresh() {
+    const { tokens } = await this.api.get("v1/tokens");
+    this.list.show(tokens);
+  }
+
+  #columns() {
+    return [
+      { key: "name", title: "Holder", kind: "", of: ({ name }) => name },
+      { key: "role", title: "Role", kind: "", of: ({ role }) => role },
+      { key: "label", title: "Label", kind: "", of: ({ label }) => label },
+      { key: "created", title: "Made", kind: "", of: ({ created_at: at }) => at, shown: ({ created_at: at }) => moment(at) },
+      { key: "expires", title: "Valid until", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "it is revoked" : moment(at)) },
+      { key: "used", title: "Last use", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : moment(at)) },
+      { key: "acts", title: "", kind: "", of: () => null, shown: (row) => ({ key: [row.id, row.expires_at], make: () => h("div", { class: "buttons" }, button("Replace", () => this.#rotate(row)), button("Revoke", () => this.#revoke(row), { class: "button danger" })) }) },
+    ];
+  }
+
+  #make() {
+    const fields = [
+      { name: "name", label: "Holder", maxlength: 63, required: "", hint: "The user's name, by which trainers are owned." },
+      { name: "role", label: "Role", choices: ["user", "viewer", "admin", "hook"], value: "user" },
+      { name: "label", label: "Label", maxlength: 63, hint: "What it is for." },
+      { name: "days", label: "Valid for days", type: "number", min: 0, step: "any", hint: "Empty: until it is revoked." },
+    ];
+    ask({ title: "Make a token", fields, action: "Make it" }, async ({ days, ...given }) => {
+      const expiry = days === undefined ? {} : { expires_in_s: days * DAY_S };
+      this.#show(await this.api.send("POST", "v1/tokens", { ...given, ...expiry }));
+    });
+  }
+
+  #rotate(row) {
+    const fields = [{ name: "hours", label: "The old one stays valid for hours", type: "number", min: 0, max: 720, step: "any", value: 1 }];
+    ask({ title: `Replace ${row.name}'s token?`, text: "A new one with the same role is made.", fields, action: "Replace" }, async ({ hours = 0 }) => {
+      this.#show(await this.api.send("POST", `v1/tokens/${encodeURIComponent(row.id)}/rotate`, { overlap_s: hours * 3600 }));
+    });
+  }
+
+  #revoke(row) {
+    const used = row.used_at === null ? "It was never used." : `It was last used ${duration(Math.max(0, Math.round(Date.now() / 1000 - row.used_at)))} ago.`;
+    ask({ title: `Revoke ${row.name}'s token?`, text: `${used} Whoever uses it is refused from now on.`, action: "Revoke", danger: true }, async () => {
+      await this.api.send("DELETE", `v1/tokens/${encodeURIComponent(row.id)}`);
+      await this.done();
+    });
+  }
+
+  /** Shows the text of a new token until it is put away: it cannot be asked for again. */
+  #show({ name, role, token }) {
+    const text = h("code", { id: "token-text", tabindex: 0 }, token);
+    const said = h("span", { role: "status" });
+    const copy = button("Copy", async () => {
+      try {
+        await navigator.clipboard.writeText(token);
+        setText(said, "Copied.");
+      } catch {
+        getSelection().selectAllChildren(text);
+        setText(said, "Selected: copy it with Ctrl+C.");
+      }
+    });
+    const away = button("I have it", () => {
+      this.made.replaceChildren();
+      this.made.hidden = true;
+    });
+    this.made.replaceChildren(h("h3", {}, `The token of ${name}, ${role}: it is shown this once`), h("p", {}, text), h("div", { class: "buttons" }, copy, away, said));
+    this.made.hidden = false;
+    this.done();
+  }
+}

@@ -1,0 +1,122 @@
+// One trainer: what it does and why, its charts, measured sizes, evaluations, log, checkpoints, and what one may do.
+
+import { trainerButtons } from "./actions.js";
+import { Charts } from "./charts.js";
+import { link } from "./controls.js";
+import { h, setChildren, setText, table } from "./dom.js";
+import { clock, count, decimal, metric, percent, rate } from "./format.js";
+import { Log } from "./log.js";
+import { address } from "./router.js";
+import { Card } from "./trainers.js";
+
+const POINTS = 2000;
+const MOST_EVALUATIONS = 50;
+const SIZES = [
+  ["Nodes", "number"],
+  ["Samples/s", "number"],
+  ["Speed-up", "number"],
+  ["Efficiency", "number"],
+];
+
+export class TrainerView {
+  #card = null;
+
+  constructor({ api, me, parts, refresh }) {
+    this.api = api;
+    this.me = me;
+    this.ref = parts[1];
+    this.path = `v1/trainers/${encodeURIComponent(this.ref)}`;
+    this.done = refresh;
+    this.title = this.ref;
+    this.heading = h("h2", { tabindex: -1 }, "");
+    this.buttons = h("div", { class: "buttons", id: "actions" });
+    this.body = h("div", {});
+    this.why = h("p", { class: "why" });
+    this.traceback = h("pre", { class: "traceback", tabindex: 0 });
+    this.more = h("div", { class: "more" });
+    this.log = new Log((tail) => api.get(`${this.path}/logs?tail=${tail}`), refresh);
+    this.element = h("section", { class: "view" }, h("div", { class: "view-head" }, this.heading, this.buttons), this.body, this.traceback, this.more, this.log.element);
+  }
+
+  async refresh() {
+    const [view, told] = await Promise.all([this.api.get(this.path), this.api.get(`${this.path}/explain`)]);
+    this.title = view.name;
+    setText(this.heading, view.name);
+    this.#show(view, told);
+    if (view.is_private) return;
+    const [series, { evaluations }] = await Promise.all([
+      this.api.get(`${this.path}/series?limit=${POINTS}`),
+      this.api.get(`${this.path}/evaluations?newest=true&limit=${MOST_EVALUATIONS}`),
+    ]);
+    this.#card.showSeries(series);
+    this.#showMore(view, told, evaluations);
+    await this.log.refresh();
+  }
+
+  #show(view, told) {
+    if (this.#card === null) {
+      this.#card = new Card(view, new Charts({ zoomable: true }));
+      this.body.append(this.#card.element, this.why);
+    }
+    this.#card.show(view);
+    const key = [view.state, view.status, view.spec, view.checkpoint_step, view.nodes.length, this.me];
+    setChildren(this.buttons, key, () => trainerButtons(view, this.me, this.api, this.done));
+    this.why.hidden = told.plan === null;
+    setChildren(this.why, [told.plan], () => ["Its nodes follow from ", link(`plan ${told.plan}`, address(["plans", told.plan])), "."]);
+    setText(this.traceback, view.traceback);
+    this.traceback.hidden = view.traceback === "";
+    this.log.element.hidden = view.is_private || view.started_at === null;
+  }
+
+  #showMore(view, { plan }, evaluations) {
+    const found = [view.measured_rates, evaluations, view.checkpoint_step, view.best, plan];
+    setChildren(this.more, found, () =>
+      [panel("Measured sizes", sizesOf(view)), panel("Evaluations", evaluationsOf(evaluations, view.best)), panel("Checkpoints", checkpointsOf(view))].filter(Boolean),
+    );
+  }
+}
+
+function panel(title, content) {
+  return content && h("section", { class: "panel part" }, h("h3", {}, title), ...content);
+}
+
+/** Measured rates beside the smallest measured size's, and how well the further nodes are used. */
+function sizesOf({ measured_rates: rates }) {
+  if (rates.length === 0) return null;
+  const [base] = rates;
+  const rows = rates.map(({ nodes: size, samples_per_s: measured }) => {
+    const gain = measured / base.samples_per_s;
+    return [count(size), rate(measured), gain.toFixed(2), percent((gain * base.nodes) / size)];
+  });
+  return [scrolling("Measured sizes", table("Measured sizes", SIZES, rows))];
+}
+
+function evaluationsOf(evaluations, best) {
+  if (evaluations.length === 0) return null;
+  const names = [...new Set(evaluations.flatMap(({ metrics }) => Object.keys(metrics)))];
+  const columns = [["Step", "number"], ["At", ""], ...names.map((name) => [name, "number"])];
+  const rows = evaluations.toReversed().map(({ step, at, metrics }) => {
+    const values = names.map((name) => (name in metrics ? metric(name, metrics[name]) : "–"));
+    return [`${count(step)}${best?.step === step ? " (best)" : ""}`, clock(at)].concat(values);
+  });
+  const told = best === null ? [] : [h("p", {}, `Best ${best.metric}: ${decimal(best.value)} at step ${count(best.step)}.`)];
+  return [...told, scrolling("Evaluations", table("Evaluations", columns, rows))];
+}
+
+function checkpointsOf({ name, checkpoint_step: step, checkpoint_folder: folder, best }) {
+  if (step === null) return [h("p", { class: "none" }, "None yet.")];
+  return [
+    h("p", {}, `The newest is of step ${count(step)}, in `, h("code", {}, folder), ". A model for other programs:"),
+    commandLine(`oakum export ${name} -o ${name}.safetensors`),
+    ...(best === null ? [] : [commandLine(`oakum export ${name} --step best -o ${name}.safetensors`)]),
+  ];
+}
+
+function commandLine(words) {
+  return h("p", {}, h("code", {}, words));
+}
+
+function scrolling(name, content) {
+  return h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": name }, content);
+}
+

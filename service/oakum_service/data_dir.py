@@ -1,0 +1,95 @@
+"""The data directory: who may use it at the same time, and the private files in it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import time
+from io import TextIOWrapper
+from pathlib import Path
+
+from oakum_service.errors import ConfigurationError
+
+_PATIENCE_S = 20.0
+_LOOK_S = 0.1
+
+
+class DataDirLock:
+    """This process's claim to the data directory, alone or shared with other processes of the service. The kernel
+    releases it when the process ends."""
+
+    def __init__(self, data_dir: Path, *, may_share: bool) -> None:
+        """Lock the directory, and make it if it is missing.
+
+        The first process has the directory for itself until it calls `share`; a process that `may_share` waits for
+        that for at most 20 s. Raises `ConfigurationError` where another process keeps the directory to itself, or
+        the directory cannot be used.
+        """
+        self._folder = data_dir
+        self._file = _open(data_dir)
+        self.is_first = True
+        """Whether no other process uses the directory yet."""
+        deadline_s = time.monotonic() + (_PATIENCE_S if may_share else 0.0)
+        while not self._lock(fcntl.LOCK_EX):
+            if may_share and self._lock(fcntl.LOCK_SH):
+                self.is_first = False
+                return
+            if time.monotonic() >= deadline_s:
+                raise ConfigurationError(
+                    f"another service (pid {self._pid()}) already uses {data_dir.resolve()}: "
+                    "stop it, or choose another OAKUM_DATA_DIR"
+                )
+            time.sleep(_LOOK_S)
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def share(self, database: str) -> None:
+        """Let other processes in that use the same database, of which `database` is the random name. Raises
+        `ConfigurationError` if those that are in already use another one."""
+        known = self._folder / "database"
+        if self.is_first:
+            write_private(known, database.encode())
+            fcntl.flock(self._file, fcntl.LOCK_SH)
+        elif known.read_text(encoding="utf-8") != database:
+            raise ConfigurationError(
+                f"another service uses {self._folder.resolve()} with another database: give both the same "
+                "OAKUM_DATABASE_URL, or this one an OAKUM_DATA_DIR of its own"
+            )
+
+    def release(self) -> None:
+        """Release the directory."""
+        self._file.close()
+
+    def _lock(self, kind: int) -> bool:
+        try:
+            fcntl.flock(self._file, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _pid(self) -> str:
+        self._file.seek(0)
+        return self._file.read().strip() or "unknown"
+
+
+def _open(data_dir: Path) -> TextIOWrapper:
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return (data_dir / "lock").open("a+", encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(
+            f"the data directory {data_dir} cannot be used: {error.strerror}; choose another OAKUM_DATA_DIR"
+        ) from error
+
+
+def write_private(file: Path, content: bytes) -> None:
+    """Replace a file atomically, readable by its owner only: after a crash it has the old or the new content,
+    never a part."""
+    descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    Path(temporary).replace(file)

@@ -1,0 +1,92 @@
+"""One controller at a time: a lease row with a fencing token that every write of a controller checks."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import func, select, update
+from sqlalchemy.orm import Session
+
+from oakum_service.config import this_host
+from oakum_service.db.engine import Sessions
+from oakum_service.db.models import Lease
+from oakum_service.errors import LeaseLost
+
+TERM_S = 10.0
+
+
+def database_time(session: Session) -> float:
+    """The time in Unix seconds by one clock for all processes that use the database: the server's on PostgreSQL,
+    this machine's on SQLite."""
+    if session.get_bind().dialect.name != "postgresql":
+        return time.time()
+    return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+
+class LeaseHolder:
+    """This process's claim to be the controller: takes, renews and gives up the lease, and opens transactions that
+    check it."""
+
+    def __init__(self, sessions: Sessions, *, alone: bool, on_taken: Callable[[], None] = lambda: None) -> None:
+        """`alone`: no other process can use this database, so an earlier holder has ended and its term need not
+        run out. `on_taken` is called whenever this process has become the holder."""
+        self._sessions = sessions
+        self._alone = alone
+        self._on_taken = on_taken
+        self.name = f"{this_host()}:{os.getpid()}"
+        self._token: int | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process holds the lease, as far as it knows: another one may just have taken it."""
+        return self._token is not None
+
+    def acquire(self) -> bool:
+        """Take the lease with a new token, or renew it; returns whether this process holds it now. It cannot be
+        taken while another process holds it and its term lasts."""
+        with self._sessions.begin() as session:
+            lease = session.execute(select(Lease).where(Lease.id == 1).with_for_update()).scalar_one_or_none()
+            if lease is None:
+                lease = Lease(id=1, holder=self.name, token=0, expires_at=0.0)
+                session.add(lease)
+            now = database_time(session)
+            if self._token is not None and lease.token == self._token:
+                lease.expires_at = now + TERM_S
+                return True
+            self._token = None
+            if lease.expires_at > now and not self._alone:
+                return False
+            lease.token += 1
+            lease.holder, lease.expires_at = self.name, now + TERM_S
+            token = lease.token
+        self._token = token
+        self._on_taken()
+        return True
+
+    def give_up(self) -> None:
+        """Give the lease up, if this process holds it, so that another process can take it at once."""
+        with self._sessions.begin() as session:
+            lease = session.get(Lease, 1)
+            if lease is not None and lease.token == self._token:
+                lease.expires_at = 0.0
+        self._token = None
+
+    def note_snapshot(self, session: Session, taken_at: float) -> None:
+        """Record in the holder's transaction when it has read the scheduler's state, for the other processes."""
+        session.execute(update(Lease).where(Lease.id == 1).values(snapshot_at=taken_at))
+
+    @contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A transaction of the controller. Raises `LeaseLost` and writes nothing if another controller has
+        taken the lease."""
+        with self._sessions.begin() as session:
+            token = session.execute(
+                select(Lease.token).where(Lease.id == 1).with_for_update()
+            ).scalar_one_or_none()
+            if token is None or token != self._token:
+                self._token = None
+                raise LeaseLost(f"{self.name} no longer holds the controller's lease")
+            yield session

@@ -1,0 +1,30 @@
+"""The nodes of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from oakum_service.states import NodeState
+
+
+@dataclass(frozen=True)
+class Node:
+    """One node as the scheduler shows it. A node that runs one of our fragments has the state HOLE."""
+
+    name: str
+    state: NodeState
+    address: str
+    node_type: str = "cpu"
+    job: str | None = None
+    """The foreground job that has the node or is about to get it; for an unavailable node, the job that it is
+    kept free for."""
+    job_name: str = ""
+    announced_at: float | None = None
+    """When the scheduler expects to start a foreground job here, in Unix seconds; a forecast."""
+
+
+@dataclass(frozen=True)
+class RecordedNodes:
+    """All nodes of one snapshot, as the database keeps them."""
+
+    nodes: tuple[Node, ...]

@@ -1,0 +1,72 @@
+"""A trainer's model as a file or folder, for the command `oakum export` and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from oakum_service.api.schemas import TrainerView
+from oakum_service.client import ClientError
+from oakum_worker.checkpoint.best import read_best
+from oakum_worker.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from oakum_worker.checkpoint.export import Exported
+
+
+class ExportError(ClientError):
+    """The model cannot be exported."""
+
+
+def folder_to_export(view: TrainerView, step: str | None) -> Path:
+    """The folder to read: of all the trainer's checkpoints, or of the checkpoint after `step`, which is a number
+    or `best`. Raises `ExportError` if there is no such checkpoint, or its folder is not on this machine."""
+    if not view.checkpoint_folder:
+        raise ExportError(f"trainer {view.name} has no checkpoint yet: `oakum show {view.name}` tells when it has")
+    folder = Path(view.checkpoint_folder)
+    if not folder.is_dir():
+        raise ExportError(
+            f"the checkpoints are in {folder}, which is not on this machine: export on the service's machine or a "
+            "node"
+        )
+    if step is None:
+        return folder
+    if step == "best":
+        return folder / f"step-{_best_step(folder, view.name)}"
+    if not step.isdecimal():
+        raise ExportError(f"step {step}: give a number of steps, or best")
+    known = sorted(
+        int(path.name.removeprefix("step-")) for path in folder.glob("step-*") if path.name[5:].isdigit()
+    )
+    if int(step) not in known:
+        there = ", ".join(map(str, known)) or "none"
+        raise ExportError(f"there is no checkpoint after step {step} any more; there are: {there}")
+    return folder / f"step-{int(step)}"
+
+
+def export_model(
+    folder: Path, output: Path, tell: Callable[[int, int], None] = lambda done, total: None
+) -> Exported:
+    """Write the weights of the checkpoint in `folder` to the file `output`, or to a folder for `from_pretrained`
+    where the name has no suffix. `tell` takes the bytes written so far and all bytes. Returns what was written.
+    Needs torch. Raises `ExportError` where that fails."""
+    # Late: they need torch.
+    from oakum_worker.checkpoint.export import export_weights
+    from oakum_worker.checkpoint.model_folder import export_model_folder
+
+    write = export_weights if output.suffix else export_model_folder
+    try:
+        return write(folder, output, tell)
+    except CheckpointError as error:
+        raise ExportError(str(error)) from error
+
+
+def _best_step(folder: Path, trainer: str) -> int:
+    best = read_best(folder)
+    if best is None:
+        raise ExportError(
+            f"trainer {trainer} has no best checkpoint: its spec names no metric "
+            "(evaluate: {keep_best: METRIC}), or it has not been evaluated yet"
+        )
+    return best.step

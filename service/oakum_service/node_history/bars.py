@@ -1,0 +1,159 @@
+"""The bars of a picture of some nodes over time: what each node did, and the fragments on it.
+
+At 5,000 nodes a day has 200,000 stretches, so a picture asks for the nodes in view only, and stretches that would
+be thinner than a pixel are merged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from oakum_service.db.models import Fragment, NodeInterval, Trainer
+from oakum_service.states import NodeState
+
+
+class Window(NamedTuple):
+    """A stretch of time, in Unix seconds."""
+
+    from_at: float
+    to_at: float
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What a node did for a time, or several short stretches of it merged into one."""
+
+    node: str
+    start_at: float
+    end_at: float | None
+    """None: it lasts."""
+    state: str
+    """Of merged stretches, the state that took most of the time."""
+    job: str = ""
+    """The foreground job; empty for merged stretches."""
+    name: str = ""
+    count: int = 1
+    """How many stretches are merged in it."""
+
+
+@dataclass(frozen=True)
+class FragmentBar:
+    """The time of a fragment on its node, or of several short ones of the trainer."""
+
+    node: str
+    start_at: float
+    training_at: float | None
+    """When it first joined a generation; before that it warmed up."""
+    end_at: float | None
+    trainer: str
+    """The trainer's name."""
+    cause: str = ""
+    """Why it ended."""
+    count: int = 1
+
+
+def stretches(
+    session: Session, nodes: Sequence[str], window: Window, changed_after: float | None
+) -> list[Stretch]:
+    """The nodes' stretches in the window, each node's in the order of time; with `changed_after` (Unix seconds),
+    only those that began or ended since then."""
+    begun, ended = NodeInterval.start_at, NodeInterval.end_at
+    columns = (NodeInterval.node, begun, ended, NodeInterval.state, NodeInterval.job, NodeInterval.job_name)
+    within = NodeInterval.node.in_(nodes), begun <= window.to_at
+    rows = [
+        row
+        for present in _present(ended, window, changed_after, begun)
+        for row in session.execute(select(*columns).where(*within, present))
+    ]
+    found = [
+        Stretch(node, start, end, state, job or "", name or "") for node, start, end, state, job, name in rows
+    ]
+    return sorted(found, key=lambda row: (row.node, row.start_at))
+
+
+def fragment_bars(
+    session: Session, nodes: Sequence[str], window: Window, changed_after: float | None
+) -> list[FragmentBar]:
+    """The fragments on the nodes in the window, each node's in the order of time; with `changed_after` (Unix
+    seconds), only those that were launched, joined or ended since then."""
+    begun, joined, ended = Fragment.launched_at, Fragment.training_at, Fragment.ended_at
+    query = (
+        select(Fragment.node, begun, joined, ended, Trainer.name, Fragment.cause)
+        .join(Trainer, Trainer.id == Fragment.trainer_id)
+        .where(Fragment.node.in_(nodes), begun <= window.to_at)
+    )
+    present = _present(ended, window, changed_after, begun, joined)
+    rows = [FragmentBar(*row) for condition in present for row in session.execute(query.where(condition))]
+    return sorted(rows, key=lambda row: (row.node, row.start_at))
+
+
+def _present(
+    ended: InstrumentedAttribute[float | None],
+    window: Window,
+    changed_after: float | None,
+    *begun: InstrumentedAttribute[Any],
+) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+    """Conditions of what lasts, and of what ended in or after the window. They are of two queries: for an OR of
+    both, SQLite reads the whole table."""
+    if changed_after is None:
+        return ended.is_(None), ended >= window.from_at
+    return ended.is_(None) & or_(*(time >= changed_after for time in begun)), ended >= changed_after
+
+
+def merged_stretches(rows: Iterable[Stretch], resolution_s: float) -> Iterator[Stretch]:
+    """The stretches, with runs of neighbours shorter than `resolution_s` merged until they are as long."""
+    run: list[Stretch] = []
+    for row in rows:
+        follows = bool(run) and run[-1].node == row.node and run[-1].end_at == row.start_at
+        if run and (not follows or not _is_short(row, resolution_s)):
+            yield _one(run)
+            run = []
+        run.append(row)
+        if not _is_short(row, resolution_s) or (row.end_at or 0.0) - run[0].start_at >= resolution_s:
+            yield _one(run)
+            run = []
+    if run:
+        yield _one(run)
+
+
+def _is_short(row: Stretch, resolution_s: float) -> bool:
+    return row.end_at is not None and row.end_at - row.start_at < resolution_s
+
+
+def _one(run: Sequence[Stretch]) -> Stretch:
+    if len(run) == 1:
+        return run[0]
+    seconds = dict.fromkeys((row.state for row in run), 0.0)
+    for row in run:
+        seconds[row.state] += (row.end_at or row.start_at) - row.start_at
+    most = max(seconds, key=lambda state: (seconds[state], state == NodeState.FOREGROUND))
+    return Stretch(run[0].node, run[0].start_at, run[-1].end_at, most, count=len(run))
+
+
+def merged_fragments(rows: Iterable[FragmentBar], resolution_s: float) -> Iterator[FragmentBar]:
+    """The fragments, with one trainer's neighbours merged where both and the time between them are shorter than
+    `resolution_s`."""
+    last: FragmentBar | None = None
+    for row in rows:
+        if last is not None and _merge(last, row, resolution_s):
+            joined = last.training_at if last.training_at is not None else row.training_at
+            last = replace(row, start_at=last.start_at, training_at=joined, count=last.count + row.count)
+            continue
+        if last is not None:
+            yield last
+        last = row
+    if last is not None:
+        yield last
+
+
+def _merge(first: FragmentBar, second: FragmentBar, resolution_s: float) -> bool:
+    if first.end_at is None or second.end_at is None or resolution_s <= 0.0:
+        return False
+    return (first.node, first.trainer) == (second.node, second.trainer) and (
+        second.end_at - first.start_at < resolution_s
+    )

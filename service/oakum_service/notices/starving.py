@@ -1,0 +1,33 @@
+"""Finds starved trainers: those without nodes for long although they could run on nodes that are idle."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from oakum_service import hold
+from oakum_service.db.models import PlanRecord, Trainer
+from oakum_service.states import LIVE_STATES
+from oakum_solver.plan import Why
+
+
+def starving(session: Session, now: float, after_s: float) -> list[tuple[Trainer, str]]:
+    """Starved trainers, each with the text of its notice: they have waited `after_s` seconds or more, and the
+    newest plan could have given them nodes. During a hold there are none."""
+    if hold.current(session) is not None:
+        return []
+    plan = session.scalars(select(PlanRecord).order_by(PlanRecord.id.desc()).limit(1)).first()
+    if plan is None:
+        return []
+    granted = sum(len(given.nodes) for given in plan.allocations.values())
+    waiting = select(Trainer).where(Trainer.state.in_(LIVE_STATES), Trainer.waiting_since <= now - after_s)
+    found = []
+    for trainer in session.scalars(waiting):
+        given = plan.allocations.get(trainer.id)
+        if given is None or given.nodes or given.why == Why.NO_IDLE_NODE:
+            continue
+        if given.why == Why.BELOW_MINIMUM and granted < trainer.spec.min_nodes:
+            continue  # all nodes together are too few for this trainer, whoever has them
+        waited_min = (now - (trainer.waiting_since or now)) / 60
+        found.append((trainer, f"has waited {waited_min:.0f} min, though nodes are idle: {given.reason}"))
+    return found

@@ -1,0 +1,133 @@
+"""Quotas: how many trainers, nodes, node-hours per week and GiB of checkpoints a user may have, and how large a
+weight the user may give."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import case, func, select
+from sqlalchemy.orm import Session
+
+from oakum_service.config import Settings
+from oakum_service.db.models import Fragment, QuotaRecord, Trainer
+from oakum_service.states import LIVE_STATES
+from oakum_service.trainer_files import Checkpoints
+
+_WEEK_S = 7 * 24 * 3600.0
+_FIRST_MONDAY_S = 4 * 24 * 3600.0
+"""1970-01-05, in Unix seconds."""
+_REMEMBERED_S = 60.0
+_GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Quota:
+    """What one user may have; None means no limit."""
+
+    trainers: int | None
+    """Live trainers."""
+    nodes: int | None
+    """Nodes of all trainers together."""
+    node_hours: float | None
+    """Node-hours in a calendar week, which begins on Monday, 00:00 UTC."""
+    storage_gib: float | None
+    weight: float
+    """Largest weight of a trainer."""
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Quota))
+
+
+def usual_quota(settings: Settings) -> Quota:
+    """The quota of users for whom none is set."""
+    usual = settings.quota
+    return Quota(usual.trainers, settings.user_cap, usual.node_hours, usual.storage_gib, usual.weight)
+
+
+def quota_of(session: Session, settings: Settings, user: str) -> Quota:
+    """The user's quota: what an administrator has set for the user, and the settings' for the rest."""
+    return _with_row(usual_quota(settings), session.get(QuotaRecord, user))
+
+
+def own_quotas(session: Session, settings: Settings) -> dict[str, Quota]:
+    """The quotas of the users for whom an administrator has set one."""
+    usual = usual_quota(settings)
+    return {row.user_name: _with_row(usual, row) for row in session.scalars(select(QuotaRecord))}
+
+
+def _with_row(usual: Quota, row: QuotaRecord | None) -> Quota:
+    if row is None:
+        return usual
+    given = {name: value for name in FIELDS if (value := getattr(row, name)) is not None}
+    return dataclasses.replace(usual, **given)
+
+
+def set_quota(session: Session, user: str, limits: Mapping[str, float | None], by: str) -> None:
+    """Give the user these limits, by the names of `Quota`'s fields, in place of all that were set for the user; a
+    missing or empty one is as the settings say."""
+    session.merge(QuotaRecord(user_name=user, by_name=by, since=time.time(), **{n: limits.get(n) for n in FIELDS}))
+
+
+def week_begin(now: float) -> float:
+    """When the calendar week of `now` began, in Unix seconds: Monday, 00:00 UTC."""
+    return now - (now - _FIRST_MONDAY_S) % _WEEK_S
+
+
+def node_hours_used(session: Session, user: str, now: float) -> float:
+    """Node-hours that the user's fragments have had in this calendar week, from their launches on."""
+    begin = week_begin(now)
+    mine = select(Trainer.id).where(Trainer.user_name == user)
+    start = case((Fragment.launched_at > begin, Fragment.launched_at), else_=begin)
+    ended = func.sum(Fragment.ended_at - start)
+    past_s = session.scalar(select(ended).where(Fragment.trainer_id.in_(mine), Fragment.ended_at > begin)) or 0.0
+    live = select(func.sum(now - start)).where(
+        Fragment.trainer_id.in_(mine), Fragment.is_live, Fragment.ended_at.is_(None)
+    )
+    return float(past_s + (session.scalar(live) or 0.0)) / 3600.0
+
+
+def live_trainers(session: Session, user: str) -> int:
+    """Number of the user's live trainers."""
+    mine = Trainer.user_name == user, Trainer.state.in_(LIVE_STATES)
+    return session.scalar(select(func.count()).select_from(Trainer).where(*mine)) or 0
+
+
+def storage_used_gib(session: Session, user: str, checkpoints: Checkpoints) -> float:
+    """GiB that the user's trainers' `checkpoints` take."""
+    ids = session.scalars(select(Trainer.id).where(Trainer.user_name == user)).all()
+    return checkpoints.size_bytes(ids) / _GIB
+
+
+class NodeHours:
+    """How many node-hours users have had this week; each sum is remembered for a minute."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, float]] = {}
+        """User -> when the sum was made, and the sum."""
+
+    def used(self, session: Session, user: str, now: float) -> float:
+        """Node-hours that the user's fragments have had in this calendar week, up to a minute ago."""
+        made_at, used = self._known.get(user, (0.0, 0.0))
+        if not 0 <= now - made_at < _REMEMBERED_S or made_at < week_begin(now):
+            used = node_hours_used(session, user, now)
+            self._known[user] = (now, used)
+        return used
+
+
+def caps(
+    session: Session, settings: Settings, users: Iterable[str], node_hours: NodeHours, now: float
+) -> dict[str, int]:
+    """User -> most nodes that the user's trainers may have now, for the users who have a limit: none at all once
+    the week's node-hours are used up."""
+    usual, own = usual_quota(settings), own_quotas(session, settings)
+    found: dict[str, int] = {}
+    for user in sorted(set(users)):
+        quota = own.get(user, usual)
+        if quota.node_hours is not None and node_hours.used(session, user, now) >= quota.node_hours:
+            found[user] = 0
+        elif quota.nodes is not None:
+            found[user] = quota.nodes
+    return found

@@ -1,0 +1,72 @@
+"""Keeps what is known of the cluster beyond the newest reading of Slurm's state."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from oakum_service.documents.node import Node
+from oakum_service.schedulers.port import OwnJob, Snapshot
+from oakum_service.states import NodeState
+
+_HOOK_CLOCK_S = 1.0
+"""Hooks tell the time in whole seconds."""
+
+
+class Overlay:
+    """What is known beyond the newest reading of Slurm's state: our jobs submitted since, and nodes that hooks say
+    foreground jobs have taken.
+
+    Pure: it reads no clock. Not safe for threads: `SlurmScheduler` uses it under its lock. Times are Unix seconds.
+    """
+
+    def __init__(self) -> None:
+        self._read_at: float | None = None
+        self._submitted: dict[str, tuple[float, OwnJob]] = {}
+        """Fragment -> when its job was submitted, and the job."""
+        self._taken: dict[str, tuple[float, str]] = {}
+        """Node -> when a hook told that a foreground job has it, and the job's number."""
+
+    def note_submitted(self, jobs: Iterable[OwnJob], at: float) -> None:
+        """Remember jobs of ours until a reading shows them, or a reading begun after `at` does not."""
+        self._submitted |= {job.fragment: (at, job) for job in jobs}
+
+    def note_taken(self, nodes: Iterable[str], job: str, at: float) -> None:
+        """Remember that a foreground job has taken nodes, unless the newest reading is newer than `at`."""
+        if self._is_news(at):
+            self._taken |= dict.fromkeys(nodes, (at, job))
+
+    def note_ended(self, job: str) -> None:
+        """Note that `job` has ended: the next reading decides about its nodes, even if it comes soon after the
+        job's start."""
+        self._taken |= {node: (0.0, taker) for node, (_, taker) in self._taken.items() if taker == job}
+
+    def note_reading(self, taken_at: float, shown: Collection[str]) -> None:
+        """Forget what the reading taken at `taken_at` shows or contradicts. `shown` has the fragments whose jobs
+        it shows."""
+        self._read_at = taken_at
+        self._submitted = {
+            fragment: (at, job)
+            for fragment, (at, job) in self._submitted.items()
+            if at >= taken_at and fragment not in shown
+        }
+        self._taken = {node: (at, job) for node, (at, job) in self._taken.items() if self._is_news(at)}
+
+    def laid_over(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with our unseen submissions added, and with the holes that hooks say are taken."""
+        jobs = (job for _, job in self._submitted.values())
+        nodes = tuple(self._as_told(node) for node in snapshot.nodes)
+        return replace(snapshot, nodes=nodes, own_jobs=(*snapshot.own_jobs, *jobs))
+
+    def job_ids(self) -> dict[str, str]:
+        """Fragment -> id of its job."""
+        return {fragment: job.job_id for fragment, (_, job) in self._submitted.items()}
+
+    def _as_told(self, node: Node) -> Node:
+        if node.name not in self._taken or node.state is not NodeState.HOLE:
+            return node
+        _, job = self._taken[node.name]
+        return replace(node, state=NodeState.FOREGROUND, job=job, job_name=job, announced_at=None)
+
+    def _is_news(self, told_at: float) -> bool:
+        return self._read_at is None or told_at + _HOOK_CLOCK_S >= self._read_at

@@ -1,0 +1,90 @@
+"""What Slurm says of nodes, jobs and reservations, in one form for all its versions.
+
+Times are Unix seconds; None means unset, and `inf` stands for UNLIMITED. Node lists stay folded (`n[001-003]`), as
+Slurm writes them. The same values are sent as JSON when a collector posts them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class SlurmNode(msgspec.Struct, frozen=True, gc=False):
+    """One node as Slurm shows it."""
+
+    name: str
+    address: str
+    states: tuple[str, ...]
+    """Base state first, then flags, upper case: `("IDLE", "PLANNED")`."""
+    partitions: tuple[str, ...] = ()
+    gres: str = ""
+    """As configured: `gpu:h100:4(S:0-1)`."""
+    features: tuple[str, ...] = ()
+    """Active features."""
+    reservation: str = ""
+
+
+class SlurmJob(msgspec.Struct, frozen=True, gc=False):
+    """One job that is pending, running or completing, or that has ended in a telling way (`has_telling_end`).
+
+    A task of an array becomes a job of its own when it starts.
+    """
+
+    id: int
+    name: str
+    user: str
+    partition: str
+    states: tuple[str, ...]
+    """Base state first, then flags: `("CANCELLED", "COMPLETING")`."""
+    qos: str = ""
+    nodes: str = ""
+    """Allocated nodes, folded."""
+    planned_nodes: str = ""
+    """Where a pending job is announced to start, folded; empty if Slurm has not planned it."""
+    num_nodes: int = 0
+    """Number of allocated nodes; of requested ones while the job is pending."""
+    submitted_at: float | None = None
+    start_at: float | None = None
+    """When it started or, if pending, is announced to start."""
+    end_at: float | None = None
+    """When its time limit ends it."""
+    preempted_at: float | None = None
+    """When Slurm told it to make room for another job, or ended it for that at once."""
+    reason: str = ""
+    """Why it is pending: `Resources`, `Dependency`, ..."""
+    array_job_id: int | None = None
+    array_task_id: int | None = None
+
+
+class SlurmReservation(msgspec.Struct, frozen=True, gc=False):
+    """One advance reservation of nodes."""
+
+    name: str
+    nodes: str
+    start_at: float
+    end_at: float
+    flags: tuple[str, ...] = ()
+    """`MAINT`, `IGNORE_JOBS`, ..."""
+
+
+class SlurmState(msgspec.Struct, frozen=True, gc=False):
+    """Nodes, jobs and reservations at one moment."""
+
+    taken_at: float
+    version: str
+    """Version of slurmctld: `22.05.8`."""
+    nodes: tuple[SlurmNode, ...]
+    jobs: tuple[SlurmJob, ...]
+    reservations: tuple[SlurmReservation, ...] = ()
+
+
+class StateSource(Protocol):
+    """Interface of what Slurm's state is read from. One thread calls it."""
+
+    def read(self) -> SlurmState:
+        """Read the present state. Raises `SchedulerError`, which says which command or call failed, and how."""
+
+    def cycle_s(self) -> float | None:
+        """Seconds of the main scheduler's last cycle (`sdiag`); None if it is unknown."""

@@ -1,0 +1,207 @@
+"""Parses the text output of Slurm's commands, for versions whose JSON is missing or leaves out too much.
+
+Every time is requested in Unix seconds. Users choose job names, which may hold separators and whole lines. So the
+name is the last field, and each job ends with a random mark that no name can contain.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from oakum_service.errors import PayloadError
+from oakum_service.schedulers.slurm.reading.fields import FieldError, words
+from oakum_service.schedulers.slurm.reading.jobs import allocated, has_ended, has_telling_end, job_states
+from oakum_service.schedulers.slurm.reading.nodes import gres, node_states
+from oakum_service.schedulers.slurm.reading.payloads import Origin, no_nodes
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation
+
+_JOB_FIELDS = {
+    "id": "JobID",
+    "array_job_id": "ArrayJobID",
+    "array_task_id": "ArrayTaskID",
+    "user": "UserName",
+    "partition": "Partition",
+    "state": "State",
+    "qos": "QOS",
+    "nodes": "NodeList",
+    "planned_nodes": "SchedNodes",
+    "num_nodes": "NumNodes",
+    "submitted_at": "SubmitTime",
+    "start_at": "StartTime",
+    "end_at": "EndTime",
+    "preempted_at": "PreemptTime",
+    "reason": "Reason",
+    "name": "Name",
+}
+_NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown", "n/a"})
+_ENDLESS = frozenset({"NONE", "UNLIMITED", "INFINITE"})
+_PAIR = re.compile(r"(\w+)=(\S*)")
+_LAST_CYCLE = re.compile(r"Main schedule statistics.*?Last cycle:\s*(\d+)", re.DOTALL)
+_CONTROLLER = re.compile(r"^SLURM_VERSION\s*=\s*(\S+)", re.MULTILINE)
+
+Value = TypeVar("Value")
+
+
+def new_mark() -> str:
+    """A random mark that ends each job's output. Each call gets a new one, since users can see earlier ones."""
+    return f"oakum-{secrets.token_hex(8)}"
+
+
+def job_format(mark: str) -> str:
+    """The value for `squeue --Format`: every field at its full width (0), followed by a separator or the mark."""
+    *fields, name = _JOB_FIELDS.values()
+    return ",".join([*(f"{field}:0|" for field in fields), f"{name}:0|{mark}"])
+
+
+def read_jobs(output: bytes, mark: str, origin: Origin) -> tuple[SlurmJob, ...]:
+    """The jobs that have not ended, and ended jobs whose end tells something (`has_telling_end`). Raises
+    `PayloadError`."""
+    *records, after = output.decode(errors="replace").split(f"|{mark}\n")
+    if after.strip():
+        raise PayloadError(f"{origin} answered {after[:80]!r} after the last job")
+    jobs = (_one("job", record.split("|", 1)[0], record, _job, origin) for record in records)
+    return tuple(job for job in jobs if job is not None)
+
+
+def read_nodes(output: bytes, origin: Origin) -> tuple[SlurmNode, ...]:
+    """The nodes in `scontrol --oneliner show nodes`. Raises `PayloadError`, also if there are none."""
+    lines = _lines(output, "NodeName=")
+    if not lines:
+        raise no_nodes(origin)
+    return tuple(_one("node", _label(line), line, _node, origin) for line in lines)
+
+
+def read_reservations(output: bytes, origin: Origin) -> tuple[SlurmReservation, ...]:
+    """The reservations in `scontrol --oneliner show reservations`. Raises `PayloadError`."""
+    return tuple(
+        _one("reservation", _label(line), line, _reservation, origin)
+        for line in _lines(output, "ReservationName=")
+    )
+
+
+def read_cycle_s(output: bytes) -> float | None:
+    """Seconds of the main scheduler's last cycle in `sdiag`; None if it is missing."""
+    match = _LAST_CYCLE.search(output.decode(errors="replace"))
+    return int(match[1]) / 1e6 if match else None
+
+
+def read_controller(output: bytes) -> str | None:
+    """Version of slurmctld in `scontrol show config`; None if it is missing."""
+    match = _CONTROLLER.search(output.decode(errors="replace"))
+    return match[1] if match else None
+
+
+def _one(kind: str, name: str, line: str, read: Callable[[str], Value], origin: Origin) -> Value:
+    try:
+        return read(line)
+    except FieldError as error:
+        raise PayloadError(f"{origin}, {kind} {name}: {error}") from error
+
+
+def _lines(output: bytes, beginning: str) -> list[str]:
+    return [line for line in output.decode(errors="replace").splitlines() if line.startswith(beginning)]
+
+
+def _label(line: str) -> str:
+    return line.split(" ", 1)[0].partition("=")[2]
+
+
+def _job(record: str) -> SlurmJob | None:
+    values = record.split("|", len(_JOB_FIELDS) - 1)
+    if len(values) != len(_JOB_FIELDS):
+        raise FieldError("line", record, f"{len(_JOB_FIELDS)} fields: {', '.join(_JOB_FIELDS)}")
+    told = dict(zip(_JOB_FIELDS, values, strict=True))
+    states = job_states([told["state"]])
+    preempted_at = _moment("preempted_at", told["preempted_at"])
+    if has_ended(states) and not has_telling_end(states, preempted_at):
+        return None
+    num_nodes = _whole("num_nodes", told["num_nodes"])
+    task = told["array_task_id"]
+    return SlurmJob(
+        id=_whole("id", told["id"]),
+        name=told["name"],
+        user=told["user"],
+        partition=told["partition"],
+        states=states,
+        qos=_text(told["qos"]),
+        nodes=allocated(states, _text(told["nodes"]), num_nodes),
+        planned_nodes=_text(told["planned_nodes"]),
+        num_nodes=num_nodes,
+        submitted_at=_moment("submitted_at", told["submitted_at"]),
+        start_at=_moment("start_at", told["start_at"]),
+        end_at=math.inf if told["end_at"] in _ENDLESS else _moment("end_at", told["end_at"]),
+        preempted_at=preempted_at,
+        reason=told["reason"],
+        array_job_id=None if task in _NOTHING else _whole("array_job_id", told["array_job_id"]),
+        array_task_id=int(task) if task.isdecimal() else None,
+    )
+
+
+def _node(line: str) -> SlurmNode:
+    told = _pairs(line)
+    return SlurmNode(
+        name=told["NodeName"],
+        address=_text(told.get("NodeAddr", "")) or _text(told.get("NodeHostName", "")) or told["NodeName"],
+        states=node_states(_needed(told, "State").split("+")),
+        partitions=words(_text(told.get("Partitions", ""))),
+        gres=gres(_needed(told, "Gres")),
+        features=words(_text(told.get("ActiveFeatures", ""))),
+        reservation=_text(told.get("ReservationName", "")),
+    )
+
+
+def _reservation(line: str) -> SlurmReservation:
+    told = _pairs(line)
+    start_at, end_at = (_moment(field, _needed(told, field)) for field in ("StartTime", "EndTime"))
+    if start_at is None or end_at is None:
+        raise FieldError("StartTime, EndTime", (told["StartTime"], told["EndTime"]), "Unix seconds")
+    return SlurmReservation(
+        name=told["ReservationName"],
+        nodes=_text(_needed(told, "Nodes")),
+        start_at=start_at,
+        end_at=end_at,
+        flags=words(_text(told.get("Flags", ""))),
+    )
+
+
+def _pairs(line: str) -> dict[str, str]:
+    """Name -> value, the first of each name: a reason or comment, which may contain anything, comes after the
+    fields we read."""
+    pairs: dict[str, str] = {}
+    for name, value in _PAIR.findall(line):
+        pairs.setdefault(name, value)
+    return pairs
+
+
+def _needed(told: dict[str, str], field: str) -> str:
+    if field not in told:
+        raise FieldError(field, "missing", "a value")
+    return told[field]
+
+
+def _text(value: str) -> str:
+    return "" if value in _NOTHING else value
+
+
+def _whole(field: str, value: str) -> int:
+    if not value.isdecimal():
+        raise FieldError(field, value, "a whole number")
+    return int(value)
+
+
+def _moment(field: str, value: str) -> float | None:
+    """The Unix seconds in `value`, also from an ISO time in UTC, which versions write that do not know
+    SLURM_TIME_FORMAT; None for none. Raises `FieldError` for anything else."""
+    if value in _NOTHING:
+        return None
+    if value.isdecimal():
+        return float(value) or None
+    try:
+        return datetime.fromisoformat(value).replace(tzinfo=UTC).timestamp()
+    except ValueError as error:
+        raise FieldError(field, value, "Unix seconds") from error

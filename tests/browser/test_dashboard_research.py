@@ -1,0 +1,187 @@
+"""What a researcher does on the dashboard, on a real service: submits a trainer and compares trainers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.support.ui import Select
+
+from accessibility import violations
+from oakum_service.client import OakumClient
+from running_service import RunningService, small_spec, state_of
+from service_page import Address, ServicePage
+from waiting import wait_until
+
+pytestmark = pytest.mark.needs("browser")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    running = RunningService(tmp_path_factory.mktemp("service"), OAKUM_TRUST_USERS="1")
+    client = running.start()
+    for name, epochs in (("alpha", 30), ("beta", 60)):
+        client.submit(small_spec(name, epochs=epochs, max_nodes=2))
+    for name in ("alpha", "beta"):
+        wait_until(f"{name} ends", lambda name=name: state_of(client, name).ended)  # type: ignore[misc]
+    yield running
+    running.end()
+
+
+@pytest.fixture(scope="module")
+def client(service: RunningService) -> OakumClient:
+    return service.client()
+
+
+@pytest.fixture
+def page(driver: WebDriver, client: OakumClient, service: RunningService) -> Iterator[ServicePage]:
+    opened = ServicePage(driver, Address(client.address.url))  # type: ignore[arg-type]
+    opened.errors()
+    opened.enter(json.loads((service.data_dir / "client.json").read_text(encoding="utf-8"))["token"])
+    yield opened
+    driver.get("about:blank")
+
+
+def verdict(page: ServicePage) -> str:
+    return " ".join(page.texts("#verdict p")).replace("\u202f", " ")
+
+
+def test_a_trainer_is_submitted_with_an_error_first(page: ServicePage, client: OakumClient) -> None:
+    page.go("submit")
+    page.wait(lambda: page.shows("#field-name"), "the form")
+    spec = small_spec("gamma", epochs=100_000, max_nodes=1)
+    page.fill("name", "gamma")
+    page.fill("entrypoint", spec.entrypoint)
+    page.fill("workdir", str(spec.workdir))
+    page.fill("global_batch", "96")
+    page.fill("epochs", "0")
+    page.wait(lambda: page.shows("#wrong-epochs"), "the error at its field")
+    assert page.attributes("#field-epochs", "aria-invalid") == {"true"}
+    assert "epochs" in page.texts("#wrong-epochs")[0]
+    page.press("Submit", "#view")
+    page.wait(lambda: "It was not submitted" in verdict(page), "the refusal")
+    assert page.driver.execute_script("return document.querySelector('#field-name').value") == "gamma"
+    page.fill("epochs", "100000")
+    page.wait(lambda: "This service would take it." in verdict(page), "the check")
+    page.wait(lambda: "It would get" in verdict(page), "what the plan would be")
+    assert "epochs: 100000\n" in page.texts("#spec-yaml")[0]
+    assert page.texts("#spec-line") == ["oakum submit gamma.yaml"]
+    page.press("Submit", "#view")
+    page.wait(lambda: page.texts(".view-head h2") == ["gamma"], "the trainer's page")
+    assert client.trainer("gamma").spec.epochs == 100_000
+    client.cancel("gamma")
+    wait_until("it has ended", lambda: state_of(client, "gamma").ended)
+
+
+def test_a_pasted_spec_fills_the_form_and_what_is_wrong_in_it_is_told(page: ServicePage) -> None:
+    page.go("submit")
+    page.wait(lambda: page.shows("#field-name"), "the form")
+    page.driver.find_element(By.CSS_SELECTOR, "#view details summary").click()
+    paste = page.driver.find_element(By.ID, "spec-text")
+    paste.send_keys("name: [1\n")
+    page.press("Fill the fields from it")
+    page.wait(lambda: any("neither YAML nor JSON" in text for text in page.texts("#view .wrong")), "the error")
+    paste.clear()
+    paste.send_keys("name: delta\nepochs: 3\nbatch: 7\ncheckpoint: {every_s: 9}\nprecision: bfloat16\n")
+    page.press("Fill the fields from it")
+    page.wait(lambda: any("left out: batch" in text for text in page.texts("#view .wrong")), "what is no field")
+    value = "return document.querySelector(`[name=${arguments[0]}]`).value"
+    assert page.driver.execute_script(value, "name") == "delta"
+    assert page.driver.execute_script(value, "precision") == "bfloat16"
+    assert json.loads(page.driver.execute_script(value, "checkpoint")) == {"every_s": 9}
+    page.wait(lambda: "global_batch" in verdict(page), "the field that is missing")
+    page.press("Clear", "#view")
+    page.wait(lambda: page.texts("#spec-yaml") == ["Nothing is filled in yet."], "an empty form")
+
+
+def rows(page: ServicePage) -> list[str]:
+    return page.texts("#view tbody th a")
+
+
+def lines(page: ServicePage) -> list[list[float]]:
+    script = """
+        const data = document.querySelector(".compare-chart").data ?? [];
+        return data.map((line) => [line.x.length, Math.max(...line.x)]);
+    """
+    return list(page.driver.execute_script(script))
+
+
+def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(page: ServicePage) -> None:
+    page.go("compare")
+    page.wait(lambda: any("Choose two or more" in text for text in page.texts("#view .empty")), "a hint")
+    page.wait(lambda: any(text.startswith("alpha") for text in page.texts(".choices label")), "trainers")
+    for name in ("alpha", "beta"):
+        found = f"[...document.querySelectorAll('.choices label')].find((e) => e.textContent.startsWith('{name}'))"
+        page.driver.execute_script(f"{found}.click()")
+    page.wait(lambda: rows(page) == ["alpha", "beta"], "both in the table")
+    page.wait(lambda: len(lines(page)) == 2, "two lines")
+    assert all(number > 1 and most > 0 for number, most in lines(page))
+    over_steps = lines(page)
+    layers = "return [...document.querySelectorAll('.main-svg')].map((e) => e.getBoundingClientRect().top)"
+    assert len(set(page.driver.execute_script(layers))) == 1, "legend and hover text lie over the lines"
+    page.wait(lambda: page.texts(".legendtext") == ["alpha", "beta"], "the legend")
+    Select(page.driver.find_element(By.ID, "field-by")).select_by_visible_text("Node-hours")
+    page.wait(lambda: len(lines(page)) == 2 and lines(page) != over_steps, "another axis")
+    assert all(most < 1 for _, most in lines(page))
+    page.press("Steps", "#view th")
+    page.wait(lambda: "sort=Steps" in page.driver.current_url, "the address")
+    page.press("Steps", "#view th")
+    page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first")
+    page.driver.back()
+    page.wait(lambda: rows(page) == ["alpha", "beta"], "the fewest steps first, one step back")
+    page.driver.forward()
+    page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first again")
+    link = page.driver.current_url
+    page.driver.get("about:blank")
+    page.driver.get(link)
+    page.wait(lambda: rows(page) == ["beta", "alpha"], "what the link shows")
+    page.wait(lambda: len(lines(page)) == 2, "its lines")
+    page.driver.find_element(By.CSS_SELECTOR, "#view tbody th a").click()
+    page.wait(lambda: page.texts(".view-head h2") == ["beta"], "a trainer's page")
+    page.driver.back()
+    page.wait(lambda: rows(page) == ["beta", "alpha"], "the comparison again")
+    assert page.errors() == []
+
+
+def test_a_trainer_of_a_link_that_is_not_there_is_named(page: ServicePage) -> None:
+    page.go("compare?trainers=alpha,nobody")
+    page.wait(lambda: rows(page) == ["alpha"], "the one that is there")
+    page.wait(
+        lambda: any("Not among the newest trainers: nobody." in text for text in page.texts("#view .hint")),
+        "who is not",
+    )
+
+
+def test_views_of_research_fit_a_phone(page: ServicePage) -> None:
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)  # type: ignore[attr-defined]
+    try:
+        for view, shown in (
+            ("submit", "#field-name"),
+            ("compare?trainers=alpha,beta", "#view tbody th a"),
+            ("", ".plot .name"),
+        ):
+            page.go(view)
+            page.wait(lambda shown=shown: page.shows(shown), view)  # type: ignore[misc]
+            script = "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
+            needed, given = page.driver.execute_script(script)
+            assert (view, needed) == (view, given)
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_views_of_research_break_no_rule_of_accessibility(page: ServicePage, dark: bool) -> None:
+    shown = {
+        "submit": "#field-name",
+        "compare?trainers=alpha,beta": ".compare-chart .legendtext",
+        "trainers/alpha": "#view .chart .main-svg",
+        "plans": "#view table",
+    }
+    for view, element in shown.items():
+        page.go(view)
+        page.wait(lambda element=element: page.shows(element), view)  # type: ignore[misc]
+        assert (view, violations(page, dark=dark)) == (view, [])

@@ -1,0 +1,312 @@
+"""The dashboard's tables: searched, sorted, kept in the address, and what one may do there by role."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from accessibility import violations
+from api_under_test import ApiUnderTest
+from dashboard_page import Page, Server
+from empty_databases import empty_database as empty_database
+from oakum_service.api.auth import Role
+from oakum_service.db.models import ForegroundStart, SnapshotRecord
+from oakum_service.documents.node import Node, RecordedNodes
+from oakum_service.states import NodeState
+
+pytestmark = pytest.mark.needs("browser")
+
+
+class TablesPage(Page):
+    """The dashboard's views that are tables."""
+
+    def enter(self, token: str, view: str) -> None:
+        """Sign in with the token and open a view."""
+        self.driver.delete_all_cookies()
+        self.open(token)
+        self.wait(lambda: self.shows("#account"), "the account")
+        self.go(view)
+
+    def go(self, view: str) -> None:
+        """Open a view by its address."""
+        self.driver.execute_script("location.hash = arguments[0]", f"#/{view}")
+
+    @property
+    def names(self) -> list[str]:
+        """The first cells of the table's rows."""
+        return self.texts(".listing tbody th")
+
+    @property
+    def asked(self) -> str:
+        """What the address asks for."""
+        return str(self.driver.execute_script("return location.hash"))
+
+    def search(self, text: str) -> None:
+        """Write into the search field."""
+        self.driver.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys(text)
+
+    def sort(self, title: str) -> None:
+        """Press the head of a column."""
+        script = "[...document.querySelectorAll('.sorter')].find((e) => e.textContent === arguments[0]).click()"
+        self.driver.execute_script(script, title)
+
+    def press(self, text: str, within: str = "body") -> None:
+        """Press the button that begins with this text."""
+        script = (
+            "const found = [...document.querySelectorAll(arguments[0] + ' button')]"
+            ".find((one) => one.textContent.startsWith(arguments[1]) && one.checkVisibility() && !one.disabled);"
+            "found?.click(); return Boolean(found)"
+        )
+        self.wait(lambda: self.driver.execute_script(script, within, text), f"the button {text!r} in {within}")
+
+    def shows_rows(self, *names: str) -> None:
+        """Wait until the table has these rows."""
+        self.wait(lambda: self.names == [*names], f"the rows {names}")
+
+
+@pytest.fixture
+def api(empty_database: Path, tmp_path: Path) -> Iterator[ApiUnderTest]:
+    shutil.copy(empty_database, tmp_path / "oakum.db")
+    running = ApiUnderTest(tmp_path)
+    yield running
+    running.news_for_readers.close()
+    running.engine.dispose()
+
+
+@pytest.fixture
+def server(api: ApiUnderTest) -> Iterator[Server]:
+    served = Server(api.app)
+    yield served
+    api.news_for_readers.close()
+    served.stop()
+
+
+@pytest.fixture
+def page(driver: WebDriver, server: Server) -> Iterator[TablesPage]:
+    opened = TablesPage(driver, server)
+    opened.errors()
+    yield opened
+    driver.get("about:blank")
+
+
+@pytest.fixture
+def admin(api: ApiUnderTest) -> str:
+    return api.new_token("anna", Role.ADMIN)
+
+
+def observe(api: ApiUnderTest, *nodes: Node) -> None:
+    """Write a snapshot with these nodes, as the controller would."""
+    with api.sessions.begin() as session:
+        session.add(SnapshotRecord(taken_at=1.0, body=RecordedNodes(nodes=nodes)))
+
+
+def hole(name: str) -> Node:
+    """An idle node."""
+    return Node(name, NodeState.HOLE, "")
+
+
+def some_nodes(api: ApiUnderTest) -> None:
+    """Three nodes: one with a foreground job, one lent to digits, one unused."""
+    api.add_fragment(api.submit()["id"], "n2")
+    observe(api, Node("n1", NodeState.FOREGROUND, "", job="4711"), hole("n2"), hole("n10"))
+
+
+def test_a_search_narrows_the_nodes_and_one_step_back_undoes_it(
+    page: TablesPage, api: ApiUnderTest, admin: str
+) -> None:
+    some_nodes(api)
+    page.enter(admin, "nodes")
+    page.shows_rows("n1", "n2", "n10")
+    page.search("digits")
+    page.shows_rows("n2")
+    assert page.texts(".found") == ["1 of 3 nodes"]
+    assert page.asked == "#/nodes?q=digits"
+    link = page.driver.current_url
+    page.driver.back()
+    page.shows_rows("n1", "n2", "n10")
+    page.driver.get("about:blank")
+    page.driver.get(link)
+    page.shows_rows("n2")
+    page.driver.find_element(By.LINK_TEXT, "digits").click()
+    page.wait(lambda: page.texts(".view-head h2") == ["digits"], "the trainer")
+    page.driver.back()
+    page.shows_rows("n2")
+    page.search(Keys.CONTROL + "a" + Keys.NULL + "no such node")
+    page.wait(lambda: "Nothing here matches" in page.texts(".empty")[0], "that there is none")
+    assert page.errors() == []
+
+
+def test_nodes_are_sorted_and_filtered_and_none_that_is_lent_is_called_unused(
+    page: TablesPage, api: ApiUnderTest, admin: str
+) -> None:
+    some_nodes(api)
+    page.enter(admin, "nodes")
+    page.shows_rows("n1", "n2", "n10")
+    assert page.texts(".listing td:nth-child(2)") == ["foreground job", "starting", "unused"]
+    page.sort("Node")
+    page.shows_rows("n10", "n2", "n1")
+    assert page.attributes(".listing thead th:first-child", "aria-sort") == {"descending"}
+    page.driver.find_element(By.CSS_SELECTOR, "select option[value=lent]").click()
+    page.shows_rows("n2")
+    page.driver.find_element(By.CSS_SELECTOR, "select option[value=unused]").click()
+    page.shows_rows("n10")
+    assert page.asked == "#/nodes?sort=-name&state=unused"
+    page.driver.back()
+    page.shows_rows("n2")
+    page.driver.back()
+    page.shows_rows("n10", "n2", "n1")
+
+
+def test_5000_nodes_are_drawn_by_the_page_and_a_refresh_loses_no_place(
+    page: TablesPage, api: ApiUnderTest, admin: str
+) -> None:
+    observe(api, *(hole(f"n{number}") for number in range(5000)))
+    page.enter(admin, "nodes")
+    page.wait(lambda: len(page.names) == 200, "the first page")
+    page.press("More (4,800)")
+    page.wait(lambda: len(page.names) == 400, "the second page")
+    mark = (
+        "const cell = document.querySelector('tr[data-id=n250] th');"
+        "cell.scrollIntoView(); getSelection().selectAllChildren(cell); window.cell = cell"
+    )
+    page.driver.execute_script(mark)
+    at = page.driver.execute_script("return scrollY")
+    assert at > 0
+    observe(api, *(hole(f"n{number}") for number in range(1, 5001)))
+    page.wait(lambda: page.names[0] == "n1", "a refresh")
+    same = "return [String(getSelection()), document.querySelector('tr[data-id=n250] th') === window.cell]"
+    assert page.driver.execute_script(same) == ["n250", True]
+    assert len(page.names) == 400
+    page.search("4999")
+    page.shows_rows("n4999")
+    assert page.errors() == []
+
+
+def test_users_are_listed_with_what_they_have_and_may_have(
+    page: TablesPage, api: ApiUnderTest, admin: str
+) -> None:
+    trainer = api.submit()["id"]
+    api.add_fragment(trainer, "n1")
+    api.add_fragment(trainer, "n2")
+    limits = api.admin.put("/v1/quotas/ulla", json={"nodes": 7})
+    assert limits.status_code == 200, limits.text
+    assert api.admin.put("/v1/quotas/zoe", json={"trainers": 1}).status_code == 200
+    page.enter(admin, "users")
+    page.shows_rows("ulla", "zoe")
+    row = page.texts(".listing tbody tr:first-child td")
+    assert row[:2] == ["1 of 100", "2 of 7"]
+    assert row[2].startswith("100")
+    assert page.texts(".listing tbody tr:nth-child(2) td")[0] == "0 of 1"
+    page.sort("Nodes now")
+    page.sort("Nodes now")
+    page.shows_rows("ulla", "zoe")
+    page.enter(api.new_token("uta", Role.USER), "users")
+    page.shows_rows("uta")
+
+
+def test_a_delay_that_happened_is_found_from_the_overview(page: TablesPage, api: ApiUnderTest, admin: str) -> None:
+    some_nodes(api)
+    now = time.time()
+    with api.sessions.begin() as session:
+        session.add(ForegroundStart(job="81_2", started_at=now - 100.0, num_nodes=3, delay_s=12.0))
+        session.add(ForegroundStart(job="82", started_at=now - 50.0, num_nodes=1, delay_s=0.5))
+        session.add(ForegroundStart(job="old", started_at=now - 3 * 86400.0, num_nodes=1, delay_s=99.0))
+    page.enter(admin, "")
+    page.wait(lambda: page.shows("#summary a"), "the tile")
+    page.driver.find_element(By.CSS_SELECTOR, "#summary a").click()
+    page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["81_2", "82"], "the longest first")
+    assert "2 jobs started; the longest wait was 12 s" in page.texts("#delay-sum")[0].replace("\u202f", " ")
+    assert len(page.texts(".trend tbody tr")) >= 1
+    page.driver.find_element(By.CSS_SELECTOR, "#field-reach option[value='604800']").click()
+    page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["old", "81_2", "82"], "the week")
+    assert "within=604800" in page.asked
+    page.driver.back()
+    page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["81_2", "82"], "the day again")
+    assert page.errors() == []
+
+
+def test_a_token_is_made_used_replaced_and_revoked(page: TablesPage, api: ApiUnderTest, admin: str) -> None:
+    page.enter(admin, "tokens")
+    page.wait(lambda: "anna" in page.names, "the tokens")
+    page.press("Make a token")
+    page.driver.find_element(By.NAME, "name").send_keys("ursula")
+    page.driver.find_element(By.NAME, "days").send_keys("2")
+    page.press("Make it", "dialog")
+    page.wait(lambda: page.shows("#token-text"), "its text")
+    text = page.texts("#token-text")[0]
+    page.wait(lambda: "ursula" in page.names, "its row")
+    assert api.client(text).get("/v1/session").json()["name"] == "ursula"
+    page.press("I have it")
+    page.wait(lambda: not page.shows("#made"), "the text put away")
+    page.search("ursula")
+    page.shows_rows("ursula")
+    page.press("Replace", ".listing")
+    page.press("Replace", "dialog")
+    page.wait(lambda: page.shows("#token-text"), "the new text")
+    newer = page.texts("#token-text")[0]
+    assert newer != text
+    page.shows_rows("ursula", "ursula")
+    for left in (1, 0):
+        page.press("Revoke", ".listing")
+        page.press("Revoke", "dialog")
+        page.wait(lambda left=left: len(page.names) == left, "one less")  # type: ignore[misc]
+    assert {api.client(each).get("/v1/session").status_code for each in (text, newer)} == {401}
+    assert page.errors() == []
+
+
+def test_a_viewer_sees_no_way_to_make_tokens_and_the_audit_log_tells_who_did_what(
+    page: TablesPage, api: ApiUnderTest, admin: str
+) -> None:
+    api.submit()
+    assert api.viewer.put("/v1/hold", json={"reason": "mine"}).status_code == 403
+    page.enter(api.new_token("vera", Role.VIEWER), "tokens")
+    page.wait(lambda: set(page.names) == {"vera"}, "the viewer's own tokens")
+    assert "Make a token" not in page.texts("button")
+    assert not page.shows("#views [data-view=submit]")
+    page.enter(admin, "audit")
+    page.wait(lambda: any("trainer.submitted" in text for text in page.texts(".listing td")), "the acts")
+    page.driver.find_element(By.CSS_SELECTOR, "select option[value=refused]").click()
+    page.wait(lambda: len(page.names) == 1, "the refused one")
+    assert page.texts(".listing tbody td:nth-child(2)")[0].startswith("vera")
+    page.search("no such act")
+    page.wait(lambda: "Nothing here matches" in page.texts(".empty")[0], "that there is none")
+    assert page.errors() == []
+
+
+def test_tables_fit_a_phone(page: TablesPage, api: ApiUnderTest, admin: str) -> None:
+    some_nodes(api)
+    size = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)  # type: ignore[attr-defined]
+    try:
+        for view in ("nodes", "users", "delays", "tokens", "audit"):
+            page.enter(admin, view)
+            page.wait(lambda: page.shows(".listing") or page.shows("#view .empty"), view)
+            script = "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
+            needed, given = page.driver.execute_script(script)
+            assert (view, needed) == (view, given)
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_tables_break_no_rule_of_accessibility(
+    page: TablesPage, api: ApiUnderTest, admin: str, dark: bool
+) -> None:
+    some_nodes(api)
+    with api.sessions.begin() as session:
+        session.add(ForegroundStart(job="81", started_at=time.time() - 100.0, num_nodes=3, delay_s=12.0))
+    page.enter(admin, "nodes")
+    for view in ("nodes", "users", "delays", "tokens", "audit"):
+        page.go(view)
+        page.wait(lambda: page.texts(".listing tbody tr"), view)
+        assert (view, violations(page, dark=dark)) == (view, [])
+    page.go("tokens")
+    page.press("Make a token")
+    assert violations(page, dark=dark) == []

@@ -1,0 +1,231 @@
+"""Moving in time, and choosing rows, in the picture of nodes over time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from selenium.webdriver import ActionChains, Keys
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+from dashboard_page import Page
+from simulated_cluster import SimulatedCluster
+
+pytestmark = pytest.mark.needs("browser")
+
+CHOOSE = """
+    const choice = document.getElementById(`rows-${arguments[0]}`);
+    choice.value = arguments[1];
+    choice.dispatchEvent(new Event("input"));
+"""
+
+
+@pytest.fixture
+def opened(page: Page) -> Page:
+    page.open()
+    page.wait(lambda: page.texts(".plot .training"), "fragments")
+    page.wait(lambda: page.attributes(".strip-window", "width") != {None}, "the strip")
+    return page
+
+
+def element(page: Page, selector: str) -> WebElement:
+    return page.driver.find_element(By.CSS_SELECTOR, selector)
+
+
+def told(page: Page) -> str:
+    return page.texts("#window")[0].replace("\u202f", " ")
+
+
+def query(page: Page) -> dict[str, str]:
+    script = "return Object.fromEntries(new URLSearchParams(location.hash.split('?')[1] ?? ''))"
+    return dict(page.driver.execute_script(script))
+
+
+def wheel(page: Page, selector: str, share: float = 0.5, **turned: Any) -> None:
+    """Turn the wheel over a place of the element, `share` of its width from the left."""
+    script = """
+        const [selector, share, turned] = arguments;
+        const box = document.querySelector(selector).getBoundingClientRect();
+        document.querySelector(selector).dispatchEvent(new WheelEvent("wheel", { bubbles: true, cancelable: true,
+            clientX: box.left + share * box.width, clientY: box.top + 5, ...turned }));
+    """
+    page.driver.execute_script(script, selector, share, turned)
+
+
+def drag(page: Page, selector: str, by_px: int, at_share: float = 0.5) -> None:
+    target = element(page, selector)
+    start = round((at_share - 0.5) * target.size["width"])
+    chain = ActionChains(page.driver).move_to_element_with_offset(target, start, 0).click_and_hold()
+    for _ in range(4):
+        chain.move_by_offset(by_px // 4, 0)
+    chain.release().perform()
+
+
+def test_the_wheel_over_the_axis_zooms_and_what_is_under_it_stays(opened: Page) -> None:
+    wheel(opened, ".axis-box", deltaY=-800)
+    opened.wait(lambda: told(opened).startswith("1 min 00 s: "), "a minute, the shortest time")
+    wheel(opened, ".axis-box", deltaY=300)
+    opened.wait(lambda: "to now" not in told(opened) and not told(opened).startswith("1 min 00"), "a longer time")
+
+
+def test_the_wheel_over_the_rows_zooms_with_ctrl_and_else_scrolls_the_page(opened: Page) -> None:
+    wheel(opened, ".rows", deltaY=-200)
+    assert told(opened).startswith("3 min 00 s: ")
+    wheel(opened, ".rows", deltaY=-200, ctrlKey=True)
+    opened.wait(lambda: not told(opened).startswith("3 min 00 s: "), "a shorter time")
+
+
+def test_dragging_the_rows_shows_what_was_before_and_now_leads_back(
+    opened: Page, cluster: SimulatedCluster
+) -> None:
+    jobs = opened.attributes(".plot .foreground", "data-job")
+    assert "to now" in told(opened)
+    drag(opened, ".rows", 600)
+    opened.wait(lambda: "to now" not in told(opened), "a fixed time")
+    drag(opened, ".rows", 600)
+    opened.wait(lambda: opened.attributes(".plot .foreground", "data-job") - jobs, "earlier jobs")
+    assert {"from", "to"} <= query(opened).keys()
+    element(opened, "#to-now").click()
+    opened.wait(lambda: "to now" in told(opened), "the present")
+    opened.wait(lambda: "from" not in query(opened), "an address without a time")
+
+
+def test_keys_zoom_and_move(opened: Page) -> None:
+    rows = element(opened, ".rows")
+    rows.send_keys("-")
+    opened.wait(lambda: told(opened).startswith("4 min 30 s: "), "half as much again")
+    rows.send_keys("+")
+    opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
+    rows.send_keys(Keys.ARROW_LEFT)
+    opened.wait(lambda: "to now" not in told(opened), "an earlier time")
+    rows.send_keys("n")
+    opened.wait(lambda: "to now" in told(opened), "the present")
+
+
+def test_buttons_do_what_keys_do(opened: Page) -> None:
+    element(opened, "#zoom-out").click()
+    opened.wait(lambda: told(opened).startswith("6 min 00 s: "), "twice the time")
+    element(opened, "#zoom-in").click()
+    opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
+    element(opened, "#earlier").click()
+    opened.wait(lambda: "to now" not in told(opened), "an earlier time")
+    element(opened, "#later").click()
+    element(opened, "#later").click()
+    opened.wait(lambda: "to now" in told(opened), "the present")
+    assert not element(opened, "#to-now").is_enabled()
+
+
+def test_a_time_is_chosen_on_the_strip(opened: Page) -> None:
+    drag(opened, ".strip-chart", 200, at_share=0.2)
+    opened.wait(lambda: {"from", "to"} <= query(opened).keys(), "a fixed time")
+    chosen = query(opened)
+    width = element(opened, ".strip-chart").size["width"]
+    assert int(chosen["to"]) - int(chosen["from"]) == pytest.approx(3600 * 200 / width, rel=0.1)
+
+
+def test_a_link_reproduces_time_and_rows(opened: Page, cluster: SimulatedCluster) -> None:
+    begin = int(cluster.clock()) - 900
+    address = f"{opened.server.url}#/?from={begin}&to={begin + 300}&show=all&order=state&find=node-00"
+    opened.driver.get("about:blank")
+    opened.driver.get(address)
+    opened.wait(lambda: told(opened).startswith("9 of 12 nodes; 5 min 00 s: "), "the time and the rows")
+    assert element(opened, "#rows-find").get_attribute("value") == "node-00"
+    assert element(opened, "#rows-order").get_attribute("value") == "state"
+
+
+def test_a_link_that_is_followed_on_the_open_page_is_shown(opened: Page) -> None:
+    opened.driver.execute_script("location.hash = '#/?span=600&find=node-003'")
+    opened.wait(lambda: told(opened).startswith("1 of 12 nodes; 10 min 00 s: "), "the time and the row")
+
+
+def test_a_link_with_nonsense_shows_the_present(page: Page) -> None:
+    page.open()
+    page.driver.get("about:blank")
+    page.driver.get(f"{page.server.url}#/?from=x&to=-1&span=lots&show=none&order=%00&find=")
+    page.wait(lambda: page.texts(".plot .name"), "rows")
+    assert told(page).startswith("3 min 00 s: ")
+
+
+def test_rows_are_found_and_none_is_told(opened: Page, cluster: SimulatedCluster) -> None:
+    find = element(opened, "#rows-find")
+    find.send_keys("node-01")
+    opened.wait(lambda: opened.texts(".plot .name") == ["node-010", "node-011", "node-012"], "three nodes")
+    find.send_keys("nothing")
+    opened.wait(lambda: opened.shows("#no-rows"), "a sentence")
+    assert "No node is like that" in opened.texts("#no-rows")[0]
+    opened.wait(lambda: query(opened).get("find") == "node-01nothing", "the address")
+
+
+def test_rows_are_chosen_by_what_the_nodes_do(opened: Page, cluster: SimulatedCluster) -> None:
+    opened.driver.execute_script(CHOOSE, "show", "foreground")
+    opened.wait(lambda: "of 12 nodes; " in told(opened), "some rows")
+    shown = opened.texts(".plot .name")
+    busy = {node.name for node in cluster.node_list().nodes if node.state == "foreground"}
+    assert len(shown) <= len(busy) + 3
+    opened.driver.execute_script(CHOOSE, "show", "trainers")
+    opened.wait(lambda: opened.texts(".plot .name") != shown, "other rows")
+
+
+def test_groups_have_titles_with_their_sizes(opened: Page, cluster: SimulatedCluster) -> None:
+    opened.driver.execute_script(CHOOSE, "order", "state")
+    opened.wait(lambda: opened.texts(".plot .group"), "groups")
+    sizes = [int(text.rsplit(": ", 1)[1]) for text in opened.texts(".plot .group")]
+    assert sum(sizes) == len(cluster.nodes)
+    assert len(opened.texts(".plot .name")) == len(cluster.nodes)
+
+
+def test_all_nodes_at_once_tell_their_shares_and_lead_to_the_rows(opened: Page) -> None:
+    opened.driver.execute_script(CHOOSE, "show", "dense")
+    opened.wait(lambda: opened.shows("canvas.density"), "the picture of all nodes")
+    assert not opened.shows(".rows")
+    script = "const c = document.querySelector('canvas.density'); return [c.width, c.height]"
+    opened.wait(lambda: opened.driver.execute_script(script)[1] == 12, "a band for each node")
+    canvas = element(opened, "canvas.density")
+    ActionChains(opened.driver).move_to_element_with_offset(canvas, 0, 0).perform()
+    opened.wait(lambda: any("foreground jobs 49" in text for text in opened.texts(".tip p")), "shares")
+    ActionChains(opened.driver).double_click(canvas).perform()
+    opened.wait(lambda: opened.shows(".rows"), "the rows")
+    assert opened.errors() == []
+
+
+def test_pointing_and_clicking_tell_what_a_bar_is(opened: Page) -> None:
+    bar = opened.driver.execute_script("""
+        const middle = (bar) => { const box = bar.getBoundingClientRect(); return (box.left + box.right) / 2; };
+        const rows = document.querySelector(".rows").getBoundingClientRect();
+        const isSeen = (bar) => middle(bar) > rows.left + 150 && middle(bar) < rows.right - 200;
+        const bars = [...document.querySelectorAll(".plot rect.training")].filter(isSeen);
+        return bars.sort((a, b) => b.getBoundingClientRect().width - a.getBoundingClientRect().width)[0];
+    """)
+    trainer = bar.get_attribute("data-trainer")
+    ActionChains(opened.driver).move_to_element(bar).perform()
+    opened.wait(lambda: any(f": {trainer} " in text for text in opened.texts(".tip strong")), "what it is")
+    ActionChains(opened.driver).move_to_element(bar).click().perform()
+    opened.wait(lambda: opened.shows("#selected a"), "the trainer's link")
+    assert opened.attributes("#selected a", "href") == {f"#/trainers/{trainer}"}
+
+
+def test_one_trainer_is_told_from_the_others_by_the_legend(opened: Page) -> None:
+    opened.wait(lambda: opened.texts(".legend-trainer"), "trainers in the legend")
+    name = opened.texts(".legend-trainer")[0]
+    element(opened, ".legend-trainer").click()
+    dimmed = opened.wait(lambda: opened.attributes(".plot .dimmed", "data-trainer"), "others in the background")
+    assert name not in dimmed
+
+
+def test_what_is_expected_is_outlined_to_the_right_of_now(opened: Page) -> None:
+    opened.wait(lambda: opened.texts(".plot .to-come"), "the part to come")
+    script = "return [...document.querySelectorAll('.to-come, .now')].map((e) => e.getBoundingClientRect().x)"
+    left, now = opened.driver.execute_script(script)
+    assert left == pytest.approx(now, abs=2)
+
+
+def test_a_picture_that_was_moved_does_not_slide_with_time(opened: Page) -> None:
+    drag(opened, ".rows", 600)
+    opened.wait(lambda: "from" in query(opened), "a fixed time")
+    before = told(opened)
+    # Two more answers have come when the progress has changed twice.
+    for _ in range(2):
+        done = opened.texts(".trainer .done")
+        opened.wait(lambda seen=done: opened.texts(".trainer .done") != seen, "a refresh")  # type: ignore[misc]
+    assert told(opened) == before

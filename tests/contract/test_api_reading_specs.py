@@ -1,0 +1,46 @@
+"""POST /v1/trainers/read: the text of a spec becomes fields, whatever it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from api_under_test import ApiUnderTest
+
+
+def read(api: ApiUnderTest, text: str) -> tuple[int, object]:
+    answer = api.user.post("/v1/trainers/read", json={"text": text})
+    return answer.status_code, answer.json().get("spec", answer.json().get("detail"))
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("name: digits\nepochs: 3\n", {"name": "digits", "epochs": 3}),
+        ('{"name": "digits", "curve": [[1, 100]]}', {"name": "digits", "curve": [[1, 100]]}),
+        ("deadline: 2027-01-01T00:00:00+00:00\n", {"deadline": "2027-01-01T00:00:00+00:00"}),
+        ("{}", {}),
+    ],
+)
+def test_yaml_and_json_become_fields(api: ApiUnderTest, text: str, spec: dict[str, object]) -> None:
+    assert read(api, text) == (200, spec)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "- a\n",
+        "name: [",
+        "a: &x 1\nb: *x\n",
+        "name: a\nname: b\n",
+        "\tname: a",
+        "x: .nan\n",
+        "x: !!binary gIA=\n",
+        "x: 2026-13-99",
+        "!!python/object/apply:os.system [ls]",
+        "[" * 5000,
+    ],
+)
+def test_what_is_no_spec_is_told(api: ApiUnderTest, text: str) -> None:
+    status, detail = read(api, text)
+    assert (status, str(detail).startswith("the spec: ")) == (400, True), detail

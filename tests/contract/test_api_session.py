@@ -1,0 +1,139 @@
+"""Signing in to the dashboard: a cookie in place of the token, which no page from elsewhere can use."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from api_under_test import SPEC, ApiUnderTest, problem_of
+from oakum_service import tokens
+from oakum_service.api.auth import Role
+from oakum_service.api.session import SESSION_S
+from oakum_service.api.session_cookie import GUARD_HEADER
+from oakum_service.db.models import ApiToken
+
+GUARD = {GUARD_HEADER: "1"}
+
+
+def signed_in(api: ApiUnderTest, token: str) -> Any:
+    """A client that has nothing but the cookie it was given."""
+    client = api.client(None)
+    answer = client.post("/v1/session", json={"token": token}, headers=GUARD)
+    assert answer.status_code == 201, answer.text
+    return client
+
+
+def test_the_cookie_opens_what_the_token_opens_and_is_not_the_token(api: ApiUnderTest) -> None:
+    token = api.new_token("uwe", Role.USER)
+    client = signed_in(api, token)
+    told = client.get("/v1/session").json()
+    assert (told["name"], told["role"], told["may_submit"]) == ("uwe", "user", True)
+    assert told["expires_at"] == pytest.approx(time.time() + SESSION_S, abs=600)
+    assert token not in client.cookies.values()
+    assert client.post("/v1/trainers", json=SPEC, headers=GUARD).json()["user"] == "uwe"
+    assert client.get("/v1/trainers").json()["trainers"][0]["is_private"] is False
+
+
+def test_no_script_and_no_other_site_gets_the_cookie(api: ApiUnderTest) -> None:
+    body = {"token": api.new_token("uwe", Role.VIEWER)}
+    set_cookie = api.anonymous.post("/v1/session", json=body, headers=GUARD).headers["Set-Cookie"]
+    assert {"HttpOnly", "SameSite=strict", "Path=/"} <= set(set_cookie.split("; "))
+    assert "Secure" not in set_cookie.split("; ")
+    api.anonymous.base_url = "https://testserver"
+    safe = api.anonymous.post("/v1/session", json=body, headers=GUARD).headers["Set-Cookie"]
+    assert "Secure" in safe.split("; ")
+    assert set_cookie.startswith("oakum-session-80=")
+    assert safe.startswith("oakum-session-443=")
+
+
+def test_with_the_cookie_alone_nothing_can_be_changed(api: ApiUnderTest) -> None:
+    client = signed_in(api, api.new_token("anton", Role.ADMIN))
+    api.submit()
+    for method, path in (
+        ("POST", "/v1/trainers/digits/cancel"),
+        ("PUT", "/v1/hold"),
+        ("DELETE", "/v1/session"),
+        ("PATCH", "/v1/trainers/digits"),
+    ):
+        problem_of(client.request(method, path, json={}), 403)
+    assert api.viewer.get("/v1/trainers/digits").json()["state"] != "cancelling"
+    assert client.put("/v1/hold", json={"reason": "a test"}, headers=GUARD).json()["by"] == "anton"
+
+
+def test_another_site_cannot_sign_a_browser_in(api: ApiUnderTest) -> None:
+    problem_of(api.anonymous.post("/v1/session", json={"token": api.new_token("uwe", Role.USER)}), 403)
+
+
+def test_signing_out_ends_the_session_and_leaves_the_token(api: ApiUnderTest) -> None:
+    token = api.new_token("uwe", Role.USER)
+    client = signed_in(api, token)
+    stolen = dict(client.cookies)
+    answer = client.delete("/v1/session", headers=GUARD)
+    assert answer.status_code == 204
+    assert "Max-Age=0" in answer.headers["Set-Cookie"]
+    assert not client.cookies
+    thief = api.client(None)
+    thief.cookies.update(stolen)
+    problem_of(thief.get("/v1/trainers"), 401)
+    bearer = api.client(token)
+    assert bearer.delete("/v1/session").status_code == 204
+    assert bearer.get("/v1/trainers").status_code == 200
+
+
+def test_a_session_ends_with_its_token(api: ApiUnderTest) -> None:
+    made = api.admin.post("/v1/tokens", json={"name": "uwe", "expires_in_s": 900}).json()
+    client = signed_in(api, made["token"])
+    assert client.get("/v1/session").json()["expires_at"] == pytest.approx(made["expires_at"])
+    another = api.client(signed_in(api, made["token"]).cookies["oakum-session-80"])
+    again = signed_in(api, client.cookies["oakum-session-80"])  # from one session to another
+    assert api.admin.delete(f"/v1/tokens/{made['id']}").status_code == 204
+    for each in (client, another, again):
+        problem_of(each.get("/v1/trainers"), 401)
+
+
+def test_a_revoked_session_leaves_the_token_and_its_other_sessions(api: ApiUnderTest) -> None:
+    token = api.new_token("uwe", Role.USER)
+    one, other = signed_in(api, token), signed_in(api, token)
+    newest = api.client(token).get("/v1/tokens").json()["tokens"][-1]["id"]
+    assert other.delete(f"/v1/tokens/{newest}", headers=GUARD).status_code == 204
+    problem_of(other.get("/v1/trainers"), 401)
+    assert one.get("/v1/trainers").status_code == api.client(token).get("/v1/trainers").status_code == 200
+
+
+def test_an_expired_session_opens_nothing(api: ApiUnderTest) -> None:
+    client = signed_in(api, api.new_token("uwe", Role.USER))
+    with api.sessions.begin() as session:
+        row = session.get_one(ApiToken, tokens.digest(client.cookies["oakum-session-80"]))
+        row.expires_at = time.time() - 1
+    problem_of(client.get("/v1/trainers"), 401)
+
+
+def test_a_token_has_a_limited_number_of_sessions(api: ApiUnderTest) -> None:
+    token = api.new_token("uwe", Role.USER)
+    first = signed_in(api, token)
+    for _ in range(50):
+        last = signed_in(api, token)
+    problem_of(first.get("/v1/trainers"), 401)
+    assert last.get("/v1/trainers").status_code == 200
+    assert len(api.client(token).get("/v1/tokens").json()["tokens"]) == 51
+
+
+@pytest.mark.parametrize("token", ["oakum-guessed", "x"])
+def test_an_unknown_token_begins_no_session(api: ApiUnderTest, token: str) -> None:
+    answer = api.anonymous.post("/v1/session", json={"token": token}, headers=GUARD)
+    problem_of(answer, 401)
+    assert "Set-Cookie" not in answer.headers
+
+
+def test_a_hook_s_token_begins_none_either(api: ApiUnderTest) -> None:
+    token = api.new_token("slurm", Role.HOOK)
+    problem_of(api.anonymous.post("/v1/session", json={"token": token}, headers=GUARD), 403)
+
+
+def test_who_signs_in_and_out_is_in_the_audit_log(api: ApiUnderTest) -> None:
+    client = signed_in(api, api.new_token("uwe", Role.USER))
+    client.delete("/v1/session", headers=GUARD)
+    entries = api.admin.get("/v1/audit?actor=uwe").json()["entries"]
+    assert [entry["action"] for entry in entries] == ["session.ended", "session.begun"]

@@ -1,0 +1,64 @@
+"""The committed OpenAPI document is the code's."""
+
+from __future__ import annotations
+
+import json
+import re
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api_under_test import SPEC, ApiUnderTest
+from openapi_document import openapi_document
+
+COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
+
+
+def test_the_committed_document_is_the_code_s() -> None:
+    committed = json.loads(COMMITTED.read_text(encoding="utf-8"))
+    assert committed == openapi_document(), "the REST API has changed: run `make openapi` and read the difference"
+
+
+def test_a_running_service_answers_with_the_committed_document(api: ApiUnderTest) -> None:
+    served = api.admin.get("/openapi.json").json()
+    committed = json.loads(COMMITTED.read_text(encoding="utf-8"))
+    assert {**served, "info": committed["info"]} == committed
+
+
+ANSWERS: list[tuple[int, str, str, dict[str, Any]]] = [
+    (200, "GET", "/v1/trainers/digits", {}),
+    (201, "POST", "/v1/trainers", {"json": SPEC | {"name": "other"}}),
+    (204, "DELETE", "/v1/quotas/ulla", {}),
+    (400, "GET", "/v1/holes?before=1763884416.25_7f-a", {}),
+    (401, "GET", "/v1/nodes", {"headers": {"Authorization": "Bearer unknown"}}),
+    (404, "GET", "/v1/trainers/nobody", {}),
+    (404, "POST", "/v1/trainers?begin_from=nobody", {"json": SPEC | {"name": "new"}}),
+    (404, "GET", "/v1/notices?trainer=nobody", {}),
+    (404, "GET", "/v1/plans/current", {}),
+    (409, "POST", "/v1/trainers", {"json": SPEC}),
+    (409, "POST", "/v1/cluster/foreground-jobs", {"json": {"nodes": 1, "run_s": 5.0}}),
+    (412, "POST", "/v1/trainers/digits/cancel", {"headers": {"If-Match": '"old"'}}),
+    (413, "POST", "/v1/trainers", {"content": b"x" * 40_000_000}),
+    (422, "PATCH", "/v1/trainers/digits", {"json": {"max_nodes": 0}}),
+    (422, "GET", "/v1/events/recent?limit=many", {}),
+]
+
+
+@pytest.mark.parametrize(("status", "method", "address", "request_"), ANSWERS)
+def test_the_document_names_the_status_of_an_answer(
+    api: ApiUnderTest, status: int, method: str, address: str, request_: dict[str, Any]
+) -> None:
+    api.submit()
+    answer = api.admin.request(method, address, **request_)
+    if answer.status_code != status:
+        pytest.fail(f"{method} {address}: {answer.status_code}, expected {status}: {answer.text[:200]}")
+    paths = json.loads(COMMITTED.read_text(encoding="utf-8"))["paths"]
+    plain = address.partition("?")[0]
+    found = sorted((path for path in paths if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", path), plain)), key=len)
+    path = plain if plain in paths else found[0]
+    documented = paths[path][method.lower()]["responses"][str(status)]
+    if status >= HTTPStatus.BAD_REQUEST:
+        assert documented["$ref"].startswith("#/components/responses/")
+        assert answer.headers["Content-Type"] == "application/problem+json"

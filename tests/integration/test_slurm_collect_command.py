@@ -1,0 +1,163 @@
+"""`oakum collect`, with commands that answer as Slurm does and a service that records the requests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, RequestTime, decode_state
+from oakum_service.schedulers.slurm.reading.state import SlurmState
+from processes import heeding_sigint
+from waiting import wait_until
+
+SCONTROL = """#!/bin/sh
+case "$*" in
+--version) echo slurm 20.11.9;;
+*config) echo 'SLURM_VERSION = 20.11.9';;
+*nodes) echo 'NodeName=n1 Gres=(null) NodeAddr=n1 State=IDLE Partitions=main';;
+esac
+"""
+
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@dataclass
+class Receiver:
+    """A service that takes states."""
+
+    url: str = ""
+    status: int = 204
+    states: list[SlurmState] = field(default_factory=list)
+    tokens: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    told = Receiver()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            told.tokens.append(self.headers["Authorization"])
+            told.states.append(decode_state(body, RequestTime(100.0, float(self.headers[AGE_HEADER]))))
+            self.send_response(told.status)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            return
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        told.url = f"http://127.0.0.1:{server.server_port}"
+        yield told
+        server.shutdown()
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Path:
+    """A folder of Slurm's commands, and a token."""
+    for name, script in {"scontrol": SCONTROL, "squeue": "#!/bin/sh\n", "sdiag": "#!/bin/sh\n"}.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "token").write_text("secret\n")
+    return tmp_path
+
+
+@pytest.fixture
+def start(commands: Path) -> Iterator[Start]:
+    """A function that starts collectors; none of them outlives the test."""
+    started: list[subprocess.Popen[str]] = []
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("OAKUM_")}
+    environment = kept | {"OAKUM_SLURM_BIN_DIR": str(commands), "OAKUM_SLURM_STATE": "push"}
+
+    def run(url: str, *options: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "oakum_service", "collect", "--to", url]
+        command += ["--token-file", str(commands / "token"), *options]
+        with heeding_sigint():
+            started.append(
+                subprocess.Popen(
+                    command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+                )
+            )
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output, errors
+
+
+def test_once_posts_one_state_and_ends(start: Start, receiver: Receiver) -> None:
+    status, output, errors = finish(start(receiver.url, "--once"))
+    assert (status, output, errors) == (0, "Posted 1 nodes and 0 jobs of Slurm 20.11.9.\n", "")
+    assert [node.name for node in receiver.states[0].nodes] == ["n1"]
+    assert receiver.tokens == ["Bearer secret"]
+
+
+@pytest.mark.parametrize(("by", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
+def test_it_goes_on_until_it_is_ended(start: Start, receiver: Receiver, by: signal.Signals, status: int) -> None:
+    process = start(receiver.url, "--every", "1s")
+    wait_until("two states", lambda: len(receiver.states) >= 2)
+    process.send_signal(by)
+    assert (process.wait(60), finish(process)[2]) == (status, "")
+
+
+def has_gone(pid: int) -> bool:
+    """Whether the process has ended, waited for or not: its new parent may wait for nobody."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def test_a_command_that_hangs_does_not_outlive_it(start: Start, commands: Path, receiver: Receiver) -> None:
+    (commands / "squeue").write_text(f"#!/bin/sh\necho $$ > {commands}/pid\nexec sleep 300\n")
+    process = start(receiver.url)
+    path = commands / "pid"
+    wait_until("squeue hangs", lambda: path.exists() and path.read_text().endswith("\n"))
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    wait_until("squeue has gone", lambda: has_gone(int(path.read_text())))
+
+
+def test_a_refusal_ends_it_with_the_reason(start: Start, receiver: Receiver) -> None:
+    receiver.status = 403
+    status, _, errors = finish(start(receiver.url))
+    assert status == 1
+    assert "answered with status 403" in errors
+    assert "secret" not in errors
+
+
+def test_what_cannot_be_read_is_told(start: Start, commands: Path, receiver: Receiver) -> None:
+    (commands / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: down' >&2; exit 1\n")
+    status, _, errors = finish(start(receiver.url, "--once"))
+    assert status == 1
+    assert errors.startswith("oakum: `")
+    assert "slurm_load_jobs error: down" in errors
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "said"),
+    [("head:8470", (), "http://head:8470"), ("http://head", ("--every", "0.1"), "1s or more")],
+)
+def test_what_makes_no_sense_is_refused(start: Start, url: str, options: tuple[str, ...], said: str) -> None:
+    status, _, errors = finish(start(url, *options))
+    assert status == 1
+    assert said in errors

@@ -1,0 +1,48 @@
+"""The dashboard of a real service, as a browser shows it."""
+
+from __future__ import annotations
+
+from selenium.webdriver.common.by import By
+
+from dashboard_page import Page
+
+
+class Address:
+    """The service's address, as `Page` opens it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url + "/"
+
+
+class ServicePage(Page):
+    """The dashboard of a real service."""
+
+    def enter(self, token: str, view: str = "") -> None:
+        """Sign in with the token and open a view."""
+        self.driver.delete_all_cookies()
+        self.open(token)
+        self.wait(lambda: self.shows("#account"), "the account")
+        self.go(view)
+
+    def go(self, view: str) -> None:
+        """Open a view by its address."""
+        self.driver.execute_script("location.hash = arguments[0]", f"#/{view}")
+
+    def press(self, text: str, within: str = "body") -> None:
+        """Press the button with this text."""
+        script = (
+            "const found = [...document.querySelectorAll(arguments[0] + ' button')]"
+            ".find((one) => one.textContent === arguments[1] && one.checkVisibility());"
+            "found?.click(); return Boolean(found)"
+        )
+        self.wait(lambda: self.driver.execute_script(script, within, text), f"the button {text!r} in {within}")
+
+    def buttons(self, within: str) -> list[str]:
+        """The texts of the buttons in an element."""
+        return self.texts(f"{within} button")
+
+    def fill(self, name: str, value: str) -> None:
+        """Write into a field of the open dialog or form."""
+        field = self.driver.find_element(By.CSS_SELECTOR, f"[name={name}]")
+        field.clear()
+        field.send_keys(value)

@@ -1,0 +1,327 @@
+"""Sharded trainings whose ranks are processes that come, go and die as a script says.
+
+FSDP2 works on torch's default group, so ranks cannot be threads here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+import traceback
+import unittest.mock
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from oakum_worker.checkpoint.durable import DurableCheckpoints
+from oakum_worker.errors import DivergedError, GroupError
+from oakum_worker.keeping.keeper import KeeperContext
+from oakum_worker.keeping.split import SplitStateKeeper
+from oakum_worker.parallel.grids.arranging import GridArranger
+from oakum_worker.parallel.group import GenerationGroup
+from oakum_worker.parallel.pipeline.arranging import Arranger
+from oakum_worker.parallel.template import ModelTemplate, UnitSizes
+from oakum_worker.protocol import Endpoint, Generation, Member
+from oakum_worker.step.training_loop import TrainingLoop
+from oakum_worker.task import Task
+from rank_processes import fork_context
+from training_ranks import build_spec, build_task
+from waiting import DEADLINE_S
+
+
+@dataclass(frozen=True)
+class Act:
+    """A generation: which processes are its ranks, in order, and how it ends."""
+
+    members: tuple[int, ...]
+    until: int
+    """The step at which its members switch to the next act."""
+    dies: tuple[int, ...] = ()
+    """The processes that are killed instead, in the middle of the step after."""
+    dies_after: int = 0
+    """How many losses of that step they compute first."""
+
+
+@dataclass(frozen=True)
+class Script:
+    """The acts that a set of processes performs."""
+
+    acts: tuple[Act, ...]
+    folder: str
+    task: Callable[[], Task] = build_task
+    spec: dict[str, Any] = field(default_factory=dict)
+    durable_at: int = 0
+    """The step after which a durable checkpoint is written, if it is not 0."""
+    finish: bool = False
+    """Whether the last act's ranks make the end durable."""
+    measured: bool = True
+    """Whether pipelines and grids are arranged by measured times, which may differ from run to run."""
+
+
+@dataclass
+class Outcome:
+    """The outcome of one process."""
+
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    """(step, loss) of every step that it finished, those taken again included."""
+    origins: list[str] = field(default_factory=list)
+    """Where each generation's state came from."""
+    redone: list[int] = field(default_factory=list)
+    """How many steps each generation took again."""
+    warnings: list[str] = field(default_factory=list)
+    metrics: dict[int, dict[str, float]] = field(default_factory=dict)
+    """What the task's `evaluate` found on this rank, by step."""
+    peaks_bytes: list[int] = field(default_factory=list)
+    """For each generation, the most memory that the change to it needed beside what was in use."""
+    weights: dict[str, Any] = field(default_factory=dict)
+    """The parameters of its layers at the end of the last act, as arrays by name; of a rank of a pipeline."""
+    old_groups: int = 0
+    """Process groups of earlier generations that were still there when the last one had begun."""
+    diverged: str = ""
+    """What its training ended with, where it diverged."""
+    error: str = ""
+
+
+class _Process:
+    """One process of a script, from the inside."""
+
+    def __init__(self, script: Script, number: int, line: Connection) -> None:
+        self._script = script
+        self._number = number
+        self._line = line
+        self._group = GenerationGroup("127.0.0.1")
+        self._act = 0
+        self._before_bytes = _forget_peak()
+        self._groups: list[weakref.ref[Any]] = []
+        self.outcome = Outcome()
+        self._endpoints: list[Endpoint] = []
+        spec = build_spec(**{"parallel": {"data": "sharded"}, **script.spec})
+        # Each block of a model is gathered on its own, small as it is.
+        with unittest.mock.patch.dict(ModelTemplate.__init__.__kwdefaults__, sizes=UnitSizes(0, 0)):
+            self._loop = TrainingLoop(script.task(), spec)
+        checkpoints = DurableCheckpoints(Path(script.folder), keep=spec.checkpoint.keep)
+        self._keeper = self._loop.assembly.make_keeper(KeeperContext(self._loop, spec, checkpoints, self))
+
+    def successor(self, at_least: int) -> tuple[int, int | None] | None:
+        following = self._act + 1
+        members = self._script.acts[following - 1].members if following <= len(self._script.acts) else ()
+        return following, members.index(self._number) if self._number in members else None
+
+    def closing(self) -> bool:
+        return False
+
+    def initial_values(self) -> Mapping[str, torch.Tensor]:
+        return self._script.task().model.state_dict()
+
+    def warn(self, text: str) -> None:
+        self.outcome.warnings.append(text)
+
+    def run(self) -> None:
+        self._line.send(self._group.endpoint)
+        self._endpoints = self._line.recv()
+        threading.Thread(target=self._obey, daemon=True).start()
+        for number, act in enumerate(self._script.acts, 1):
+            self._act = number
+            if self._number in act.members:
+                try:
+                    self._play(act)
+                except GroupError:
+                    if not act.dies:
+                        raise
+                except DivergedError as error:
+                    self.outcome.diverged = str(error)
+                self._group.leave()
+
+    def _play(self, act: Act) -> None:
+        members = tuple(
+            Member(fragment=f"f{number}", node=f"n{number}", ranks=(self._endpoints[number],))
+            for number in act.members
+        )
+        generation, rank = Generation(number=self._act, members=members), act.members.index(self._number)
+        group = self._group.form(generation, rank)
+        self._loop.join(group, rank, len(members), subgroups=self._group.subgroups)
+        self.outcome.origins.append(self._keeper.begin(generation, rank))
+        self.outcome.peaks_bytes.append(_peak_bytes() - self._before_bytes)
+        if isinstance(self._keeper, SplitStateKeeper):
+            self.outcome.redone.append(self._keeper.redone_steps)
+        gc.collect()
+        self.outcome.old_groups = sum(earlier() is not None for earlier in self._groups)
+        if group is not None:
+            self._groups.append(weakref.ref(group))
+        if self._number in act.dies:
+            _let_die(self._loop, act.until, act.dies_after)
+        self._loop.agree_on_evaluations()
+        if self._loop.owes_evaluation:
+            self._evaluate()
+        while (self._loop.step_count < act.until or act.dies) and not self._loop.finished:
+            asked = rank == 0 and self._loop.step_count + 1 == self._script.durable_at
+            result = self._loop.step(checkpoint=asked)
+            self.outcome.losses.append((result.step, result.loss))
+            self._keeper.after_step(durable=result.checkpoint)
+            if self._loop.evaluation_due:
+                self._evaluate()
+            if isinstance(self._keeper, SplitStateKeeper):
+                self._keeper.settle()
+        self._before_bytes = _forget_peak()
+        if self._act == len(self._script.acts) and self._loop.task.chain is not None:
+            held = dict(self._loop.task.model.named_parameters())
+            self.outcome.weights = {name: p.detach().numpy().copy() for name, p in held.items() if not p.is_meta}
+        if self._act < len(self._script.acts) or not self._script.finish:
+            self._keeper.before_switch(generation, rank)
+        else:
+            self._keeper.finish()
+
+    def _evaluate(self) -> None:
+        metrics = self._loop.evaluate() if self._loop.takes_part_in_evaluations else {}
+        if metrics:
+            self.outcome.metrics[self._loop.step_count] = metrics
+        if self._loop.record_evaluation(metrics) and self._loop.best is not None:
+            self._keeper.keep_best(self._loop.best)
+
+    def _obey(self) -> None:
+        with contextlib.suppress(EOFError):
+            while True:
+                self._group.cut(self._line.recv())
+
+
+def _measure_nothing() -> None:
+    """Arrange pipelines and grids by the sizes of their layers, on links that are all the same."""
+    for arranger in (Arranger, GridArranger):
+        unittest.mock.patch.object(arranger, "measure_model").start()
+        unittest.mock.patch.object(arranger, "measure_links").start()
+
+
+def _let_die(loop: TrainingLoop, step: int, after: int) -> None:
+    """Kill this process as soon as it computes anything of the step after, beyond the first `after` losses."""
+    left = itertools.count(after, -1)
+
+    def die(*_: Any) -> None:
+        if loop.step_count >= step and next(left) <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if loop.task.chain is not None:
+        for layer in loop.task.chain.layers:
+            layer.register_forward_pre_hook(die)
+        return
+    then = loop.task.loss
+
+    def loss(model: nn.Module, batch: Any) -> torch.Tensor:
+        die()
+        return then(model, batch)
+
+    loop.task.loss = loss
+
+
+def _forget_peak() -> int:
+    """Bytes that this process uses; its peak is counted from here on."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _memory_bytes("VmRSS")
+
+
+def _peak_bytes() -> int:
+    return _memory_bytes("VmHWM")
+
+
+def _memory_bytes(name: str) -> int:
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    raise LookupError(name)
+
+
+def _main(script: Script, number: int, line: Connection) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    gc.freeze()  # what was imported before needs no looking through, ten times in a script
+    if not script.measured:
+        _measure_nothing()
+    process = None
+    try:
+        process = _Process(script, number, line)
+        process.run()
+        line.send(process.outcome)
+    except Exception:
+        line.send(Outcome(error=traceback.format_exc()))
+    # Without torch's teardown, which may wait for peers that are gone.
+    line.close()
+    os._exit(0)
+
+
+def play(script: Script) -> list[Outcome | None]:
+    """Play the script's acts; returns the outcome of each process, None for one that was killed.
+
+    On a busy machine about one group in a thousand fails to connect; the script is then begun again, once.
+    """
+    with tempfile.TemporaryDirectory() as before:
+        shutil.copytree(script.folder, before, dirs_exist_ok=True)
+        outcomes = _play(script)
+        if any("could not be formed" in outcome.error for outcome in outcomes if outcome is not None):
+            shutil.rmtree(script.folder)
+            shutil.copytree(before, script.folder)
+            outcomes = _play(script)
+    for outcome in outcomes:
+        assert outcome is None or not outcome.error, outcome.error
+    return outcomes
+
+
+def _play(script: Script) -> list[Outcome | None]:
+    context = fork_context()
+    numbers = range(1 + max(number for act in script.acts for number in act.members))
+    lines, processes = [], []
+    for number in numbers:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_main, args=(script, number, theirs), daemon=True)
+        process.start()
+        theirs.close()
+        lines.append(ours)
+        processes.append(process)
+    deadline_s = time.monotonic() + DEADLINE_S
+    try:
+        endpoints = [_receive(line, deadline_s) for line in lines]
+        for line in lines:
+            line.send(endpoints)
+        return _watch(script, lines, deadline_s)
+    finally:
+        for process in processes:
+            process.kill()
+            process.join()
+
+
+def _receive(line: Connection, deadline_s: float) -> Any:
+    assert line.poll(max(deadline_s - time.monotonic(), 0)), "a process did not answer"
+    answer = line.recv()
+    assert not isinstance(answer, Outcome), answer.error
+    return answer
+
+
+def _watch(script: Script, lines: list[Connection], deadline_s: float) -> list[Outcome | None]:
+    """Collect outcomes, and tell everybody when a process that was to die has died."""
+    outcomes: dict[int, Outcome | None] = {}
+    while len(outcomes) < len(lines):
+        waiting = [line for number, line in enumerate(lines) if number not in outcomes]
+        ready = wait(waiting, timeout=max(deadline_s - time.monotonic(), 0))
+        assert ready, f"no word from {[number for number in range(len(lines)) if number not in outcomes]}"
+        for line in ready:
+            number = lines.index(line)
+            try:
+                outcomes[number] = line.recv()  # type: ignore[call-arg]  # of pipes, not of sockets
+            except (EOFError, ConnectionResetError):
+                outcomes[number] = None
+                over = next(index for index, act in enumerate(script.acts, 1) if number in act.dies)
+                for other in lines:
+                    with contextlib.suppress(OSError):
+                        other.send(over)
+    return [outcomes[number] for number in range(len(lines))]

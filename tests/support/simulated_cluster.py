@@ -1,0 +1,516 @@
+"""A cluster that lives by the clock, served as the REST API: what the dashboard's tests look at.
+
+Foreground jobs are placed first come, first served on a few nodes, which leaves holes; two trainers take turns in
+them. Everything follows from a seed and the time, so documents agree with each other and change as time goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+import random
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from oakum_service.api.schemas import (
+    ClusterView,
+    DurationView,
+    Event,
+    EventList,
+    ForegroundInterval,
+    FragmentInterval,
+    Interval,
+    NodeList,
+    NodeView,
+    PlanList,
+    PlanView,
+    Series,
+    SeriesPoint,
+    SessionRequest,
+    SessionView,
+    Timeline,
+    TimeSpent,
+    TrainerList,
+    TrainerView,
+    WarmingFragment,
+)
+from oakum_service.api.session_cookie import drop_session, keep_session, require_guard, session_text
+from oakum_service.api.timeline_schemas import (
+    FragmentColumns,
+    Occupancy,
+    OccupancyBand,
+    StretchColumns,
+    TimelineRows,
+)
+from oakum_service.dashboard.routes import router
+from oakum_service.standing import TrainerSituation, standing
+from oakum_service.states import NodeState, TimeUse, TrainerState
+from oakum_worker.spec import TrainerSpec
+
+TOKEN = "a-token-for-tests"
+ME = SessionView(name="anna", role="admin", expires_at=None, may_submit=True)
+JOB_NAMES = ("cfd-wing", "md-protein", "qcd-lattice", "climate-lr", "genome-align", "dft-relax")
+STARTUP_S = 4.0
+SAMPLES_PER_S = 850.0
+IDLE = "no node is idle"
+
+
+@dataclass(frozen=True)
+class Hole:
+    """One node's idle interval, with the trainer that uses it."""
+
+    node: str
+    start: float
+    end: float
+    trainer: str
+
+    @property
+    def launched(self) -> float:
+        return min(self.start + 2, self.end)
+
+    @property
+    def training(self) -> float:
+        return self.launched + STARTUP_S
+
+
+@dataclass
+class SimulatedCluster:
+    """The documents of a cluster at any moment around its start."""
+
+    num_nodes: int = 12
+    seed: int = 7
+    past_s: float = 3700
+    future_s: float = 1800
+    clock: Callable[[], float] = time.time
+    extra_trainers: list[TrainerView] = field(default_factory=list)
+    mode: dict[str, object] = field(default_factory=dict)
+    """Fields of the cluster's document that say why plans are not carried out."""
+    published: list[Event] = field(default_factory=list)
+    outage: tuple[float, float] | None = None
+    """Seconds back from now: from when until when no service listened."""
+
+    def __post_init__(self) -> None:
+        self.started = self.clock()
+        self.nodes = [f"node-{number:03}" for number in range(1, self.num_nodes + 1)]
+        self.jobs: list[ForegroundInterval] = []
+        self.holes: list[Hole] = []
+        self._place_jobs(random.Random(self.seed))
+
+    def _place_jobs(self, chance: random.Random) -> None:
+        at, end = self.started - self.past_s, self.started + self.future_s
+        free_at = {node: at + chance.uniform(0, 20) for node in self.nodes}
+        for number in itertools.count(4100):
+            size = min(chance.choice((1, 1, 2, 2, 3, 4, 6)), len(self.nodes) - 1)
+            chosen = sorted(self.nodes, key=lambda node: free_at[node])[:size]
+            start = max(free_at[node] for node in chosen) + max(chance.uniform(-20, 45), 0)
+            if start > end:
+                return
+            finish = start + chance.uniform(18, 90)
+            for node in chosen:
+                if start - free_at[node] > 0.5:
+                    trainer = "charlm" if chance.random() < 0.4 else "digits"
+                    self.holes.append(Hole(node, free_at[node], start, trainer))
+                job = ForegroundInterval(
+                    node=node, start_at=start, end_at=finish, job=str(number), name=JOB_NAMES[number % 6]
+                )
+                self.jobs.append(job)
+                free_at[node] = finish
+
+    def publish(self, kind: str, subject: str, message: str) -> None:
+        """Add an event that the stream sends at once."""
+        number = 1_000_000 + len(self.published)
+        self.published.append(Event(id=number, at=self.clock(), kind=kind, subject=subject, message=message))
+
+    def timeline(self, since_s: float) -> Timeline:
+        now = self.clock()
+        begin = now - since_s
+        return Timeline(
+            from_at=begin,
+            to_at=now,
+            nodes=self.nodes,
+            foreground=[
+                job.model_copy(update={"end_at": _until(job.end_at, now)})
+                for job in self.jobs
+                if job.start_at < now and (job.end_at or now) > begin
+            ],
+            holes=[
+                Interval(node=hole.node, start_at=hole.start, end_at=_until(hole.end, now))
+                for hole in self.holes
+                if hole.start < now and hole.end > begin
+            ],
+            fragments=[
+                FragmentInterval(
+                    node=hole.node,
+                    start_at=hole.launched,
+                    end_at=_until(hole.end, now),
+                    fragment=f"f-{hole.node}-{hole.start:.0f}",
+                    trainer=hole.trainer,
+                    training_at=hole.training if hole.training < min(now, hole.end) else None,
+                    phase="training" if hole.training < now else "warming",
+                )
+                for hole in self.holes
+                if hole.launched < now and hole.end > begin
+            ],
+        )
+
+    def rows(self, from_at: float, to_at: float, nodes: list[str]) -> TimelineRows:
+        """The timeline in columns, whatever changed."""
+        whole = self.timeline(self.clock() - from_at)
+        done = [
+            *((i.node, i.start_at, i.end_at, "foreground", i.job, i.name) for i in whole.foreground),
+            *((i.node, i.start_at, i.end_at, "hole", "", "") for i in whole.holes),
+        ]
+        shown = sorted(row for row in done if row[0] in nodes and row[1] <= to_at)
+        fragments = [i for i in whole.fragments if i.node in nodes and i.start_at <= to_at]
+        trainers = sorted({i.trainer for i in fragments})
+
+        def after(at: float | None) -> float | None:
+            return None if at is None else round(at - from_at, 2)
+
+        return TimelineRows(
+            from_at=from_at,
+            to_at=to_at,
+            kept_from=self.clock() - 7 * 86400.0,
+            is_difference=False,
+            nodes=nodes,
+            trainers=trainers,
+            stretches=StretchColumns(
+                node=[nodes.index(row[0]) for row in shown],
+                start_s=[round(row[1] - from_at, 2) for row in shown],
+                end_s=[after(row[2]) for row in shown],
+                state=[row[3] for row in shown],
+                job=[row[4] for row in shown],
+                name=[row[5] for row in shown],
+                count=[1] * len(shown),
+            ),
+            fragments=FragmentColumns(
+                node=[nodes.index(i.node) for i in fragments],
+                start_s=[round(i.start_at - from_at, 2) for i in fragments],
+                training_s=[after(i.training_at) for i in fragments],
+                end_s=[after(i.end_at) for i in fragments],
+                trainer=[trainers.index(i.trainer) for i in fragments],
+                cause=["" if i.end_at is None else "preempted" for i in fragments],
+                count=[1] * len(fragments),
+            ),
+        )
+
+    def occupancy(self, from_at: float, to_at: float, columns: int, bands: int) -> Occupancy:
+        """Every band half busy and half training: its form alone is of use."""
+        size = len(self.nodes) // bands
+        parts = {"foreground": "h" * columns, "training": "c" * columns, "idle": "6" * columns}
+        made = [OccupancyBand(first=self.nodes[i * size], num_nodes=size, **parts) for i in range(bands)]
+        kept = self.clock() - 7 * 86400.0
+        return Occupancy(from_at=from_at, to_at=to_at, kept_from=kept, columns=columns, bands=made)
+
+    def node_list(self) -> NodeList:
+        now = self.clock()
+        return NodeList(
+            snapshot=int(now - self.started), taken_at=now, nodes=[self._node(n, now) for n in self.nodes]
+        )
+
+    def _node(self, name: str, now: float) -> NodeView:
+        for job in self.jobs:
+            if job.node == name and job.start_at <= now < (job.end_at or now):
+                return NodeView(name=name, state=NodeState.FOREGROUND, since=job.start_at, foreground_job=job.job)
+        for hole in self.holes:
+            if hole.node == name and hole.start <= now < hole.end:
+                return NodeView(
+                    name=name,
+                    state=NodeState.HOLE,
+                    since=hole.start,
+                    trainer=hole.trainer if now > hole.launched else None,
+                    fragment_phase="training" if now > hole.training else "warming",
+                    hole_ends_at=hole.end,
+                )
+        return NodeView(name=name, state=NodeState.UNAVAILABLE, since=now - 20)
+
+    def cluster(self) -> ClusterView:
+        now = self.clock()
+        past = [hole for hole in self.holes if hole.start < now]
+        nodes = self.node_list().nodes
+        return ClusterView(
+            scheduler="local",
+            num_nodes=len(nodes),
+            num_foreground=sum(node.state == NodeState.FOREGROUND for node in nodes),
+            num_holes=sum(node.state == NodeState.HOLE for node in nodes),
+            num_training=sum(hole.training < now < hole.end for hole in past),
+            idle_node_s=sum(min(hole.end, now) - hole.start for hole in past),
+            used_node_s=sum(max(min(hole.end, now) - hole.training, 0) for hole in past),
+            foreground_jobs_started=len({job.job for job in self.jobs if job.start_at < now}),
+            foreground_delay_p50_s=0.18,
+            foreground_delay_p99_s=0.74,
+            foreground_delay_max_s=1.12,
+            **self.mode,
+        )
+
+    def trainers(self) -> list[TrainerView]:
+        return [self._digits(), self._charlm(), *self.extra_trainers]
+
+    def _digits(self) -> TrainerView:
+        return self._running(
+            "digits",
+            total_steps=60_000,
+            metrics={"accuracy": 0.9731},
+            why="one node more would add 610 samples, but the stall would cost 800 samples",
+        )
+
+    def _charlm(self) -> TrainerView:
+        return self._running(
+            "charlm",
+            total_steps=42_000,
+            metrics={"perplexity": 8.214},
+            why="one node more would not make it faster",
+        )
+
+    def _running(self, name: str, total_steps: int, metrics: dict[str, float], why: str) -> TrainerView:
+        now = self.clock()
+        members = self._members(name, now)
+        granted = [h.node for h in self.holes if h.trainer == name and h.launched < now < h.end]
+        mine = [hole for hole in self.holes if hole.trainer == name and hole.training < now]
+        samples = sum((min(h.end, now) - h.training) * SAMPLES_PER_S for h in mine if h.end > h.training)
+        warming = [
+            WarmingFragment(node=hole.node, launched_at=hole.launched)
+            for hole in self.holes
+            if hole.trainer == name and hole.launched < now < min(hole.training, hole.end)
+        ]
+        state = TrainerState.RUNNING if members else TrainerState.WAITING
+        nodes_warming = tuple(fragment.node for fragment in warming)
+        told = standing(
+            TrainerSituation(state, tuple(members), tuple(granted), nodes_warming, why if granted else IDLE)
+        )
+        return TrainerView(
+            id=f"t-{name}",
+            name=name,
+            state=state,
+            status=told.status,
+            spec=_spec(name),
+            submitted_at=self.started - self.past_s + (name == "charlm"),
+            started_at=self.started - self.past_s + 10,
+            generation=len(mine) * 2,
+            nodes=members,
+            granted=granted,
+            step=int(samples / 256),
+            total_steps=total_steps,
+            epoch=int(samples / 700_000),
+            samples=int(samples),
+            loss=_loss(now - self.started + self.past_s),
+            samples_per_s=_rate(len(members)) if members else None,
+            stepped_at=max((min(hole.end, now) for hole in mine), default=None),
+            joining=[*told.joining],
+            leaving=[*told.leaving],
+            checkpoint_step=int(samples / 256) // 500 * 500,
+            checkpoint_at=now - now % 30,
+            total_samples=total_steps * 256,
+            global_batch=256,
+            learning_rate=0.0125,
+            metrics=metrics,
+            warming=warming,
+            stalls={
+                TimeUse.GROW: DurationView(median_s=0.31, last_s=0.28, count=7),
+                TimeUse.SHRINK: DurationView(median_s=0.22, last_s=0.4, count=7),
+                TimeUse.LOSS: DurationView(median_s=1.1, last_s=1.1, count=1),
+            },
+            start_up=DurationView(median_s=STARTUP_S, last_s=4.6, count=7),
+            time_spent=self._time_spent(name, now),
+            nodes_lost=sum(hole.end < now for hole in mine),
+            nodes_gained=len(mine),
+            rescales=len(mine) * 2 - 3,
+            stall_s=0.31 * len(mine),
+            last_stall_s=0.28,
+            reason=told.sentence,
+        )
+
+    def _time_spent(self, name: str, now: float) -> TimeSpent:
+        """Its holes laid over each other: where there is none, it waits."""
+        since = now_trained = self.started - self.past_s + 10
+        training_s = waiting_s = 0.0
+        for hole in sorted(self.holes, key=lambda hole: hole.start):
+            begin, end = max(hole.training, now_trained), min(hole.end, now)
+            if hole.trainer == name and begin < end:
+                waiting_s += begin - now_trained
+                training_s += end - begin
+                now_trained = end
+        rescales = sum(hole.trainer == name and hole.training < now for hole in self.holes)
+        stalls = {"grow_s": 0.31 * rescales, "shrink_s": 0.22 * rescales, "loss_s": 1.1}
+        cold_start_s = 0.2 * waiting_s
+        return TimeSpent(
+            since_at=since,
+            training_s=training_s - sum(stalls.values()),
+            **stalls,
+            cold_start_s=cold_start_s,
+            waiting_s=waiting_s - cold_start_s + now - now_trained,
+            redone_s=12.5 if name == "charlm" else 0.0,
+            redone_steps=41 if name == "charlm" else 0,
+            warm_up_node_s=STARTUP_S * rescales,
+        )
+
+    def _members(self, name: str, at: float) -> list[str]:
+        return [h.node for h in self.holes if h.trainer == name and h.training < at < h.end]
+
+    def series(self, name: str) -> Series:
+        now = self.clock()
+        points = []
+        for back in range(200, -1, -1):
+            at = math.floor(now) - 2 * back
+            size = len(self._members(name, at))
+            loss = _loss(at - self.started + self.past_s) + 0.02 * math.sin(at * 1.7) * math.sin(at * 0.31)
+            point = SeriesPoint(
+                at=at, step=200 - back, nodes=size, loss=loss if size else None, samples_per_s=_rate(size)
+            )
+            points.append(self._unless_unknown(point, now))
+        return Series(points=points)
+
+    def _unless_unknown(self, point: SeriesPoint, now: float) -> SeriesPoint:
+        if self.outage is None or not now - self.outage[0] < point.at < now - self.outage[1]:
+            return point
+        return point.model_copy(update={"nodes": None, "loss": None, "samples_per_s": None})
+
+    def plans(self) -> PlanList:
+        now = self.clock()
+        plan = PlanView(
+            id=int(now) % 1000,
+            parent=None,
+            snapshot=3,
+            made_at=now - 2,
+            solver="milp/cbc",
+            value=1.0,
+            bound=1.0,
+            gap=0.0,
+            optimal=True,
+            solve_s=0.0121,
+            look_ahead_s=120,
+            objective="throughput",
+            allocations=[],
+        )
+        return PlanList(plans=[plan])
+
+    def events(self) -> list[Event]:
+        """What has happened in the last quarter of an hour, and what was published."""
+        now = self.clock()
+        happened: list[tuple[float, str, str, str]] = []
+        for hole in self.holes:
+            happened += [
+                (hole.start, "node.hole", hole.node, "is idle; expected to last 40 s"),
+                (hole.end, "node.foreground", hole.node, "is wanted by a foreground job"),
+            ]
+            if hole.training < hole.end:
+                text = f"trains with {hole.node} after a stall of 0.28 s"
+                happened.append((hole.training, "generation.formed", hole.trainer, text))
+        recent = [entry for entry in happened if now - 900 < entry[0] <= now]
+        events = [
+            Event(id=int((at - self.started + self.past_s) * 100), at=at, kind=kind, subject=about, message=text)
+            for at, kind, about, text in recent
+        ]
+        return sorted(events + self.published, key=lambda event: event.id)
+
+
+def serve_documents(cluster: SimulatedCluster) -> FastAPI:
+    """The dashboard and the part of the API that it reads, with the simulated documents."""
+    app = FastAPI()
+    app.include_router(router)
+
+    sessions: set[str] = set()
+
+    def authorised(request: Request) -> None:
+        if session_text(request) not in sessions:
+            raise HTTPException(401, "signed out")
+
+    guarded = [Depends(authorised)]
+    get = app.get
+
+    @app.post("/v1/session")
+    def _sign_in(asked: SessionRequest, request: Request, response: Response) -> SessionView:
+        require_guard(request)
+        if asked.token != TOKEN:
+            raise HTTPException(401, "unknown token")
+        sessions.add(text := secrets.token_hex(8))
+        keep_session(request, response, text, 3600.0)
+        return ME
+
+    @get("/v1/session", dependencies=guarded)
+    def _session() -> SessionView:
+        return ME
+
+    @app.delete("/v1/session", dependencies=guarded, status_code=204)
+    def _sign_out(request: Request) -> Response:
+        sessions.discard(session_text(request) or "")
+        response = Response(status_code=204)
+        drop_session(request, response)
+        return response
+
+    @get("/v1/cluster", dependencies=guarded)
+    def _cluster() -> ClusterView:
+        return cluster.cluster()
+
+    @get("/v1/trainers", dependencies=guarded)
+    def _trainers() -> TrainerList:
+        return TrainerList(trainers=cluster.trainers())
+
+    @get("/v1/trainers/{ref}/series", dependencies=guarded)
+    def _series(ref: str, after: float = 0.0) -> Series:
+        points = cluster.series(ref.removeprefix("t-")).points
+        return Series(points=[point for point in points if point.at > after])
+
+    @get("/v1/nodes", dependencies=guarded)
+    def _nodes() -> NodeList:
+        return cluster.node_list()
+
+    @get("/v1/timeline", dependencies=guarded)
+    def _timeline(since_s: float = 180) -> Timeline:
+        return cluster.timeline(since_s)
+
+    @get("/v1/timeline/rows", dependencies=guarded)
+    def _rows(from_at: float, to_at: float, node: list[str] = Query()) -> TimelineRows:
+        return cluster.rows(from_at, min(to_at, cluster.clock()), node)
+
+    @get("/v1/timeline/occupancy", dependencies=guarded)
+    def _occupancy(from_at: float, to_at: float, columns: int, bands: int) -> Occupancy:
+        return cluster.occupancy(from_at, to_at, columns, min(bands, len(cluster.nodes)))
+
+    @get("/v1/plans", dependencies=guarded)
+    def _plans() -> PlanList:
+        return cluster.plans()
+
+    @get("/v1/events/recent", dependencies=guarded)
+    def _recent(limit: int = 50) -> EventList:
+        return EventList(events=cluster.events()[-limit:])
+
+    @get("/v1/events", dependencies=guarded)
+    def _events(last_event_id: int = Header(0)) -> StreamingResponse:
+        return StreamingResponse(_stream(cluster, last_event_id), media_type="text/event-stream")
+
+    return app
+
+
+async def _stream(cluster: SimulatedCluster, after: int) -> AsyncIterator[str]:
+    yield ": welcome\n\n"
+    while True:
+        for event in cluster.events():
+            if event.id > after:
+                after = event.id
+                yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+        await asyncio.sleep(0.1)
+
+
+def _until(end: float | None, now: float) -> float | None:
+    return end if end is not None and end <= now else None
+
+
+def _loss(age_s: float) -> float:
+    return 0.11 + 2.2 * math.exp(-age_s / 1400)
+
+
+def _rate(num_nodes: int) -> float:
+    return SAMPLES_PER_S * math.pow(num_nodes, 0.92) if num_nodes else 0.0
+
+
+def _spec(name: str) -> TrainerSpec:
+    return TrainerSpec(
+        name=name, entrypoint=f"tasks.{name}:task", global_batch=256, epochs=20, min_nodes=1, max_nodes=8
+    )

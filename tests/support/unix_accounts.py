@@ -1,0 +1,168 @@
+"""Unix accounts for tests of who runs what: made for a test session, and removed with their rule of sudo."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from oakum_service.run_as.installation import LauncherInstallation
+from waiting import wait_until
+
+SYSTEM_PYTHON = Path("/usr/bin/python3")
+_RULES = Path("/etc/sudoers.d")
+_PREFIX = "oakum-t"
+
+
+@dataclass(frozen=True)
+class UnixAccounts:
+    """The accounts of a service and of two users, a folder that all may enter, and the installed launcher."""
+
+    service: str
+    alice: str
+    bob: str
+    folder: Path
+    installation: LauncherInstallation
+    environment: dict[str, str]
+    """Variables with which Python of other accounts finds Oakum."""
+
+    @property
+    def spool(self) -> Path:
+        """The folder with a folder for each account."""
+        return self.installation.spool
+
+    def settings(self) -> dict[str, str]:
+        """The service's settings."""
+        return {
+            "OAKUM_SLURM_RUN_AS": "submitter",
+            "OAKUM_SLURM_SPOOL_DIR": str(self.spool),
+            "OAKUM_SLURM_LAUNCHER": str(self.installation.launcher),
+            **self.environment,
+        }
+
+    def launch(self, *words: str, caller: str | None = None) -> subprocess.CompletedProcess[str]:
+        """Run the launcher by sudo, called by an account; by default the service's."""
+        command = ["sudo", "-n", "--", str(self.installation.launcher), *words]
+        done = run_as(caller or self.service, *command)
+        return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def uid_of(account: str) -> int:
+    """The account's id."""
+    return pwd.getpwnam(account).pw_uid
+
+
+def run_as(account: str, *command: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run a command in an account, without any other group of this process."""
+    entry = pwd.getpwnam(account)
+    return subprocess.run(
+        command,
+        input=given,
+        capture_output=True,
+        user=entry.pw_uid,
+        group=entry.pw_gid,
+        extra_groups=[],
+        env={"PATH": os.environ["PATH"], "HOME": entry.pw_dir},
+        cwd="/",
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def unix_accounts() -> Iterator[UnixAccounts]:
+    """Make accounts, launcher and rule of sudo; skips the test where that is not possible."""
+    _skip_without_means()
+    _remove_abandoned()
+    service, alice, bob = made = [f"{_PREFIX}{os.getpid()}-{role}" for role in ("service", "alice", "bob")]
+    for name in made:
+        _administer("useradd", "--no-create-home", "--home-dir", "/", name)
+    # Not tmp_path, which is closed to other accounts.
+    folder = Path(tempfile.mkdtemp(prefix="oakum-accounts-"))
+    folder.chmod(0o755)
+    root = Path(__file__).resolve().parents[2]
+    paths = [*(str(root / package) for package in ("service", "solver", "worker")), *_site_packages()]
+    (folder / "tmp").mkdir()
+    (folder / "tmp").chmod(0o1777)
+    environment = {"PYTHONPATH": ":".join(paths), "TMPDIR": str(folder / "tmp")}
+    installation = LauncherInstallation(
+        service,
+        spool=folder / "spool",
+        python=SYSTEM_PYTHON,
+        refused=("oakum-refused",),
+        environment=environment,
+        launcher=folder / "launcher" / "run-as",
+        config=folder / "launcher" / "run-as.json",
+        sudo_rule=_RULES / f"{_PREFIX}{os.getpid()}",
+    )
+    try:
+        installation.install()
+        yield UnixAccounts(service, alice, bob, folder, installation, environment)
+    finally:
+        installation.uninstall()
+        for name in made:
+            _remove(name)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(name: str) -> None:
+    """End all processes of the account and remove it."""
+    subprocess.run(["pkill", "-KILL", "-U", str(uid_of(name))], check=False)
+    _administer("userdel", "--force", name)
+
+
+def _remove_abandoned() -> None:
+    """Remove accounts and rules of test runs that were killed."""
+    for entry in pwd.getpwall():
+        maker, _, role = entry.pw_name.removeprefix(_PREFIX).partition("-")
+        if entry.pw_name.startswith(_PREFIX) and maker.isdigit() and role and not Path("/proc", maker).exists():
+            (_RULES / f"{_PREFIX}{maker}").unlink(missing_ok=True)
+            _remove(entry.pw_name)
+
+
+def _administer(*command: str) -> None:
+    """Run a command that changes accounts, of which the system lets one run at a time."""
+
+    def succeeds() -> bool:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        assert done.returncode == 0 or "lock" in done.stderr, done.stderr
+        return done.returncode == 0
+
+    wait_until(" ".join(command), succeeds)
+
+
+def _site_packages() -> list[str]:
+    return [path for path in sys.path if path.endswith("site-packages")]
+
+
+def _skip_without_means() -> None:
+    if os.geteuid() != 0:
+        pytest.skip("accounts are made by root")
+    for program in ("sudo", "visudo", "useradd", "userdel"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program}: make system-deps")
+    nobody = pwd.getpwnam("nobody").pw_uid
+    refusal = run_as("nobody", "sudo", "-n", "true").stderr.decode()
+    if "password is required" not in refusal:
+        pytest.skip(f"sudo does not work here: {refusal.strip()}")
+    probe = "import sys, os, torch; os.stat(sys.argv[1]); print(sys.version_info[:2])"
+    done = subprocess.run(
+        [str(SYSTEM_PYTHON), "-c", probe, __file__],
+        env={"PYTHONPATH": ":".join(_site_packages())},
+        user=nobody,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        cwd="/",
+        check=False,
+    )
+    if done.stdout.strip() != str(sys.version_info[:2]):
+        pytest.skip(f"{SYSTEM_PYTHON} cannot run these sources in another account: {done.stderr[-200:]}")

@@ -1,0 +1,206 @@
+"""What nodes did, in the forms that pictures are made of."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy.orm import Session
+
+from oakum_service.db.engine import open_engine, open_sessions, upgrade
+from oakum_service.db.models import Fragment, NodeInterval, Trainer
+from oakum_service.node_history.bars import (
+    FragmentBar,
+    Stretch,
+    Window,
+    merged_fragments,
+    merged_stretches,
+)
+from oakum_service.node_history.kept_hours import KeptHours
+from oakum_service.node_history.occupancy import USES, band_shares, round_window
+from oakum_service.states import NodeState
+from oakum_worker.spec import TrainerSpec
+
+NOW = 1_000_000_000.0
+HOUR_S = 3600.0
+NODES = [f"n{number:02d}" for number in range(7)]
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Session:
+    """Seven nodes with two days of random stretches, and fragments in the holes."""
+    engine = open_engine(f"sqlite:///{tmp_path}/oakum.db")
+    upgrade(engine)
+    chance = random.Random(7)
+    session = open_sessions(engine)()
+    spec = TrainerSpec(name="t", entrypoint="tasks:t", global_batch=1, epochs=1)
+    session.add(Trainer(id="t", name="t", spec=spec, state="running", submitted_at=0.0, user_name="u"))
+    session.flush()
+    for node in [*NODES, "gone"]:
+        at, is_hole = NOW - 48 * HOUR_S, chance.random() < 0.5
+        while at < NOW:
+            end = at + chance.expovariate(1 / 3000.0)
+            ended = None if end >= NOW else end
+            state = NodeState.HOLE if is_hole else chance.choice([NodeState.FOREGROUND, NodeState.UNAVAILABLE])
+            session.add(NodeInterval(node=node, state=state, start_at=at, end_at=ended))
+            if is_hole:
+                fragment = Fragment(
+                    id=f"{node}-{at}", trainer_id="t", node=node, state="ended", launched_at=at + 1.0
+                )
+                fragment.training_at = None if chance.random() < 0.2 else at + 30.0
+                fragment.ended_at = ended
+                session.add(fragment)
+            at, is_hole = end, not is_hole
+    session.commit()
+    return session
+
+
+def expected(session: Session, use: str, nodes: list[str], begin: float, end: float) -> float:
+    """The share of the nodes' time from `begin` to `end`, added up plainly."""
+    total = 0.0
+    if use == "training":
+        rows = [(f.node, f.training_at, f.ended_at) for f in session.query(Fragment) if f.training_at is not None]
+    else:
+        rows = [(i.node, i.start_at, i.end_at) for i in session.query(NodeInterval) if i.state == use]
+    for node, start, stop in rows:
+        if node in nodes:
+            total += max(0.0, min(stop or NOW, end) - max(start, begin))
+    return total / (len(nodes) * (end - begin))
+
+
+@pytest.mark.parametrize("span_s", [120.0, 2.5 * HOUR_S])
+@pytest.mark.parametrize("num_bands", [1, 3, 7, 50])
+def test_shares_of_a_short_window_equal_those_added_up_plainly(
+    filled: Session, span_s: float, num_bands: int
+) -> None:
+    window = Window(NOW - 20 * HOUR_S - span_s, NOW - 20 * HOUR_S)
+    shown, shares = KeptHours().occupancy(filled, NODES, window, (num_bands, 5), Window(0.0, NOW))
+    assert shown == window
+    bands = np.array_split(np.array(NODES), 1) if num_bands == 1 else None
+    assert shares.shape == (len(USES), min(num_bands, len(NODES)), 5)
+    for use, name in enumerate(USES):
+        for column in range(5):
+            begin = window.from_at + column * span_s / 5
+            each = [expected(filled, name, [node], begin, begin + span_s / 5) for node in NODES]
+            if num_bands >= len(NODES):
+                assert shares[use, :, column] == pytest.approx(each, abs=1e-5)
+            elif bands is not None:
+                assert shares[use, 0, column] == pytest.approx(np.mean(each), abs=1e-5)
+            else:
+                assert shares[use, :, column] == pytest.approx(
+                    [np.mean(each[:2]), np.mean(each[2:5]), np.mean(each[5:])], abs=1e-5
+                )
+
+
+def test_shares_of_days_are_kept_by_hours_and_equal_those_added_up_plainly(filled: Session) -> None:
+    hours = KeptHours()
+    wanted = Window(NOW - 47.3 * HOUR_S, NOW - 100.0)
+    first = hours.occupancy(filled, NODES, wanted, (7, 300), Window(0.0, NOW))
+    window, shares = first
+    assert window.from_at <= wanted.from_at
+    assert window.to_at >= wanted.to_at
+    assert shares.shape[2] <= 300
+    width_s = (window.to_at - window.from_at) / shares.shape[2]
+    for use, name in enumerate(USES):
+        for column in range(0, shares.shape[2] - 1, 17):
+            begin = window.from_at + column * width_s
+            each = [expected(filled, name, [node], begin, begin + width_s) for node in NODES]
+            assert shares[use, :, column] == pytest.approx(each, abs=0.005)
+    filled.query(NodeInterval).filter(NodeInterval.end_at < NOW - 3 * HOUR_S).delete()
+    again = hours.occupancy(filled, NODES, wanted, (7, 300), Window(0.0, NOW))[1]
+    settled = shares.shape[2] - int(4 * HOUR_S / width_s)
+    assert np.array_equal(again[:, :, :settled], shares[:, :, :settled])
+
+
+@pytest.mark.parametrize("most_bytes", [1, 2**30])
+def test_kept_hours_are_dropped_with_other_nodes_and_when_memory_is_short(
+    filled: Session, most_bytes: int
+) -> None:
+    hours = KeptHours(most_bytes)
+    window = Window(NOW - 24 * HOUR_S, NOW)
+    before = hours.occupancy(filled, NODES, window, (7, 288), Window(0.0, NOW))[1]
+    fewer = hours.occupancy(filled, NODES[:3], window, (3, 288), Window(0.0, NOW))[1]
+    assert np.allclose(fewer, before[:, :3])
+    filled.query(NodeInterval).delete()
+    again = hours.occupancy(filled, NODES[:3], window, (3, 288), Window(0.0, NOW))[1]
+    assert again[:2].any() == (most_bytes > 1)
+
+
+def test_nothing_is_known_before_stretches_are_kept(filled: Session) -> None:
+    window = Window(NOW - 40 * HOUR_S, NOW - 30 * HOUR_S)
+    known = Window(NOW - 34 * HOUR_S, NOW)
+    shown, shares = KeptHours().occupancy(filled, NODES, window, (1, 1000), known)
+    width_s = (shown.to_at - shown.from_at) / shares.shape[2]
+    last = int((known.from_at - HOUR_S - shown.from_at) / width_s)
+    assert not shares[:, :, :last].any()
+    assert shares[:, :, -10:].any()
+
+
+def test_a_band_holds_whole_nodes_and_a_node_of_the_cluster_that_is_gone_counts_nothing(filled: Session) -> None:
+    window = Window(NOW - HOUR_S, NOW)
+    assert band_shares(filled, NODES, window, (1, 1), NOW).sum(axis=0)[0, 0] <= 2.0
+
+
+@pytest.mark.parametrize(("days", "most"), [(0.2, 300), (1, 600), (7, 600), (30, 600), (31, 10)])
+def test_a_rounded_window_holds_the_wanted_one(days: float, most: int) -> None:
+    wanted = Window(NOW - days * 86400.0 - 17.0, NOW)
+    window, columns = round_window(wanted, most, 300.0)
+    width_s = (window.to_at - window.from_at) / columns
+    assert window.from_at <= wanted.from_at < window.from_at + width_s
+    assert window.to_at - width_s < wanted.to_at <= window.to_at
+    assert width_s % 300.0 == 0.0
+    assert columns <= most or width_s == 288 * 300.0
+
+
+def stretch(start: float, end: float | None, state: str = "hole", node: str = "n") -> Stretch:
+    return Stretch(node, start, end, state, "" if state == "hole" else "7")
+
+
+def test_short_stretches_are_merged_until_they_are_as_long_as_a_pixel() -> None:
+    rows = [
+        stretch(0.0, 100.0, "foreground"),
+        stretch(100.0, 104.0),
+        stretch(104.0, 105.0, "foreground"),
+        stretch(105.0, 111.0),
+        stretch(111.0, 112.0, "foreground"),
+        stretch(112.0, None),
+    ]
+    assert list(merged_stretches(rows, 0.0)) == rows
+    merged = list(merged_stretches(rows, 10.0))
+    assert merged == [
+        rows[0],
+        Stretch("n", 100.0, 111.0, "hole", count=3),
+        rows[4],
+        rows[5],
+    ]
+
+
+def test_stretches_of_other_nodes_and_after_gaps_are_not_merged() -> None:
+    rows = [stretch(0.0, 1.0), stretch(1.0, 2.0, node="m"), stretch(3.0, 4.0, node="m")]
+    assert list(merged_stretches(rows, 10.0)) == rows
+
+
+def test_merging_keeps_the_time_that_it_covers() -> None:
+    chance = random.Random(3)
+    rows, at = [], 0.0
+    for _ in range(500):
+        end = at + chance.expovariate(0.1)
+        rows.append(stretch(at, end, chance.choice(["hole", "foreground"])))
+        at = end
+    merged = list(merged_stretches(rows, 20.0))
+    assert len(merged) < len(rows) / 2
+    assert [row.start_at for row in merged[1:]] == [row.end_at for row in merged[:-1]]
+    assert sum(row.count for row in merged) == len(rows)
+
+
+def test_one_trainers_short_fragments_are_merged() -> None:
+    rows = [
+        FragmentBar("n", 0.0, 1.0, 3.0, "a"),
+        FragmentBar("n", 4.0, None, 5.0, "a"),
+        FragmentBar("n", 6.0, 7.0, 8.0, "b"),
+        FragmentBar("n", 20.0, 21.0, None, "b"),
+    ]
+    assert list(merged_fragments(rows, 0.0)) == rows
+    assert list(merged_fragments(rows, 10.0)) == [FragmentBar("n", 0.0, 1.0, 5.0, "a", count=2), *rows[2:]]

@@ -1,0 +1,172 @@
+"""A trainer whose rate nobody knows is tried at once: who it is, how many at a time, and what others keep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from oakum_service.control.fragment_ends import end_fragment
+from oakum_service.control.speed_trials import LONGEST_S, guaranteed_now, unmeasured
+from oakum_service.db.engine import Sessions
+from oakum_service.db.models import Fragment, FragmentState, MeasuredRate, Trainer
+from oakum_solver.objectives import NamedObjective
+from oakum_solver.problem import Curve, PlannedTrainer
+from oakum_worker.protocol import TrainingProgress
+from oakum_worker.spec import TrainerSpec
+from virtual_site import VirtualSite
+
+FAST = {"curve": [[1, 6000], [2, 11400], [3, 16200], [4, 19800]], "max_nodes": 4}
+
+
+@pytest.fixture
+def site(sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> VirtualSite:
+    """Four nodes that two trainers with curves of thousands of samples/s have had for a while."""
+    site = VirtualSite(sessions, tmp_path, num_nodes=4, busy=0)
+    monkeypatch.setattr(time, "time", site.time)
+    site.begin()
+    site.submit("fast-1", **FAST)
+    site.submit("fast-2", **FAST)
+    site.run(30)
+    assert site.sizes() == {"fast-1": 2, "fast-2": 2}
+    return site
+
+
+def test_beside_trainers_of_thousands_of_samples_per_second_a_trainer_without_a_curve_runs_within_seconds(
+    site: VirtualSite,
+) -> None:
+    submitted_at = site.now
+    site.submit("mine")
+    site.run(60)
+    assert site.first_trained_at["mine"] - submitted_at <= 15.0
+    assert site.sizes().keys() == {"fast-1", "fast-2", "mine"}
+    # It is measured by now, and keeps what it has: one node of each is worth as much in its own scale.
+    assert site.sizes()["mine"] >= 1
+
+
+def test_each_of_five_trainers_without_a_curve_runs_within_a_minute_and_the_others_keep_some_nodes(
+    site: VirtualSite,
+) -> None:
+    submitted_at, least = site.now, 4
+    names = [f"mine-{number}" for number in range(1, 6)]
+    for name in names:
+        site.submit(name)
+
+    def look() -> None:
+        nonlocal least
+        if set(site.first_trained_at) >= {"fast-1", *names[:2]} and not set(site.first_trained_at) >= {*names}:
+            least = min(least, sum(size for name, size in site.sizes().items() if name in ("fast-1", "fast-2")))
+
+    site.run(90, look)
+    waits_s = {name: site.first_trained_at[name] - submitted_at for name in names}
+    assert max(waits_s.values()) <= 60.0
+    assert [*waits_s.values()] == sorted(waits_s.values())
+    assert least >= 1
+
+
+def chosen(*trainers: PlannedTrainer, held: Mapping[str, int] = {}, nodes: int = 4) -> list[str]:
+    """The trainers on trial; those of unknown speed have names that begin with `u`."""
+    unknown = {trainer.id for trainer in trainers if trainer.id.startswith("u")}
+    tried = guaranteed_now(trainers, unknown, held, nodes)
+    return [trainer.id for trainer in trainers if trainer.id in tried]
+
+
+def posed(id_: str, **fields: int) -> PlannedTrainer:
+    return PlannedTrainer(id_, Curve(((1, 10.0),)), **fields)
+
+
+def test_trials_take_at_most_half_of_the_nodes_that_others_train_on_in_order_of_submission() -> None:
+    five = [posed(f"u{number}") for number in range(5)]
+    assert chosen(posed("known"), *five, held={"known": 4}) == ["u0", "u1"]
+    assert chosen(posed("known"), *five, held={"known": 9}, nodes=9) == ["u0", "u1", "u2", "u3"]
+
+
+def test_trials_take_all_that_is_idle() -> None:
+    five = [posed(f"u{number}") for number in range(5)]
+    assert chosen(posed("known"), *five, held={"known": 1}, nodes=6) == [f"u{number}" for number in range(5)]
+
+
+def test_one_that_needs_more_than_half_is_tried_alone() -> None:
+    large, small = posed("u-large", min_nodes=4, max_nodes=4), posed("u-small")
+    assert chosen(posed("known"), large, small, held={"known": 4}) == ["u-large"]
+    assert chosen(posed("known"), small, large, held={"known": 4}) == ["u-small"]
+    assert chosen(large, nodes=3) == []
+
+
+def test_a_trial_takes_no_node_from_a_higher_priority() -> None:
+    high = posed("high", priority=1, min_nodes=2, max_nodes=8)
+    assert chosen(high, posed("u"), held={"high": 4}) == []
+    assert chosen(high, posed("u"), held={"high": 3}) == ["u"]
+    assert chosen(high, posed("u"), posed("u2"), posed("u3"), nodes=4) == ["u", "u2"]
+    assert chosen(posed("low", priority=-1), posed("u"), held={"low": 1}, nodes=1) == ["u"]
+
+
+def add(sessions: Sessions, name: str, progress: TrainingProgress | None = None, **fields: object) -> None:
+    required = {"name": name, "entrypoint": "a:b", "global_batch": 96, "epochs": 1, "max_nodes": 8}
+    spec = TrainerSpec.model_validate(required | fields)
+    with sessions.begin() as session:
+        row = Trainer(id=name, name=name, spec=spec, state="waiting", submitted_at=0.0, progress=progress)
+        session.add(row)
+
+
+def predicting(*curve: tuple[int, float]) -> TrainingProgress:
+    return TrainingProgress(
+        generation=1, nodes=1, step=1, total_steps=9, epoch=0, samples=1, predicted_curve=curve
+    )
+
+
+def untried(sessions: Sessions) -> set[str]:
+    with sessions.begin() as session:
+        return unmeasured(session, session.query(Trainer).all(), time.time())
+
+
+def test_who_has_a_curve_was_predicted_or_measured_is_not_tried(sessions: Sessions) -> None:
+    add(sessions, "curve", curve=[[1, 10]])
+    add(sessions, "types", curves_by_type={"gpu": [[1, 10]]})
+    add(sessions, "predicted", progress=predicting((1, 10.0)))
+    add(sessions, "measured")
+    add(sessions, "new")
+    with sessions.begin() as session:
+        rate = {"nodes": 1, "seconds": 5.0, "samples": 50.0, "explored_s": 0.0, "recent": [[5.0, 10.0]]}
+        session.add(MeasuredRate(trainer_id="measured", **rate))
+    assert untried(sessions) == {"new"}
+
+
+def test_a_trial_that_measures_nothing_ends(sessions: Sessions) -> None:
+    """Two nodes for the longest time of one, in pieces: then for as long as both together may."""
+    add(sessions, "slow", min_nodes=2)
+    now = time.time()
+    for number, (begun, ended) in enumerate([(-1000.0, -1000.0 + LONGEST_S), (-LONGEST_S / 2, None)]):
+        with sessions.begin() as session:
+            fragment = Fragment(
+                id=str(number), trainer_id="slow", node="n1", state=FragmentState.LIVE, launched_at=now + begun
+            )
+            session.add(fragment)
+            session.flush()
+            if ended is not None:
+                end_fragment(session, fragment, now + ended)
+    assert untried(sessions) == {"slow"}
+    with sessions.begin() as session:
+        session.add(
+            Fragment(
+                id="2", trainer_id="slow", node="n2", state=FragmentState.LIVE, launched_at=now - LONGEST_S / 2
+            )
+        )
+    assert untried(sessions) == set()
+
+
+@pytest.mark.parametrize("objective", [NamedObjective.THROUGHPUT, NamedObjective.FAIR_SHARE])
+def test_no_objective_keeps_a_trainer_of_unknown_rate_waiting(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: NamedObjective
+) -> None:
+    site = VirtualSite(sessions, tmp_path, num_nodes=4, busy=0, objective=objective)
+    monkeypatch.setattr(time, "time", site.time)
+    site.begin()
+    site.submit("fast-1", **FAST)
+    site.run(20)
+    submitted_at = site.now
+    site.submit("mine")
+    site.run(20)
+    assert site.first_trained_at["mine"] - submitted_at <= 15.0

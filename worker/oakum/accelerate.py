@@ -1,0 +1,166 @@
+"""An `Accelerator` of Hugging Face whose loop runs on nodes that come and go.
+
+from oakum.accelerate import Accelerator
+
+accelerator = Accelerator(epochs=3)
+model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
+for epoch in accelerator.epochs():
+    for batch in loader:
+        accelerator.backward(loss_of(model, batch))
+        optimizer.step()
+        scheduler.step()
+        optimizer.zero_grad()
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import accelerate
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.utils import DistributedType, send_to_device
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from oakum.relied_on import ACCELERATE
+from oakum_worker.errors import SessionError
+from oakum_worker.session.epoch_loop import EpochLoop, shuffles
+from oakum_worker.session.stepping import SteppingOptimizer, original_of
+
+__all__ = ["Accelerator"]
+
+ACCELERATE.check()
+
+
+class Accelerator(accelerate.Accelerator):
+    """`accelerate.Accelerator` on nodes that come and go; alone under plain `python`.
+
+    A global batch has `batch_size * gradient_accumulation_steps` samples of the data loader that shuffles, at any
+    number of nodes, and a rank computes `batch_size` of them at once. Where a rank is lost in a step,
+    `optimizer_step_was_skipped` is True, the scheduler does not step, and the batch comes again. What is given to
+    `prepare` and `register_for_checkpointing` is the trainer's state. Raises `SessionError` for what cannot be
+    kept when nodes come and go.
+    """
+
+    def __init__(self, *others: Any, epochs: int | None = None, seed: int | None = None, **named: Any) -> None:
+        """Takes what `accelerate.Accelerator` takes, and the `epochs` (1) and `seed` (0) to train by, which a
+        trainer's spec gives, too."""
+        super().__init__(*others, **named)
+        ACCELERATE.check_object(self)
+        _refuse(self)
+        self._loop = EpochLoop(
+            epochs, self.gradient_accumulation_steps, lambda batch: send_to_device(batch, self.device)
+        )
+        self._loop.seed = seed
+
+    def epochs(self) -> Iterator[int]:
+        """The epochs' numbers, from the present one on: the loop to put around that over the data loader."""
+        return self._loop.epochs()
+
+    def prepare_model(self, model: nn.Module, *others: Any, **named: Any) -> Any:
+        """Prepare the model as the library does on one device."""
+        self._loop.take_model(model)
+        return super().prepare_model(model, *others, **named)
+
+    def prepare_optimizer(self, optimizer: Optimizer, *others: Any, **named: Any) -> Any:
+        """Returns an optimizer whose step is taken with the sums of all ranks' gradients."""
+        if isinstance(optimizer, AcceleratedOptimizer):
+            return optimizer
+        self._loop.take_optimizer(original_of(optimizer))
+        prepared = super().prepare_optimizer(SteppingOptimizer(optimizer, self._step), *others, **named)
+        ACCELERATE.check_training(prepared)
+        return prepared
+
+    def prepare_data_loader(self, data_loader: DataLoader[Any], *others: Any, **named: Any) -> Any:
+        """Returns this rank's shares of a data loader that shuffles; any other is read whole on every rank."""
+        if not shuffles(data_loader):
+            return super().prepare_data_loader(data_loader, *others, **named)
+        self._loop.take_loader(data_loader)
+        return self._loop
+
+    def prepare_scheduler(self, scheduler: Any) -> Any:
+        """Prepare the scheduler, which is part of the trainer's state."""
+        self._loop.take_state(scheduler)
+        return super().prepare_scheduler(scheduler)
+
+    def register_for_checkpointing(self, *objects: Any) -> None:
+        """Keep the states of these objects."""
+        super().register_for_checkpointing(*objects)
+        for one in objects:
+            self._loop.take_state(one)
+
+    def backward(self, loss: Any, **kwargs: Any) -> None:
+        """Add the gradient of the mean loss over the present batch."""
+        self._loop.backward(loss)
+
+    def _do_sync(self) -> None:
+        self.gradient_state._set_sync_gradients(self._loop.is_last_part)
+
+    @contextlib.contextmanager
+    def no_sync(self, model: Any) -> Iterator[None]:
+        """Do nothing: gradients are summed when the step is taken."""
+        yield
+
+    def clip_grad_norm_(self, *others: Any, **named: Any) -> Any:
+        """Clip the global batch's gradient; returns its norm before."""
+        self._loop.reduce()
+        return super().clip_grad_norm_(*others, **named)
+
+    def clip_grad_value_(self, *others: Any, **named: Any) -> None:
+        """Clip the elements of the global batch's gradient."""
+        self._loop.reduce()
+        super().clip_grad_value_(*others, **named)
+
+    def end_training(self) -> None:
+        """End training on all ranks, where the script has left its loop before the last epoch; then end the
+        library's trackers."""
+        self._loop.end()
+        super().end_training()
+
+    def save_state(self, *others: Any, **named: Any) -> str:
+        """Raises `SessionError`: checkpoints are Oakum's."""
+        raise SessionError("save_state: checkpoints are Oakum's, by the spec's `checkpoint`; leave the call out")
+
+    def load_state(self, *others: Any, **named: Any) -> None:
+        """Raises `SessionError`: a trainer goes on by itself."""
+        raise SessionError(
+            "load_state: a trainer goes on from its newest checkpoint by itself; leave the call out"
+        )
+
+    def save_model(self, *others: Any, **named: Any) -> None:
+        """Write the model, on the first rank alone."""
+        if self.is_main_process:
+            super().save_model(*others, **named)
+
+    def print(self, *others: Any, **named: Any) -> None:
+        """Print on the first rank alone."""
+        if self.is_main_process:
+            print(*others, **named)
+
+    @property
+    def is_main_process(self) -> bool:
+        """Whether this is rank 0."""
+        return self._loop.is_first_rank
+
+    @property
+    def is_local_main_process(self) -> bool:
+        """Whether this is rank 0, which alone prints."""
+        return self._loop.is_first_rank
+
+    def _step(self) -> None:
+        taken = self._loop.step()
+        for one in self._optimizers:
+            one._is_overflow = not taken
+
+
+def _refuse(accelerator: accelerate.Accelerator) -> None:
+    if accelerator.mixed_precision in ("fp16", "fp8"):
+        raise SessionError(f"mixed_precision={accelerator.mixed_precision!r}: use 'bf16'")
+    if accelerator.distributed_type is not DistributedType.NO or accelerator.num_processes > 1:
+        raise SessionError(
+            f"accelerate is set up for {accelerator.distributed_type}: start the script with plain python, or "
+            "submit it to Oakum, without `accelerate launch`, FSDP or DeepSpeed"
+        )

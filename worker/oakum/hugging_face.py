@@ -1,0 +1,421 @@
+"""A Hugging Face `Trainer` that trains on nodes which come and go: `from oakum.hugging_face import Trainer`.
+
+The library's loop runs as it is. Its batches are the session's, its optimizer's step is the session's, and
+`training_step` sums the gradients over the ranks before the library clips them. Where a rank is lost meanwhile,
+`training_step` computes the batch again, dealt to the ranks that are left, so the library never sees it. Where the
+others have taken that step, the library's loop begins anew within the epoch of the present one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import torch
+import transformers
+from torch.optim import Optimizer
+from transformers import TrainerCallback, TrainingArguments
+from transformers.trainer_callback import ExportableState
+from transformers.utils import is_datasets_available
+
+from oakum.relied_on import HUGGING_FACE
+from oakum_worker.checkpoint.model_folder import FILES
+from oakum_worker.errors import SessionError
+from oakum_worker.session.session import Session, is_alone, session
+from oakum_worker.session.stepping import SteppingOptimizer, original_of
+
+__all__ = ["Trainer"]
+
+HUGGING_FACE.check()
+_NOT_OF_THE_STATE = ("is_local_process_zero", "is_world_process_zero", "log_history", "stateful_callbacks")
+
+
+class Trainer(transformers.Trainer):
+    """`transformers.Trainer` on nodes that come and go; alone under plain `python`.
+
+    The global batch is `per_device_train_batch_size * gradient_accumulation_steps` samples, at any number of
+    nodes, of which a rank computes `per_device_train_batch_size` at once. Under a trainer its spec has to give
+    this batch, the epochs and the seed. Checkpoints are Oakum's: the library writes its own only where it trains
+    alone.
+    Raises `SessionError` for arguments that cannot be kept when nodes come and go.
+    """
+
+    def __init__(
+        self, model: Any = None, args: TrainingArguments | None = None, *others: Any, **named: Any
+    ) -> None:
+        """Takes what `transformers.Trainer` takes."""
+        args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
+        for complaint in _complaints(args):
+            raise SessionError(f"oakum.hugging_face.Trainer: {complaint}")
+        self._session: Session | None = None
+        self._micro_batch = args.per_device_train_batch_size
+        self._progress = _Progress(self)
+        self._num_skipped = 0
+        self._goes_on_in: int | None = None
+        """The epoch of a step that was reached without this rank; None where the library is in it."""
+        self._kept_share: Any = None
+        """This rank's share of that step."""
+        self._num_items: torch.Tensor | None = None
+        super().__init__(model, _in_one_batch(args), *others, **named)
+        HUGGING_FACE.check_object(self)
+        self.accelerator.backward = self._backward
+        self.callback_handler.callbacks.insert(0, _Follower(self))
+        if not is_alone():
+            # A progress bar is opened by the process that is first at the beginning, and that may leave.
+            self.remove_callback(transformers.trainer_callback.ProgressCallback)
+            self.remove_callback(transformers.trainer_callback.PrinterCallback)
+            self.add_callback(transformers.trainer_callback.PrinterCallback)
+
+    def train(self, resume_from_checkpoint: Any = None, trial: Any = None, *others: Any, **named: Any) -> Any:
+        """Train to the end; returns what the library's `train` returns.
+
+        Raises `SessionError` where it is asked to go on from a checkpoint of the library, or to search
+        hyper-parameters.
+        """
+        if resume_from_checkpoint:
+            raise SessionError(
+                "train(resume_from_checkpoint=...): checkpoints are Oakum's, and a trainer goes on from the "
+                "newest one by itself; leave the argument out"
+            )
+        if trial is not None:
+            raise SessionError("hyperparameter_search: submit a trainer for each trial instead")
+        try:
+            return super().train(None, None, *others, **named)
+        finally:
+            self._leave_session(*sys.exc_info())
+
+    def get_train_dataloader(self) -> Any:
+        """The session's batches, in the place of the library's data loader."""
+        dataset, collate = self.train_dataset, self.data_collator
+        if dataset is None:
+            raise ValueError("Trainer: training requires a train_dataset.")
+        if is_datasets_available() and isinstance(dataset, _datasets().Dataset):
+            dataset = self._remove_unused_columns(dataset, description="training")
+        else:
+            collate = self._get_collator_with_removed_columns(collate, description="training")
+        self._loader = _Loader(dataset, collate, self.args.train_batch_size)
+        return self._loader
+
+    def create_optimizer(self, model: Any = None) -> Optimizer:
+        """The library's optimizer, whose step is the session's."""
+        given: Any = getattr(self, "optimizer", None)
+        self.optimizer = None if given is None else original_of(given)
+        stepping = SteppingOptimizer(super().create_optimizer(model), self._step)
+        self.optimizer = stepping
+        return stepping
+
+    def _init_training_state(
+        self, max_steps: int, num_steps_per_epoch: int, num_epochs: int, resume: Any, trial: Any
+    ) -> tuple[int, int]:
+        # The session fills model, optimizer, scheduler and the library's state, so they have to be there before
+        # the library asks in which epoch to begin.
+        super()._init_training_state(max_steps, num_steps_per_epoch, num_epochs, resume, trial)
+        self._prepared = super()._prepare_for_training(max_steps, self._loader, None)
+        self._begin_session(num_epochs)
+        self._num_steps_per_epoch = num_steps_per_epoch
+        epoch, self._num_skipped = divmod(self._open.steps, num_steps_per_epoch)
+        return epoch, self._num_skipped
+
+    def _prepare_for_training(self, max_steps: int, train_dataloader: Any, resume: Any) -> Any:
+        return self._prepared
+
+    def _run_epoch(self, model: Any, epoch: int, *others: Any, **named: Any) -> None:
+        while self._goes_on_in in (None, epoch):
+            self._goes_on_in = None
+            try:
+                super()._run_epoch(model, epoch, *others, **named)
+            except _TrainingIsOver:
+                self.control.should_training_stop = True
+            except _LaterStep:
+                self._goes_on_in, self._num_skipped = divmod(self._open.steps, self._num_steps_per_epoch)
+                continue
+            return
+
+    def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
+        """This rank's share of the next global batch; nothing for a step of the epoch that was finished before
+        this rank came."""
+        if self._num_skipped:
+            self._num_skipped -= 1
+            return [], None
+        share, self._kept_share = self._kept_share, None
+        return [self._next_share() if share is None else share], None
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Compute this rank's share and sum the gradients over the ranks; returns the global batch's loss."""
+        steps = self._open.steps
+        self._compute_share(model, inputs)
+        while not self._open.reduce():
+            inputs = self._next_share()
+            if self._open.steps != steps:
+                self._kept_share = inputs
+                raise _LaterStep
+            self._compute_share(model, inputs)
+        return torch.tensor(self._open.loss, device=self.args.device)
+
+    def _compute_share(self, model: Any, inputs: Any) -> None:
+        for first, count, part in _parts(inputs, self._open.num_samples, self._micro_batch):
+            self._num_items = self._get_num_items_in_batch([part], self.args.device)
+            # Of a part without an item, the sum and so the mean is 0.
+            divisor = None if self._num_items is None else self._num_items.clamp(min=1)
+            with self._open.part(first, count):
+                super().training_step(model, part, divisor)
+
+    def _backward(self, loss: torch.Tensor, **_: Any) -> None:
+        if self._num_items is None:
+            self._open.backward(loss)
+        else:
+            self._open.backward(loss * self._num_items.clamp(min=1), weight=self._num_items)
+
+    def _next_share(self) -> Any:
+        share = next(self._loader.batches, None)
+        if share is None:
+            raise _TrainingIsOver
+        self.state.is_world_process_zero = self.state.is_local_process_zero = self._open.is_first_rank
+        return share
+
+    def _finalize_training(self, *others: Any, **named: Any) -> Any:
+        self._leave_session(None, None, None)
+        return super()._finalize_training(*others, **named)
+
+    def _begin_session(self, num_epochs: int) -> None:
+        self._session = session(
+            self.model,
+            original_of(self.optimizer),
+            self._loader.dataset,
+            batch_size=self.args.train_batch_size,
+            epochs=num_epochs,
+            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
+            state={"scheduler": self.lr_scheduler, "hugging_face": self._progress},
+            collate=self._loader.collate,
+            workers=self.args.dataloader_num_workers or None,
+        )
+        self._session.__enter__()
+        if self._session.has_batch_schedule:
+            raise SessionError(
+                "batch_schedule: the library's Trainer has one batch size; leave it out of the spec"
+            )
+        self._loader.batches = iter(self._session)
+
+    def _leave_session(self, *error: Any) -> None:
+        left = self._session
+        if left is not None and left.is_open:
+            left.__exit__(*error)
+
+    def _step(self) -> None:
+        self._open.step()
+
+    @property
+    def _open(self) -> Session:
+        if self._session is None:
+            raise SessionError("training has not begun: call train()")
+        return self._session
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Operations of the whole global batch, as many a sample as in this rank's share."""
+        own: int = super().floating_point_ops(inputs)
+        return own * self.args.train_batch_size // max(self._open.num_samples, 1)
+
+    def _save_checkpoint(self, *others: Any, **named: Any) -> None:
+        if is_alone():
+            super()._save_checkpoint(*others, **named)
+
+    def save_model(self, *others: Any, **named: Any) -> None:
+        """Write the model's folder, on the first rank alone."""
+        if self.is_world_process_zero():
+            super().save_model(*others, **named)
+
+    def is_world_process_zero(self) -> bool:
+        """Whether this is rank 0."""
+        return self._session is None or self._session.is_first_rank
+
+    def is_local_process_zero(self) -> bool:
+        """Whether this is rank 0, which alone prints."""
+        return self.is_world_process_zero()
+
+
+class _TrainingIsOver(Exception):  # noqa: N818  no error
+    """The other ranks have ended training in an earlier step."""
+
+
+class _LaterStep(Exception):  # noqa: N818  no error
+    """The other ranks have taken the step that this one has lost, and perhaps more: the library has to follow."""
+
+
+class _Loader:
+    """What the library takes for its data loader."""
+
+    def __init__(self, dataset: Any, collate: Any, batch_size: int) -> None:
+        self.dataset, self.collate, self.batch_size = dataset, collate, batch_size
+        self.batches: Iterator[Any] = iter(())
+        """The session's batches through all epochs, once it has begun."""
+
+    def __len__(self) -> int:
+        return -(-len(self.dataset) // self.batch_size)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.batches
+
+
+class _Progress:
+    """The library's own state as a part of the session's: counters, log, sums of losses, stateful callbacks."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._history = (0, "[]")
+        self._written: str | None = None
+        self.loaded: Mapping[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as JSON texts, which cost nothing to copy at each step."""
+        trainer, state = self._trainer, self._trainer.state
+        if self._history[0] != len(state.log_history):
+            self._history = len(state.log_history), json.dumps(state.log_history, default=float)
+        counters = {f.name: getattr(state, f.name) for f in fields(state) if f.name not in _NOT_OF_THE_STATE}
+        sums = {
+            "_tr_loss": float(getattr(trainer, "_tr_loss", 0.0)),
+            "_total_loss_scalar": getattr(trainer, "_total_loss_scalar", 0.0),
+            "_globalstep_last_logged": getattr(trainer, "_globalstep_last_logged", 0),
+            "_initial_global_step": getattr(trainer, "_initial_global_step", 0),
+        }
+        return {
+            FILES: self._files(),
+            "counters": json.dumps(counters, default=float),
+            "history": self._history[1],
+            "callbacks": json.dumps([callback.state()["attributes"] for callback in self._callbacks()]),
+            "control": json.dumps(trainer.control.state()["args"]),
+            "sums": json.dumps(sums),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take over a state of `state_dict`."""
+        trainer = self._trainer
+        _set(trainer.state, json.loads(state["counters"]))
+        trainer.state.log_history = json.loads(state["history"])
+        self._history = len(trainer.state.log_history), state["history"]
+        for callback, attributes in zip(self._callbacks(), json.loads(state["callbacks"]), strict=True):
+            _set(callback, attributes)
+        _set(trainer.control, json.loads(state["control"]))
+        self.loaded = json.loads(state["sums"])
+        self.restore_sums()
+
+    def restore_sums(self) -> None:
+        """Give the library back its sums of losses, which it sets to 0 when it begins its loop."""
+        if self.loaded is None:
+            return
+        _set(self._trainer, self.loaded)
+        self._trainer._tr_loss = torch.tensor(self.loaded["_tr_loss"], device=self._trainer.args.device)
+
+    def _files(self) -> str:
+        """The files beside the weights of which `from_pretrained` makes the model."""
+        if self._written is None:
+            model = self._trainer.model
+            files = {}
+            if (config := getattr(model, "config", None)) is not None:
+                own = json.loads(config.to_json_string()) | {"architectures": [type(model).__name__]}
+                own["dtype"] = str(model.dtype).removeprefix("torch.")
+                files["config.json"] = json.dumps(own, indent=2)
+            if (generation := getattr(model, "generation_config", None)) is not None:
+                files["generation_config.json"] = generation.to_json_string()
+            self._written = json.dumps(files)
+        return self._written
+
+    def _callbacks(self) -> list[Any]:
+        return [one for one in self._trainer.callback_handler.callbacks if isinstance(one, ExportableState)]
+
+
+def _set(holder: object, attributes: Mapping[str, Any]) -> None:
+    for name, value in attributes.items():
+        setattr(holder, name, value)
+
+
+class _Follower(TrainerCallback):
+    """Corrects what the library counts from the beginning of its own loop, before other callbacks see it."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Restore the sums of losses of a rank that has joined."""
+        HUGGING_FACE.check_training(self._trainer)
+        self._trainer._progress.restore_sums()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Count the steps of the epoch before this rank joined."""
+        trainer = self._trainer
+        per_epoch = trainer._num_steps_per_epoch
+        epoch, steps = divmod(trainer._open.steps - 1, per_epoch)
+        state.epoch = epoch + (steps + 1) / per_epoch
+
+
+def _complaints(args: TrainingArguments) -> Iterator[str]:
+    """Why these arguments cannot be kept when nodes come and go, and what to do."""
+    fractional = args.max_steps <= 0 and args.num_train_epochs != int(args.num_train_epochs)
+    refused = {
+        "deepspeed": (args.deepspeed, "shard the model with a Task and `parallel: {data: sharded}`"),
+        "fsdp": (args.fsdp, "shard the model with a Task and `parallel: {data: sharded}`"),
+        "parallelism_config": (args.parallelism_config, "divide the model with a Task and `parallel`"),
+        "fp16": (args.fp16, "use bf16"),
+        "torch_compile": (args.torch_compile, "compile with a Task and `compile: true`"),
+        "auto_find_batch_size": (args.auto_find_batch_size, "give per_device_train_batch_size"),
+        "dataloader_drop_last": (args.dataloader_drop_last, "each sample is visited once per epoch"),
+        "train_sampling_strategy": (
+            args.train_sampling_strategy != "random",
+            "samples come in an order that follows from the seed",
+        ),
+        "load_best_model_at_end": (
+            args.load_best_model_at_end,
+            "checkpoints are Oakum's: export the one you want",
+        ),
+        "save_strategy='best'": (args.save_strategy == "best", "checkpoints are Oakum's"),
+        "enable_jit_checkpoint": (args.enable_jit_checkpoint, "Oakum saves when a node is taken"),
+        "push_to_hub": (args.push_to_hub, "push the folder that `oakum export` writes"),
+        "resume_from_checkpoint": (args.resume_from_checkpoint, "a trainer goes on by itself"),
+        "num_train_epochs": (fractional, "give whole epochs, or max_steps"),
+        "include_num_input_tokens_seen": (
+            args.include_num_input_tokens_seen not in ("no", False),
+            "one rank sees a share of the tokens",
+        ),
+        "optim": ("lomo" in args.optim or "layerwise" in args.optim, "use one that steps all layers at once"),
+    }
+    for name, (is_set, advice) in refused.items():
+        if is_set:
+            yield f"{name} is set, and cannot be kept when nodes come and go: {advice}; leave it out"
+    if args.world_size > 1:
+        yield "started by torchrun or accelerate: start the script with plain python, or submit it to Oakum"
+
+
+def _in_one_batch(args: TrainingArguments) -> TrainingArguments:
+    """The arguments with the global batch as one batch of the library, on one device."""
+    own = copy.copy(args)
+    own.per_device_train_batch_size = args.per_device_train_batch_size * args.gradient_accumulation_steps
+    own.gradient_accumulation_steps = 1
+    own._n_gpu = min(args.n_gpu, 1)
+    return own
+
+
+def _parts(inputs: Any, num_samples: int, most: int) -> Iterator[tuple[int, int, Any]]:
+    """Divide a collated batch into parts of at most `most` samples: (first, count, part). Raises `SessionError`
+    where its samples are not along the first dimension of each tensor."""
+    if num_samples <= most:
+        yield 0, num_samples, inputs
+        return
+    odd = [n for n, v in inputs.items() if not isinstance(v, torch.Tensor) or v.shape[:1] != (num_samples,)]
+    if odd:
+        raise SessionError(
+            f"this rank's {num_samples} samples cannot be computed {most} at once, because {', '.join(odd)} of "
+            "the collated batch has not one row for each sample: raise per_device_train_batch_size and lower "
+            "gradient_accumulation_steps, or change the collator"
+        )
+    for first in range(0, num_samples, most):
+        rows = slice(first, min(first + most, num_samples))
+        yield first, rows.stop - first, type(inputs)({name: value[rows] for name, value in inputs.items()})
+
+
+def _datasets() -> Any:
+    import datasets
+
+    return datasets

@@ -1,0 +1,461 @@
+"""Lightning's `Trainer` on nodes that come and go: `from oakum.lightning import Trainer`.
+
+The library's loops run as they are, with one batch for each step: this rank's share of the global batch. The
+strategy computes it in parts, sums the gradients over the ranks before the library clips them, and lets the
+session take the step. Where a rank is lost meanwhile, the strategy computes the batch again, dealt to the ranks
+that are left, so the library never sees it. The library's counters follow from the number of steps, and its
+callbacks' states are part of the session's.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    Callback,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+    Timer,
+    WeightAveraging,
+)
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer.states import RunningStage
+from lightning.pytorch.utilities.model_helpers import is_overridden
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+
+from oakum.library_names import private
+from oakum.relied_on import (
+    CALL_STRATEGY_HOOK,
+    CALLBACKS_STATE_DICT,
+    LIGHTNING_TRAINER,
+    LOADER_ITER_FETCHER,
+    RESULT_COLLECTION,
+    TRAINING_EPOCH_LOOP,
+)
+from oakum_worker.errors import SessionError
+from oakum_worker.session.epoch_loop import EpochLoop, shuffles
+from oakum_worker.session.session import is_alone
+from oakum_worker.session.stepping import SteppingOptimizer, original_of
+
+LIGHTNING_TRAINER.check()
+_DataLoaderIterDataFetcher: Any = private(LOADER_ITER_FETCHER)
+_TrainingEpochLoop: Any = private(TRAINING_EPOCH_LOOP)
+_ResultCollection: Any = private(RESULT_COLLECTION)
+_callbacks_state_dict: Any = private(CALLBACKS_STATE_DICT)
+_call_strategy_hook: Any = private(CALL_STRATEGY_HOOK)
+
+_REFUSED_CALLBACKS = {
+    BatchSizeFinder: "give the data loader's batch_size",
+    GradientAccumulationScheduler: "use batch_schedule of a Task",
+    LearningRateFinder: "give the optimizer's lr",
+    StochasticWeightAveraging: "use `ema` of the spec",
+    Timer: "ranks have clocks of their own; give max_epochs or max_steps",
+    WeightAveraging: "use `ema` of the spec",
+}
+
+
+class Trainer(pl.Trainer):
+    """`lightning.Trainer` on nodes that come and go; alone under plain `python`.
+
+    The global batch is the data loader's `batch_size * accumulate_grad_batches` samples, at any number of nodes,
+    of which a rank computes `batch_size` at once; it is one batch of the library's loop. `seed` (0) gives the
+    samples' order, as the spec's `seed` does. Checkpoints are Oakum's: the library writes its own only where it
+    trains alone. Raises `SessionError` for options and modules that cannot be kept when nodes come and go.
+    """
+
+    def __init__(self, *, seed: int | None = None, **named: Any) -> None:
+        """Takes what `lightning.Trainer` takes, by name."""
+        for complaint in _complaints(named):
+            raise SessionError(f"oakum.lightning.Trainer: {complaint}")
+        self._accumulated: int = named.pop("accumulate_grad_batches", 1)
+        self._seed = seed
+        self._new_loop()
+        if not is_alone():
+            named |= {"enable_progress_bar": False, "enable_model_summary": False}
+        callbacks = named.pop("callbacks", None) or []
+        own: dict[str, Any] = {
+            # A rank is one process of a fragment, whatever the scheduler's variables say.
+            "devices": 1,
+            "plugins": [*_as_list(named.pop("plugins", None)), LightningEnvironment()],
+            "callbacks": [_Beginning(), *_as_list(callbacks)],
+        }
+        super().__init__(**(named | own))
+        LIGHTNING_TRAINER.check_object(self)
+        # Made anew with the library's device and precision, which it has chosen by now.
+        chosen = self.strategy
+        if type(chosen) is not SingleDeviceStrategy:
+            raise SessionError(f"oakum.lightning.Trainer: {type(chosen).__name__}: a rank has one device")
+        chosen.__class__ = _ElasticStrategy
+        self._strategy_of_ranks.trainer = self
+        self.fit_loop.epoch_loop = _EpochLoop(self, self.min_steps, self.max_steps)
+        # The agent's signals are the rank's own.
+        self._signal_connector.register_signal_handlers = lambda: None
+        self._log_on_all_ranks = self._logger_connector.log_metrics
+        self._logger_connector.log_metrics = self._log_on_first_rank
+
+    def fit(self, model: Any, *others: Any, ckpt_path: Any = None, **named: Any) -> None:
+        """Train to the end, as the library's `fit` does.
+
+        Raises `SessionError` for a module that optimizes by hand or with several optimizers, and where it is asked
+        to go on from a checkpoint of the library.
+        """
+        if ckpt_path is not None:
+            raise SessionError(
+                "fit(ckpt_path=...): checkpoints are Oakum's, and a trainer goes on from the newest one by "
+                "itself; leave the argument out"
+            )
+        _refuse_module(model)
+        self._new_loop()
+        try:
+            super().fit(model, *others, **named)
+        finally:
+            self._leave(*sys.exc_info())
+
+    def _new_loop(self) -> None:
+        self._loop = EpochLoop(None, self._accumulated, lambda batch: batch)
+        self._loop.seed = self._seed
+
+    @property
+    def _strategy_of_ranks(self) -> _ElasticStrategy:
+        assert isinstance(self.strategy, _ElasticStrategy)
+        return self.strategy
+
+    def _begin(self) -> None:
+        """Begin the session, and bring the library's counters to its step."""
+        LIGHTNING_TRAINER.check_training(self)
+        loop = self._loop
+        if isinstance(self.fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
+            raise SessionError("training_step(dataloader_iter) reads batches itself: take `batch` instead")
+        limits = [self.fit_loop.max_epochs, -(-self.max_steps // len(loop))]
+        loop.num_epochs = min(limit for limit in limits if limit is not None and limit > 0)
+        loop.take_model(self.lightning_module)
+        loop.take_optimizer(original_of(self.optimizers[0]))
+        for config in self.lr_scheduler_configs:
+            loop.take_state(config.scheduler)
+        loop.take_state(_Callbacks(self))
+        loop.begin()
+        if loop.open.has_batch_schedule:
+            raise SessionError("batch_schedule: the Trainer has one batch size; leave it out of the spec")
+        self._count_epochs()
+        self._count_batches()
+
+    def _count_epochs(self) -> None:
+        epoch = self._loop.open.steps // len(self._loop)
+        progress = self.fit_loop.epoch_progress
+        for counts in (progress.current, progress.total):
+            counts.ready = counts.started = counts.processed = counts.completed = epoch
+
+    def _count_batches(self) -> None:
+        """Set what the library counts in its loop over batches as it is after the session's finished steps."""
+        steps, inner = self._loop.open.steps, self.fit_loop.epoch_loop
+        number = steps % len(self._loop)
+        for progress in (inner.batch_progress, inner.automatic_optimization.optim_progress.optimizer.step):
+            for counts, value in ((progress.current, number), (progress.total, steps)):
+                counts.ready = counts.completed = value
+        for counts, value in ((inner.batch_progress.current, number), (inner.batch_progress.total, steps)):
+            counts.started = counts.processed = value
+        inner.batch_progress.is_last_batch = False
+        inner._batches_that_stepped = steps
+
+    def _follow_repeated_step(self) -> None:
+        """Set the counters as they are within the step that is now under way. It may be a later one than before,
+        even of the next epoch, where the other ranks could take the step that this one has lost."""
+        started = self.fit_loop.epoch_progress.current.started - self.fit_loop.epoch_progress.current.processed
+        self._count_epochs()
+        for counts in (self.fit_loop.epoch_progress.current, self.fit_loop.epoch_progress.total):
+            counts.ready += started
+            counts.started += started
+        self._count_batches()
+        inner, fetcher = self.fit_loop.epoch_loop, self.fit_loop._data_fetcher
+        assert fetcher is not None
+        for counts in (inner.batch_progress.current, inner.batch_progress.total):
+            counts.ready += 1
+            counts.started += 1
+        step = inner.automatic_optimization.optim_progress.optimizer.step
+        step.current.ready += 1
+        step.total.ready += 1
+        fetcher.fetched = inner.batch_progress.current.ready
+        fetcher.done = inner.batch_progress.is_last_batch = fetcher.fetched >= len(self._loop)
+
+    def _end_here(self) -> None:
+        """Have the library leave its loops: the other ranks have ended training in an earlier step."""
+        self.fit_loop.min_epochs = 0
+        self.fit_loop.epoch_loop.min_steps = None
+        self.should_stop = True
+
+    def _leave(self, *error: Any) -> None:
+        if self._loop.has_begun and self._loop.open.is_open:
+            self._loop.open.__exit__(*error)
+
+    def _log_on_first_rank(self, metrics: Any, step: int | None = None) -> None:
+        if self._loop.is_first_rank:
+            self._log_on_all_ranks(metrics, step)
+
+    def save_checkpoint(self, *others: Any, **named: Any) -> None:
+        """Write a checkpoint of the library, where it trains alone."""
+        if is_alone():
+            super().save_checkpoint(*others, **named)
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is rank 0."""
+        return self._loop.is_first_rank
+
+
+class _TrainingIsOver(Exception):  # noqa: N818  no error
+    """The other ranks have ended training in an earlier step."""
+
+
+class _ElasticStrategy(SingleDeviceStrategy):
+    """One device, whose steps are the session's."""
+
+    trainer: Trainer
+    optimizers: list[Any]
+    _rows: slice
+    _again: Any = None
+    """The batch in the place of the one that the library has, after a rank was lost."""
+
+    def setup_optimizers(self, trainer: pl.Trainer) -> None:
+        """The module's optimizer, whose step is the session's. Raises `SessionError` where there is none."""
+        super().setup_optimizers(trainer)
+        [optimizer] = self.optimizers
+        if not optimizer.param_groups:
+            raise SessionError("configure_optimizers() returned none: return an optimizer")
+        self.optimizers = [SteppingOptimizer(optimizer, lambda: self.trainer._loop.step())]
+
+    def process_dataloader(self, dataloader: object) -> object:
+        """The session's shares in the place of the loader that is trained on."""
+        if self.trainer.state.stage != RunningStage.TRAINING:
+            return dataloader
+        if not isinstance(dataloader, DataLoader) or not shuffles(dataloader):
+            raise SessionError(
+                "the training data loader has to be a DataLoader with shuffle=True: Oakum deals the samples in an "
+                "order that follows from the seed"
+            )
+        self.trainer._loop.take_loader(dataloader)
+        return _Shares(self.trainer)
+
+    def optimizer_step(
+        self, optimizer: Optimizer, closure: Callable[[], Any], model: Any = None, **named: Any
+    ) -> Any:
+        """Compute the share, sum the gradients over the ranks, clip them, and take the step."""
+        stepping = _ClosureFirst(self.optimizers[0])
+        return super().optimizer_step(stepping, lambda: self._compute(closure), model, **named)
+
+    def _compute(self, closure: Callable[[], Any]) -> Any:
+        loop = self.trainer._loop
+        self._again = None
+        result = self._compute_share(closure)
+        while not loop.open.reduce():
+            share = loop.next_share()
+            if share is None:
+                raise _TrainingIsOver
+            self.trainer._follow_repeated_step()
+            self._again = self._transferred(share)
+            result = self._compute_share(closure)
+        return result
+
+    def _compute_share(self, closure: Callable[[], Any]) -> Any:
+        result = None
+        for rows in self.trainer._loop.parts():
+            self._rows = rows
+            result = closure()
+        return result
+
+    def _transferred(self, share: Any) -> Any:
+        """A share as the library gives it to the module."""
+        share = self.precision_plugin.convert_input(share)
+        share = self.trainer.lightning_module._on_before_batch_transfer(share, dataloader_idx=0)
+        return _call_strategy_hook(self.trainer, "batch_to_device", share, dataloader_idx=0)
+
+    def training_step(self, batch: Any, *others: Any, **named: Any) -> Any:
+        """The loss of the present part of the share."""
+        share = batch if self._again is None else self._again
+        return super().training_step(self.trainer._loop.part_of(share, self._rows), *others, **named)
+
+    def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *_: Any, **__: Any) -> Tensor:
+        """Add the gradient of the mean loss over the present part."""
+        assert self.lightning_module is not None
+        loss = self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
+        self.trainer._loop.backward(loss)
+        return self.precision_plugin.post_backward(loss, self.lightning_module)
+
+    def remove_checkpoint(self, filepath: Any) -> None:
+        """Remove a checkpoint of the library, where it trains alone."""
+        if is_alone():
+            super().remove_checkpoint(filepath)
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is rank 0."""
+        return self.trainer._loop.is_first_rank
+
+
+class _ClosureFirst(SteppingOptimizer):
+    """An optimizer whose step computes the gradients by the closure that it is given, as torch's own do."""
+
+    def __init__(self, stepping: Any) -> None:
+        super().__init__(stepping.original, stepping.step)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Compute, and have the session take the step; returns what the closure does."""
+        result = None if closure is None else closure()
+        super().step()
+        return result
+
+
+class _Shares:
+    """What the library takes for its data loader: this rank's shares of an epoch's global batches."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def __len__(self) -> int:
+        return len(self._trainer._loop)
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            share = self._trainer._loop.next_share()
+            if share is None:
+                self._trainer._end_here()
+                return
+            yield share
+
+
+class _EpochLoop(_TrainingEpochLoop):
+    """The library's loop over the batches of an epoch, which may begin in the epoch's middle."""
+
+    def __init__(self, trainer: Trainer, min_steps: int | None, max_steps: int) -> None:
+        super().__init__(trainer, min_steps, max_steps)
+        self._results = _OwnShares(training=True)
+
+    def reset(self) -> None:
+        """Begin with the first batch that the session has not finished."""
+        super().reset()
+        assert isinstance(self.trainer, Trainer)
+        self.trainer._count_batches()
+
+    def advance(self, data_fetcher: Any) -> None:
+        """Train on one batch."""
+        try:
+            super().advance(data_fetcher)
+        except _TrainingIsOver:
+            assert isinstance(self.trainer, Trainer)
+            self.trainer._end_here()
+            raise StopIteration from None
+
+
+class _OwnShares(_ResultCollection):
+    """What the module logs while it trains: numbers of this rank's share, by which nothing may be decided."""
+
+    def metrics(self, on_step: bool) -> Any:
+        """The metrics to log and to show, and none for callbacks and schedulers to monitor."""
+        found = super().metrics(on_step)
+        found["callback"].clear()
+        return found
+
+
+class _Beginning(Callback):
+    """Begins the session before the library's loop and other callbacks, and ends it after the loop."""
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Begin."""
+        assert isinstance(trainer, Trainer)
+        trainer._begin()
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """End training on all ranks, where the library has left its loop early."""
+        assert isinstance(trainer, Trainer)
+        trainer._loop.end()
+
+
+class _Callbacks:
+    """The states of the library's callbacks and of the module's own hooks, as a part of the session's state."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states, and the metrics that can be monitored."""
+        trainer, module = self._trainer, self._trainer.lightning_module
+        own: dict[str, Any] = {}
+        module.on_save_checkpoint(own)
+        return {
+            "callbacks": _callbacks_state_dict(trainer),
+            "metrics": {name: float(value) for name, value in trainer.callback_metrics.items()},
+            "module": own,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], /) -> None:
+        """Take over a state of `state_dict`."""
+        trainer = self._trainer
+        for callback in trainer.callbacks:
+            if (own := state["callbacks"].get(callback.state_key)) is not None:
+                callback.load_state_dict(own)
+        metrics = trainer._logger_connector._callback_metrics
+        metrics.clear()
+        metrics.update(
+            {name: torch.tensor(value, dtype=torch.float64) for name, value in state["metrics"].items()}
+        )
+        trainer.lightning_module.on_load_checkpoint(dict(state["module"]))
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _complaints(named: Mapping[str, Any]) -> Iterator[str]:
+    """Why these options cannot be kept when nodes come and go, and what to do."""
+    given = {name: value for name, value in named.items() if value is not None}
+    many = given.get("accumulate_grad_batches", 1) != 1
+    interval = given.get("val_check_interval", 1.0)
+    one = ("auto", 1, "1", [0])
+    refused = {
+        "strategy": (given.get("strategy", "auto") != "auto", "Oakum brings the ranks and their sums"),
+        "devices": (given.get("devices", "auto") not in one, "a rank has one device, and Oakum the ranks"),
+        "num_nodes": (given.get("num_nodes", 1) != 1, "Oakum brings the nodes"),
+        "precision": (str(given.get("precision")) in ("16", "16-mixed"), "use 'bf16-mixed'"),
+        "max_epochs": (given.get("max_epochs") == -1, "give the number of epochs"),
+        "max_time": ("max_time" in given, "ranks have clocks of their own; give max_epochs or max_steps"),
+        "limit_train_batches": (
+            given.get("limit_train_batches", 1.0) != 1.0 or isinstance(given.get("limit_train_batches"), int),
+            "each sample is visited once per epoch; train on a subset of the data set",
+        ),
+        "overfit_batches": (given.get("overfit_batches", 0) != 0, "train on a subset of the data set"),
+        "fast_dev_run": (bool(given.get("fast_dev_run")), "use `oakum try`"),
+        "reload_dataloaders_every_n_epochs": (
+            given.get("reload_dataloaders_every_n_epochs", 0) != 0,
+            "the data set is the same in all epochs",
+        ),
+        "sync_batchnorm": (bool(given.get("sync_batchnorm")), "use GroupNorm or LayerNorm"),
+        "val_check_interval": (
+            not isinstance(interval, int | float) or (many and isinstance(interval, int)),
+            "give a fraction of an epoch, or steps without accumulate_grad_batches",
+        ),
+    }
+    for name, (is_set, advice) in refused.items():
+        if is_set:
+            yield f"{name}={named[name]!r} cannot be kept when nodes come and go: {advice}; leave it out"
+    for callback in _as_list(given.get("callbacks")):
+        for kind, advice in _REFUSED_CALLBACKS.items():
+            if isinstance(callback, kind):
+                yield f"the callback {type(callback).__name__} cannot be kept when nodes come and go: {advice}"
+
+
+def _refuse_module(module: pl.LightningModule) -> None:
+    if not module.automatic_optimization:
+        raise SessionError(
+            "automatic_optimization=False: a module that optimizes by hand, as with several optimizers, needs a "
+            "loop in oakum.session(...), which takes several optimizers"
+        )
+    if is_overridden("backward", module):
+        raise SessionError("the module has a backward() of its own: leave it out, or use oakum.session(...)")

@@ -1,0 +1,69 @@
+"""Gives a new trainer another trainer's checkpoints, from whose state it begins. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+
+from oakum_worker.checkpoint import manifest
+from oakum_worker.errors import CheckpointError, CorruptCheckpointError
+
+_FINAL = re.compile(r"step-(\d+)")
+
+
+def adopt(source: Path, target: Path, trainer: str, step: int | None = None) -> int:
+    """Copy the checkpoints in `source`, written by the trainer with id `trainer`, into `target`, marked as adopted
+    from it; with `step` only the checkpoint of that step. Returns the step of the newest one copied.
+
+    Files are shared by hard links where the file system has these, else copied, so either folder can be removed
+    without harm to the other. Raises `CheckpointError` where `source` has no such checkpoint, or where a
+    checkpoint cannot be read or `target` cannot be written to; `target` is then removed.
+    """
+    found = {int(match[1]): path for path in _folders(source) if (match := _FINAL.fullmatch(path.name))}
+    if not found:
+        raise CheckpointError(f"there is no durable checkpoint in {source}")
+    if step is not None and step not in found:
+        there = ", ".join(map(str, sorted(found)))
+        raise CheckpointError(f"there is no checkpoint after step {step} in {source}; there are: {there}")
+    found = found if step is None else {step: found[step]}
+    try:
+        for path in found.values():
+            _adopt_one(path, target / path.name, trainer)
+    except (OSError, CorruptCheckpointError) as error:
+        shutil.rmtree(target, ignore_errors=True)
+        raise CheckpointError(f"the checkpoints in {source} cannot be put into {target}: {error}") from error
+    return max(found)
+
+
+def is_adopted(folder: Path) -> bool:
+    """Whether the checkpoint in `folder` was adopted from another trainer; False where it cannot be read."""
+    try:
+        return bool(manifest.read(folder).adopted_from)
+    except (OSError, CorruptCheckpointError):
+        return False
+
+
+def _folders(source: Path) -> list[Path]:
+    return list(source.iterdir()) if source.is_dir() else []
+
+
+def _adopt_one(checkpoint: Path, final: Path, trainer: str) -> None:
+    known = manifest.read(checkpoint)
+    temporary = final.with_name(f"{final.name}.tmp-{uuid.uuid4().hex}")
+    temporary.mkdir(parents=True)
+    for name in known.files:
+        _share(checkpoint / name, temporary / name)
+    manifest.write(temporary, known.model_copy(update={"adopted_from": known.adopted_from or trainer}))
+    temporary.rename(final)
+    manifest.sync(final.parent)
+
+
+def _share(file: Path, link: Path) -> None:
+    try:
+        os.link(file, link)
+    except OSError:  # A file system without hard links, or with a limit to them.
+        shutil.copyfile(file, link)
+        manifest.sync(link)

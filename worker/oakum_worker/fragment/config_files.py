@@ -1,0 +1,63 @@
+"""The files that tell a fragment, or an array of fragments, what it is. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from oakum_worker.errors import ConfigError
+from oakum_worker.fragment import CONFIG_NAME
+from oakum_worker.protocol import FragmentConfig
+
+ARRAY_NAME = "array.json"
+
+
+def write_config(folder: Path, config: FragmentConfig) -> Path:
+    """Write the config into the folder, which is made if missing; only its owner can read it, since it holds the
+    fragment's token. Returns the file's path."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path = folder / CONFIG_NAME
+    path.touch(mode=0o600, exist_ok=True)
+    document = config.model_dump(mode="json")
+    _leave_out_options_that_are_off(config.spec, document["spec"])
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return path
+
+
+def _leave_out_options_that_are_off(options: BaseModel, document: dict[str, Any]) -> None:
+    """Remove from the document of a spec, or of a part of it, options that are null and null by default: a worker
+    of the previous version refuses options that it does not know."""
+    for name, field in type(options).model_fields.items():
+        value = getattr(options, name)
+        if value is None and field.default is None:
+            del document[name]
+        elif isinstance(value, BaseModel):
+            _leave_out_options_that_are_off(value, document[name])
+
+
+def read_config(path: Path) -> FragmentConfig:
+    """Read a fragment's config. Raises `ConfigError` where it does not fit this version of the worker."""
+    try:
+        return FragmentConfig.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        from importlib.metadata import version
+
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        raise ConfigError(
+            f"{path} cannot be used by Oakum {version('oakum')} on this node ({faults}): "
+            f"install the service's version where the fragments run"
+        ) from error
+
+
+class FragmentArray(BaseModel):
+    """The fragments of a job array: a file in submitit's folder, written before the array is submitted."""
+
+    model_config = ConfigDict(frozen=True)
+
+    fragments: tuple[str, ...]
+    """Ids of the fragments, by index of the array's task."""
+    addresses: dict[str, str]
+    """Node -> its address, for the nodes that Slurm may choose from."""

@@ -1,0 +1,139 @@
+"""Starts the process of a rank: forked from a server where there is one, else afresh.
+
+Imports next to nothing, so that ranks start before the agent's own imports.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from oakum_worker.checkpoint.memory_header import has_copy
+from oakum_worker.errors import ForkError
+from oakum_worker.fragment.forking import ForkedProcess, ForkRequest, ForkServer, node_has_accelerator
+
+_log = logging.getLogger("oakum.agent")
+_RANK = "oakum_worker.rank.process"
+# Niceness of ranks: the scheduler's daemon, which may want the node back, and the leaving agent go first.
+_BEHIND_OTHERS = 5
+_THREADS_OF_FORKS = 1
+"""Threads of a forked rank: libraries read the number as they load, which they did in the server."""
+
+
+@dataclass(frozen=True)
+class StartedRank:
+    """A rank's process, and the pipe of its news."""
+
+    process: subprocess.Popen[bytes] | ForkedProcess
+    news: int
+    """Descriptor from which the rank's news is read."""
+    began_s: float
+    """Beginning of the start, in seconds on the monotonic clock."""
+
+
+class RankStarter:
+    """Starts one rank's process, again after each crash, and holds the memory for the copy of the state that
+    outlives the process."""
+
+    def __init__(self, config_file: Path, local_rank: int, threads: int, server: ForkServer | None = None) -> None:
+        """With a `server`, processes are forked from it where that is possible: ranks of one thread, on nodes
+        without an accelerator. Otherwise they are started afresh."""
+        self.local_rank = local_rank
+        self._config_file = config_file
+        self._threads = threads
+        self._server = server
+        self._memory = os.memfd_create("oakum-state")
+        self._ahead: StartedRank | None = None
+
+    def start_ahead(self) -> None:
+        """Start the first process now; the first call of `start` returns it."""
+        self._ahead = self.start()
+
+    @property
+    def has_copy(self) -> bool:
+        """Whether a copy of the state lies in the memory that outlives the rank."""
+        return has_copy(self._memory)
+
+    def start(self, after: int = 0) -> StartedRank:
+        """Return the process that was started ahead, or start a new process for generations above `after`."""
+        if self._ahead is not None:
+            ahead, self._ahead = self._ahead, None
+            return ahead
+        began_s = time.monotonic()
+        reading, writing = os.pipe()
+        arguments = tuple(map(str, (self._config_file, self.local_rank, writing, self._memory, after)))
+        try:
+            process = self._fork(arguments, writing) or self._start_afresh(arguments, writing)
+        finally:
+            os.close(writing)
+        return StartedRank(process, reading, began_s)
+
+    def _start_afresh(self, arguments: Sequence[str], writing: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            ["nice", "-n", str(_BEHIND_OTHERS), sys.executable, "-u", "-m", _RANK, *arguments],
+            stdin=subprocess.PIPE,
+            pass_fds=(writing, self._memory),
+            start_new_session=True,
+            env=self._environment(),
+        )
+
+    def _fork(self, arguments: Sequence[str], writing: int) -> ForkedProcess | None:
+        """Fork the process from the server, in a session of its own. None where it has to be started afresh:
+        without a server, with an accelerator or several threads, or if the server fails, which is then not asked
+        again."""
+        if self._server is None or self._threads != _THREADS_OF_FORKS or node_has_accelerator():
+            return None
+        request = ForkRequest(
+            _RANK,
+            tuple(arguments),
+            self._environment(),
+            str(Path.cwd()),
+            descriptors=(0, 1, 2, writing, self._memory),
+            nice=_BEHIND_OTHERS,
+        )
+        commands, stdin = os.pipe()
+        try:
+            process = self._server.start(request, (commands, 1, 2, writing, self._memory))
+        except ForkError as error:
+            _log.warning("%s: ranks of this node are started afresh", error)
+            os.close(stdin)
+            self._server = None
+            return None
+        finally:
+            os.close(commands)
+        process.stdin = os.fdopen(stdin, "wb")
+        process.watch()
+        return process
+
+    def _environment(self) -> dict[str, str]:
+        environment = dict(os.environ)
+        environment["OMP_NUM_THREADS"] = str(self._threads)
+        environment["CUDA_VISIBLE_DEVICES"] = self._device(environment.get("CUDA_VISIBLE_DEVICES", ""))
+        # Broken rendezvous are routine here; keep torch from printing a C++ stack trace for each.
+        environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        return environment
+
+    def _device(self, visible: str) -> str:
+        """The number of this rank's GPU, out of the comma-separated list `visible`; the local rank where the list
+        is empty. Made the only visible device, it is what `cuda` means."""
+        devices = [device for device in visible.split(",") if device]
+        return devices[self.local_rank % len(devices)] if devices else str(self.local_rank)
+
+
+def start_ranks(config_file: Path, server: ForkServer | None = None) -> list[RankStarter]:
+    """Start every rank of the fragment whose config `config_file` is; returns their starters by local rank."""
+    spec = json.loads(config_file.read_text(encoding="utf-8"))["spec"]
+    starters = [
+        RankStarter(config_file, local_rank, spec["threads_per_rank"], server)
+        for local_rank in range(spec["ranks_per_node"])
+    ]
+    for starter in starters:
+        starter.start_ahead()
+    return starters

@@ -1,0 +1,183 @@
+"""The agent's line to the service: a long poll for directives and a reporter that posts the newest state."""
+
+from __future__ import annotations
+
+import json
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import httpx
+
+from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentConfig, FragmentReport
+
+_log = logging.getLogger("oakum.agent")
+_POLL_S = 10.0
+_HEARTBEAT_S = 1.0
+"""Seconds between two reports where the service does not ask for longer intervals."""
+_LONGEST_INTERVAL_S = 30.0
+_RETRY_S = 0.3
+_LAST_WORDS_S = 10.0
+_HURRIED_LAST_WORDS_S = 0.6
+_LONGEST_TRY_S = 1.0
+"""Longest try, in seconds, to post the last report, so that a signal during a try delays the exit no longer."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Event: the service has answered that it no longer wants the fragment (HTTP 410)."""
+
+
+@dataclass(frozen=True)
+class Unheard:
+    """Event: the service has not answered for longer than the orphan timeout."""
+
+    seconds: float
+
+
+class ServiceLink:
+    """The agent's connection to the service over HTTP: one thread asks for directives, another posts reports. Both
+    try again while the service does not answer."""
+
+    def __init__(self, config: FragmentConfig, deliver: Callable[[object], None]) -> None:
+        self._config = config
+        self._deliver = deliver
+        self._url = config.service_url
+        self._client = httpx.Client(
+            headers={"Authorization": f"Bearer {config.token}"},
+            timeout=httpx.Timeout(5.0, connect=1.0),
+            verify=True if config.service_ca is None else ssl.create_default_context(cadata=config.service_ca),
+        )
+        self._path = f"/v1/fragments/{config.fragment}"
+        self._changed = threading.Condition()
+        self._report: FragmentReport | None = None
+        self._sent: FragmentReport | None = None
+        self._interval_s = _HEARTBEAT_S
+        self._stopping = False
+        self._heard_s = time.monotonic()
+        self._refusal = ""
+
+    def start(self) -> None:
+        """Begin to poll and to report."""
+        threading.Thread(target=self._poll, daemon=True, name="directives").start()
+        threading.Thread(target=self._post, daemon=True, name="reports").start()
+
+    def report(self, report: FragmentReport) -> None:
+        """Make `report` the one that is posted next; an older unsent report is dropped."""
+        with self._changed:
+            self._report = report
+            self._changed.notify_all()
+
+    def stop(self, last: FragmentReport, in_a_hurry: Callable[[], bool]) -> None:
+        """Stop both threads, then post the `last` report, trying for at most 10 s, or 0.6 s if `in_a_hurry()`
+        becomes true. Returns whether or not that succeeds."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        began_s = time.monotonic()
+        while True:
+            given_s = _HURRIED_LAST_WORDS_S if in_a_hurry() else _LAST_WORDS_S
+            left_s = began_s + given_s - time.monotonic()
+            if left_s <= 0:
+                return
+            try:
+                self._send(last, timeout_s=min(max(left_s, 0.05), _LONGEST_TRY_S))
+                return
+            except httpx.HTTPError:
+                time.sleep(0.05)
+
+    def _post(self) -> None:
+        while not self._stopping:
+            with self._changed:
+                self._changed.wait_for(self._is_due, timeout=self._interval_s)
+                report = self._report
+            if report is None or self._stopping:
+                continue
+            try:
+                self._send(report, timeout_s=5.0)
+                self._sent = report
+            except httpx.HTTPError as error:
+                self._fail(error)
+
+    def _is_due(self) -> bool:
+        """Whether a report is to be posted now: the first report, and any report while stopping; otherwise one
+        that has changed since it was last posted, if the service has not asked for longer intervals or an
+        urgent field has changed."""
+        if self._stopping or self._report is None or self._sent is None:
+            return self._stopping or self._report is not None
+        if self._report.sequence <= self._sent.sequence:
+            return False
+        return self._interval_s <= _HEARTBEAT_S or self._report.urgent != self._sent.urgent
+
+    def _send(self, report: FragmentReport, timeout_s: float) -> None:
+        response = self._client.post(
+            f"{self._url}{self._path}/report",
+            content=report.model_dump_json(),
+            headers={"Content-Type": "application/json"},
+            timeout=timeout_s,
+        )
+        self._check(response)
+        self._interval_s = _interval_s(response.headers.get(REPORT_INTERVAL, ""))
+
+    def _poll(self) -> None:
+        revision = -1
+        while not self._stopping:
+            try:
+                response = self._client.get(
+                    f"{self._url}{self._path}/directive",
+                    params={"after": revision, "wait_s": _POLL_S},
+                    timeout=_POLL_S + 5.0,
+                )
+                self._check(response)
+                if response.status_code == httpx.codes.OK:
+                    directive = Directive.model_validate_json(response.content)
+                    revision = directive.revision
+                    self._deliver(directive)
+            except httpx.HTTPError as error:
+                self._fail(error)
+
+    def _check(self, response: httpx.Response) -> None:
+        if response.status_code == httpx.codes.GONE:
+            self._heard_s = time.monotonic()
+            self._deliver(Gone())
+            return
+        if response.is_client_error and response.text != self._refusal:
+            self._refusal = response.text
+            _log.error(
+                "the service refuses what this agent, of Oakum %s, sends: %s", version("oakum"), response.text
+            )
+        response.raise_for_status()
+        self._heard_s = time.monotonic()
+
+    def _fail(self, error: httpx.HTTPError) -> None:
+        """Report a service that is silent for too long, look for a new address of it, and wait before the next
+        try."""
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s > self._config.orphan_timeout_s:
+            self._deliver(Unheard(silent_s))
+        if self._config.service_file is not None:
+            self._look_up(Path(self._config.service_file))
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping, timeout=_RETRY_S)
+
+    def _look_up(self, file: Path) -> None:
+        try:
+            url = json.loads(file.read_text(encoding="utf-8"))["url"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # being written, or not there yet: the address known so far stays good
+        if url != self._url:
+            _log.info("the service has moved to %s", url)
+            self._url = url
+
+
+def _interval_s(told: str) -> float:
+    """The interval that the service has told, in seconds; 1 s where it has told none that makes sense."""
+    try:
+        return min(_LONGEST_INTERVAL_S, max(_HEARTBEAT_S, float(told)))
+    except ValueError:
+        return _HEARTBEAT_S

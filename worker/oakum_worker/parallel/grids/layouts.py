@@ -1,0 +1,159 @@
+"""Finds the grid, the replicas and the micro-batch with which a model trains fastest on a number of ranks.
+
+Each candidate is predicted from measured products and links. With R replicas on grids of P ranks, a step takes
+
+    n (sum over products of 3 t(MKN / P) + o(m) / P + received elements x bytes / bandwidth + messages x latency)
+
+and the all-reduce of 1/P of the gradients over R ranks, for n micro-batches of m samples in each replica. A
+candidate that does not fit into a rank's memory is not chosen while another one fits.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.grids.costs import GridProfile, held_elements, product_s, traffic
+from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.tensor.grids import Grid
+
+_EQUAL = 1e-9
+"""Largest relative difference of times that count as equal."""
+MOST_IN_LINE, LARGEST_SQUARE, LARGEST_CUBE = 16, 8, 4
+"""Sides of the largest grids that are tried where the spec names none."""
+
+
+@dataclass(frozen=True, slots=True)
+class GridChoices:
+    """What the search for a grid may choose, and within which limits."""
+
+    global_batch: int
+    memory_bytes: float = math.inf
+    """Memory of one rank, in bytes."""
+    asked: Grid | None = None
+    """The only grid, in as many replicas as possible, while there are enough ranks for one. None: the fastest."""
+    micro_batch: int | None = None
+    """Samples of a micro-batch of a replica. None: the whole share of the replica, or as many as fit."""
+    keep_gathered: bool = False
+    able: frozenset[Grid] | None = None
+    """The grids that the model goes onto; None: all."""
+
+
+@dataclass(frozen=True, slots=True)
+class GridLayout:
+    """A grid with its number of replicas and micro-batches, and the step time and memory predicted for them."""
+
+    grid: Grid
+    num_replicas: int
+    micro_batch: int
+    """Samples of a replica's largest micro-batch."""
+    num_micro_batches: int
+    predicted_step_s: float
+    samples_per_s: float
+    peak_bytes: int
+    """Predicted peak memory of one rank."""
+    fits: bool
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks that compute; the others are spare."""
+        return self.num_replicas * self.grid.num_ranks
+
+
+def grids_up_to(num_ranks: int) -> list[Grid]:
+    """The grids to try for a trainer without a grid of its own choice: all of at most `num_ranks` ranks whose
+    sides are within the limits of this module."""
+    lines = [Grid("1d", side) for side in range(1, MOST_IN_LINE + 1)]
+    squares = [Grid("2d", side) for side in range(2, LARGEST_SQUARE + 1)]
+    cubes = [Grid("3d", side) for side in range(2, LARGEST_CUBE + 1)]
+    return [grid for grid in (*lines, *squares, *cubes) if grid.num_ranks <= num_ranks]
+
+
+def choose_grid(num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices) -> GridLayout:
+    """The fastest layout that fits into memory on `num_ranks` ranks, of which some may stay spare.
+
+    If none fits, returns the one that needs least memory, with `fits` False. Raises `ScheduleError` for a batch or
+    a number of ranks below 1, and where the model goes onto no grid.
+    """
+    if num_ranks < 1 or choices.global_batch < 1:
+        raise ScheduleError(
+            f"{choices.global_batch} samples on {num_ranks} ranks have no layout: give at least 1 of each"
+        )
+    found = [predict_grid(*sizes, profile, links, choices) for sizes in candidates(num_ranks, choices)]
+    if not found:
+        raise ScheduleError(f"the model goes onto no grid of {num_ranks} ranks or fewer")
+    if not any(layout.fits for layout in found):
+        return min(found, key=lambda layout: layout.peak_bytes)
+    fitting = [layout for layout in found if layout.fits]
+    fastest_s = min(layout.predicted_step_s for layout in fitting)
+    equal = [layout for layout in fitting if layout.predicted_step_s <= (1 + _EQUAL) * fastest_s]
+    return min(equal, key=lambda layout: (layout.grid.num_ranks, layout.num_ranks, layout.num_micro_batches))
+
+
+def candidates(num_ranks: int, choices: GridChoices) -> Iterator[tuple[Grid, int, int]]:
+    """(grid, replicas, micro-batches of a replica) of every layout that may be chosen."""
+    asked = choices.asked if choices.asked is not None and choices.asked.num_ranks <= num_ranks else None
+    for grid in [asked] if asked is not None else grids_up_to(num_ranks):
+        if choices.able is not None and grid not in choices.able:
+            continue
+        most_replicas = min(num_ranks // grid.num_ranks, choices.global_batch)
+        for num_replicas in range(1 if asked is None else most_replicas, most_replicas + 1):
+            share = -(-choices.global_batch // num_replicas)
+            if choices.micro_batch is not None:
+                yield grid, num_replicas, -(-share // choices.micro_batch)
+                continue
+            number = 1
+            while number < share:
+                yield grid, num_replicas, number
+                number *= 2
+            yield grid, num_replicas, share
+
+
+def predict_grid(
+    grid: Grid,
+    num_replicas: int,
+    num_micro_batches: int,
+    profile: GridProfile,
+    links: LinkCosts,
+    choices: GridChoices,
+) -> GridLayout:
+    """The layout of `num_replicas` grids, each with `num_micro_batches` micro-batches in a step, with the step
+    time and memory predicted for it."""
+    share = -(-choices.global_batch // num_replicas)
+    samples = -(-share // num_micro_batches)
+    size, keep = grid.num_ranks, choices.keep_gathered
+    pass_s = profile.other_s(samples) / size
+    kept, largest = 0.0, 0.0
+    for number, product in enumerate(profile.products):
+        pass_s += 3 * product_s(profile.speed, product.flops(samples) / size)
+        received = traffic(grid, product, number, samples, keep_gathered=keep)
+        pass_s += links.transfer_s(received.elements * profile.itemsize) + received.steps * links.latency_s
+        held, gathered = held_elements(grid, product, number, samples)
+        kept += gathered if keep and size > 1 else 0.0
+        largest = max(largest, held if size > 1 else 0.0)
+    step_s = num_micro_batches * pass_s + links.all_reduce_s(num_replicas, profile.parameter_bytes / size)
+    state_bytes = (2 * profile.parameter_bytes + profile.optimizer_bytes) / size
+    peak_bytes = state_bytes + samples * profile.activation_bytes / size + (kept + largest) * profile.itemsize
+    return GridLayout(
+        grid=grid,
+        num_replicas=num_replicas,
+        micro_batch=samples,
+        num_micro_batches=num_micro_batches,
+        predicted_step_s=step_s,
+        samples_per_s=choices.global_batch / step_s if step_s else math.inf,
+        peak_bytes=int(peak_bytes),
+        fits=peak_bytes <= choices.memory_bytes,
+    )
+
+
+def grid_curve(layouts: tuple[GridLayout, ...]) -> tuple[tuple[int, float], ...]:
+    """The points (ranks, samples per second) of a trainer's scalability curve, each faster than the one before.
+    `layouts` are the layouts for 1, 2, ... ranks; one that does not fit into memory, or is not faster than fewer
+    ranks, gives no point."""
+    points: list[tuple[int, float]] = []
+    for num_ranks, layout in enumerate(layouts, start=1):
+        if layout.fits and (not points or layout.samples_per_s > (1 + _EQUAL) * points[-1][1]):
+            points.append((num_ranks, layout.samples_per_s))
+    return tuple(points)

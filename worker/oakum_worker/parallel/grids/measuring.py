@@ -1,0 +1,166 @@
+"""Times a model's matrix products, and the rest of its passes, on this node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from oakum_worker.errors import TaskError
+from oakum_worker.function_mode import call, opened
+from oakum_worker.losses import loss_of
+from oakum_worker.parallel.grids.costs import GridProfile, Product, product_s, rising
+from oakum_worker.parallel.pipeline.measuring import moments_of
+from oakum_worker.state.boundary import BoundarySnapshot
+from oakum_worker.task import Task
+from oakum_worker.task_checks import describe
+
+_BUDGET_S = 1.5
+"""Seconds after which no larger micro-batch is timed."""
+_SIZES = (1, 4, 16, 64)
+_PASSES = 3
+_HALVINGS = 4
+"""How often a product's sides are halved for smaller ones to time: each time an eighth of its multiplications."""
+
+
+def measure_products(
+    task: Task, most_samples: int, precision: Callable[[], AbstractContextManager[Any]], *, averages: bool = False
+) -> GridProfile:
+    """Time passes of up to `most_samples` samples, and products of their sizes and smaller ones. Returns the
+    measurements.
+
+    Takes two seconds or so. The task is left unchanged. With `averages`, the trainer's weight averages count in
+    the state's bytes. Raises `TaskError` where the task's loss cannot be computed for any size.
+    """
+    began_s = time.monotonic()
+    noted = BoundarySnapshot(task)
+    noted.take()
+    passes: dict[int, _Passes] = {}
+    fault: Exception | None = None
+    try:
+        with torch.random.fork_rng(devices=[]):
+            for size in (size for size in _SIZES if size == 1 or size <= most_samples):
+                if passes and time.monotonic() - began_s > _BUDGET_S:
+                    break
+                try:
+                    passes[size] = _Passes(task, size, precision)
+                except Exception as error:
+                    fault = error
+    finally:
+        noted.restore()
+        for parameter in task.model.parameters():
+            parameter.grad = None
+    if not passes:
+        raise TaskError(f"the task's loss cannot be computed: it raised {describe(fault)}") from fault  # type: ignore[arg-type]
+    return _profile(task, passes, averages=averages)
+
+
+def _profile(task: Task, passes: dict[int, _Passes], *, averages: bool) -> GridProfile:
+    largest = max(passes)
+    found = passes[largest]
+    device = next(task.model.parameters()).device
+    products = tuple(Product(rows / largest, inner, columns) for rows, inner, columns in found.products)
+    speed = rising(
+        [point for shape in sorted(set(found.products)) for point in _timed(shape, found.dtype, device)]
+    )
+    parameter_bytes = sum(p.nbytes for p in task.model.parameters() if p.requires_grad)
+    speed = speed or ((1.0, 1e-9),)
+    others = []
+    for size, one in passes.items():
+        products_s = sum(3 * product_s(speed, product.flops(size)) for product in products)
+        # What cannot be told from the products' own spread is taken for a tenth of the whole.
+        others.append((size, max(one.seconds - products_s, one.seconds / 10)))
+    return GridProfile(
+        products=products,
+        speed=speed,
+        others_s=tuple(others),
+        itemsize=found.dtype.itemsize,
+        parameter_bytes=parameter_bytes,
+        optimizer_bytes=round(parameter_bytes * (moments_of(task.optimizer) + averages)),
+        activation_bytes=found.kept_bytes / largest,
+    )
+
+
+class _Passes:
+    """The forward and backward pass of one micro-batch size: which products it has, how long it takes, and how
+    much memory it keeps."""
+
+    def __init__(self, task: Task, size: int, precision: Callable[[], AbstractContextManager[Any]]) -> None:
+        batch = task.read([0] * size)
+        self.products: list[tuple[int, int, int]] = []
+        """(M, K, N) in the order of execution."""
+        self.dtype = torch.float32
+        self.kept_bytes = 0
+        with ProductNotes(self.note):
+            self._run(task, batch, precision)
+        self.seconds = min(self._run(task, batch, precision) for _ in range(_PASSES))
+
+    def note(self, inputs: torch.Tensor, weight: torch.Tensor) -> None:
+        """Remember the product of a linear layer, from its input and its weight."""
+        columns, inner = weight.shape
+        self.products.append((inputs.numel() // inner, inner, columns))
+        self.dtype = inputs.dtype
+
+    def _run(self, task: Task, batch: Any, precision: Callable[[], AbstractContextManager[Any]]) -> float:
+        kept: dict[int, int] = {}
+        own = {tensor.untyped_storage().data_ptr() for tensor in task.model.parameters()}
+
+        def keep(tensor: torch.Tensor) -> torch.Tensor:
+            storage = tensor.untyped_storage()
+            if storage.data_ptr() not in own:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return tensor
+
+        began_s = _now_s(task)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision():
+            loss = loss_of(task.loss(task.model, batch)).value
+        loss.backward()
+        self.kept_bytes = sum(kept.values())
+        return _now_s(task) - began_s
+
+
+class ProductNotes(TorchFunctionMode):
+    """Function mode that tells of the products of all linear layers that are called in it."""
+
+    def __init__(self, note: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+        """`note` is called with a product's input and its weight."""
+        super().__init__()
+        self._note = note
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is F.linear and isinstance(args[0], torch.Tensor) and args[1].ndim == 2:
+            self._note(args[0], args[1])
+        if func is F.multi_head_attention_forward:
+            with self:
+                return opened(func)(*args, **(kwargs or {}))
+        return call(self, func, args, kwargs or {})
+
+
+def _timed(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Iterator[tuple[float, float]]:
+    """Yield (multiplications, seconds) for a product of this shape, and for products whose sides are half, a
+    quarter and an eighth as long."""
+    for halving in range(_HALVINGS):
+        rows, inner, columns = (max(1, side >> halving) for side in shape)
+        first = torch.zeros(rows, inner, dtype=dtype, device=device)
+        second = torch.zeros(inner, columns, dtype=dtype, device=device)
+        seconds = []
+        for _ in range(_PASSES):
+            began_s = time.perf_counter()
+            torch.mm(first, second)
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            seconds.append(time.perf_counter() - began_s)
+        yield float(rows * inner * columns), min(seconds)
+
+
+def _now_s(task: Task) -> float:
+    if next(task.model.parameters()).is_cuda:
+        torch.cuda.synchronize()
+    return time.perf_counter()

@@ -1,0 +1,287 @@
+"""Forms a generation's process group in the running processes, and breaks it when a member is lost.
+
+Every rank process keeps a key-value store open from its start. The ranks of a generation meet at the store of its
+rank 0, so no port has to be agreed on. gloo connects every pair of ranks while the group is formed.
+
+When a rank dies, only its direct neighbours in the collective see an error. The other ranks would stay blocked
+until the group's timeout, because their own neighbours' sockets are still open, and aborting a gloo group releases
+no rank. Therefore `cut`, called in another thread, shuts down this process's connections of the group. The blocked
+collective then raises at once, here and on the peers. A peer that merely hangs is left behind in the same way.
+
+Where the node has GPUs, collectives of tensors on them go through NCCL, whose groups can be aborted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from oakum_worker.errors import GroupError
+from oakum_worker.parallel.subgroups import MESH_TIMEOUT, StoreSubgroups, Subgroups, wait_for_all_ranks
+from oakum_worker.parallel.waiting import COLLECTIVE_TIMEOUT
+from oakum_worker.protocol import Endpoint, Generation
+from oakum_worker.torch_internals import set_group_timeout
+
+_CONNECT_TIMEOUT_S = 10.0
+_TRY_S = 1.0
+"""Seconds for one attempt of torch's to connect; nothing can interrupt an attempt."""
+
+
+class GenerationGroup:
+    """Forms, leaves and cuts the process group of the generation that this process is in; it is in one generation
+    at a time."""
+
+    def __init__(self, host: str) -> None:
+        self._store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+        self.endpoint = Endpoint(host=host, port=self._store.port)
+        self._lock = threading.Lock()
+        self._number: int | None = None
+        self._before: set[str] = set()
+        self._sockets: set[str] | None = None
+        self.is_cut = False
+        """Whether `cut` has broken the present generation's group. Needed because an aborted NCCL group raises
+        nothing."""
+        self._refused = 0
+        """Generations up to this number must not be formed any more."""
+        self._subgroups: StoreSubgroups | None = None
+        self._widening: set[str] | None = None
+        """While a subgroup is being formed: the sockets that existed before. None at other times."""
+
+    def form(self, generation: Generation, rank: int) -> dist.ProcessGroup | None:
+        """Form the generation's group: wait for the other ranks and connect to each. None when this rank is
+        alone. Returns the group.
+
+        Raises `GroupError` when a peer is gone or the generation is cut meanwhile.
+        """
+        size = generation.world_size
+        if size == 1:
+            return None
+        with self._lock:
+            self._number, self._before, self._sockets = generation.number, set(_sockets()), None
+            self.is_cut = False
+        try:
+            store = dist.PrefixStore(f"generation-{generation.number}", self._connect(generation))
+            wait_for_all_ranks(store, size, COLLECTIVE_TIMEOUT)
+            dist.init_process_group(
+                _backend(),
+                store=store,
+                rank=rank,
+                world_size=size,
+                timeout=MESH_TIMEOUT,
+            )
+            set_group_timeout(COLLECTIVE_TIMEOUT)
+        except (OSError, RuntimeError, ValueError) as error:
+            self.leave()
+            _forget_failed_attempt()
+            raise GroupError(f"generation {generation.number} could not be formed: {error}") from error
+        with self._lock:
+            was_cut = self.is_cut
+            self._sockets = set(_sockets()) - self._before
+            self._subgroups = StoreSubgroups(store, rank, COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo")
+        if was_cut:  # and has connected after that
+            self.leave()
+            raise GroupError(f"generation {generation.number} was ended by the service while it was formed")
+        return dist.group.WORLD
+
+    @property
+    def subgroups(self) -> Subgroups:
+        """A `Subgroups` that forms groups of some of the present generation's ranks. `leave` and `cut` also leave
+        and cut these groups."""
+        return _OwnSubgroups(self)
+
+    def form_subgroup(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        """Form a group of `ranks` of the present generation; None where this rank is its only member. Collective
+        among its members. Raises `GroupError` when a member is gone or the generation is over."""
+        with self._lock:
+            subgroups = self._subgroups
+            if subgroups is None or self.is_cut:
+                raise GroupError(f"the group {name} could not be formed: the generation is over")
+            self._widening = set(_sockets())
+        try:
+            group = subgroups.form(name, ranks)
+        finally:
+            with self._lock:
+                if self._sockets is not None and self._widening is not None:
+                    self._sockets |= set(_sockets()) - self._widening
+                self._widening = None
+        if (number := self._number_cut()) is not None:  # and this has connected after that
+            self.cut(number)
+            raise GroupError(f"the group {name} was formed while the service ended the generation")
+        return group
+
+    def _number_cut(self) -> int | None:
+        """Number of the present generation if it was cut, else None."""
+        return self._number if self.is_cut else None
+
+    def _connect(self, generation: Generation) -> dist.TCPStore:
+        """Connect to the key-value store of the generation's rank 0, trying again while it does not answer.
+        Raises `OSError` when nothing listens there or the generation is over, and `DistNetworkError` when no
+        try succeeds in time. Returns the store."""
+        deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
+        while True:
+            try:
+                client = _try_to_connect(generation.members[0].ranks[0])
+            except dist.DistNetworkError:
+                client = None
+                if time.monotonic() >= deadline_s:
+                    raise
+            if generation.number <= self._refused:  # refused before there was a connection to cut
+                raise ConnectionAbortedError("it is over already")
+            if client is not None:
+                return client
+
+    def leave(self) -> None:
+        """Release the generation's group, whether it is broken or not. Does nothing without a group."""
+        with self._lock:
+            self._number, self._sockets, self._subgroups = None, None, None
+            if dist.is_initialized():
+                # A broken group may raise because of its broken connections; it is released in any case.
+                with contextlib.suppress(RuntimeError):
+                    dist.destroy_process_group()
+
+    def cut(self, up_to: int) -> int | None:
+        """Break the group of the present generation if its number is at most `up_to`; return the number if so.
+
+        Called from another thread. A collective or rendezvous in progress then raises in the training thread.
+        """
+        with self._lock:
+            self._refused = max(self._refused, up_to)
+            if self._number is None or self._number > up_to:
+                return None
+            self.is_cut = True
+            for name, descriptor in _sockets().items():
+                if self._is_of_group(name):
+                    _shut_down(descriptor, own_port=self.endpoint.port)
+            world = dist.group.WORLD if self._sockets is not None else None
+            if world is not None and _backend() != "gloo":
+                world.abort()
+                if self._subgroups is not None:
+                    self._subgroups.abort()
+            return self._number
+
+    def _is_of_group(self, socket_name: str) -> bool:
+        if self._sockets is None:
+            return socket_name not in self._before
+        widened = self._widening is not None and socket_name not in self._widening
+        return widened or socket_name in self._sockets
+
+    def cut_forming(self, below: int) -> None:
+        """Called from another thread: interrupt the forming of a group if its generation's number is below
+        `below`; a group that has formed is left alone. Later attempts to form such an old generation fail, too."""
+        with self._lock:
+            self._refused = max(self._refused, below - 1)
+            forming = self._number is not None and self._sockets is None
+        if forming:
+            self.cut(below - 1)
+
+
+class _OwnSubgroups:
+    """The `Subgroups` of a `GenerationGroup`: forms each group by `GenerationGroup.form_subgroup`."""
+
+    timeout = COLLECTIVE_TIMEOUT
+
+    def __init__(self, group: GenerationGroup) -> None:
+        self._group = group
+
+    def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
+        return self._group.form_subgroup(name, ranks)
+
+
+def _backend() -> str:
+    """torch's name of the backends: gloo for tensors on the CPU and, where the node has GPUs, NCCL for theirs."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+
+
+def _forget_failed_attempt() -> None:
+    """Reset torch's count of this process's groups to zero.
+
+    The count is part of the names under which ranks find each other in the store. A failed attempt raises it in
+    this process alone, which would then wait for its peers for ever under another name. Destroying a formed group
+    resets the count, so this function forms and destroys a group of this rank alone.
+    """
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
+
+
+def _try_to_connect(rendezvous: Endpoint) -> dist.TCPStore:
+    """Connect to rank 0's store. Raises `OSError` at once when nothing listens there, because rank 0 is gone.
+    Returns the store.
+
+    torch's client would retry until its timeout without a connection that `cut` could shut down. So a plain
+    connection is tried first, and torch's client gets a short timeout, because rank 0 may die in between.
+    """
+    socket.create_connection((rendezvous.host, rendezvous.port), timeout=_CONNECT_TIMEOUT_S).close()
+    client = dist.TCPStore(
+        rendezvous.host,
+        rendezvous.port,
+        is_master=False,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=_TRY_S),
+    )
+    # From here on a peer may be late by as much as one of its steps takes.
+    client.set_timeout(COLLECTIVE_TIMEOUT)
+    return client
+
+
+def _sockets() -> dict[str, int]:
+    """This process's open sockets: name -> descriptor. The kernel gives each socket a name of its own, such as
+    `socket:[4711]`.
+
+    Sockets are told apart by name and not by descriptor: a broken group closes its sockets slowly, and the next
+    group's sockets get the descriptors that become free meanwhile.
+    """
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            name = str(entry.readlink())
+            if name.startswith("socket:"):
+                found[name] = int(entry.name)
+    return found
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """A socket object for a duplicate of the descriptor; closing it leaves the original open."""
+    handle = socket.socket(fileno=os.dup(descriptor))
+    try:
+        yield handle
+    finally:
+        handle.close()
+
+
+def _shut_down(descriptor: int, own_port: int) -> None:
+    """Shut down the socket if it is connected, but not to this process's own store at `own_port`.
+
+    A listening socket is left alone: gloo terminates the process if one of its own is shut down. Peers may already
+    meet at the store for the next generation.
+    """
+    with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
+        if handle.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        if handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            return
+        if handle.getsockname()[1] == own_port:
+            return
+        handle.getpeername()
+        handle.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def lost_peers(when: str) -> Iterator[None]:
+    """Context in which the `RuntimeError` of a failed collective is raised as `GroupError`; `when` goes into its
+    message. For collectives that other code starts, such as FSDP2 or an optimizer. Other errors pass through."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise GroupError(f"a rank was lost {when}: {error}") from error
+        raise

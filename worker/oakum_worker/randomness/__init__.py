@@ -1,0 +1,1 @@
+"""Random numbers that follow from seed, step and sample, wherever a sample is computed."""

@@ -1,0 +1,218 @@
+"""Random numbers that follow from (key, sample, call, element) alone, whichever rank computes the sample.
+
+For sample i of the global batch and the c-th drawing call of its forward pass, element j of the sample has the
+32 random bits
+
+    x (2 x + 1)  with  x = (a_i A_c) h(j) + (b_i ^ B_c)   modulo 2**32
+
+where (a_i, b_i) is the SplitMix64 hash of (key, i), a_i made odd, (A_c, B_c) was drawn for the call, and h is a
+fixed bijection that leaves no order in the element numbers. The affine map makes any two numbers independent over
+random keys; x (2 x + 1), the permutation at the heart of RC6 (Rivest, Robshaw, Sidney and Yin, 1998), breaks the
+linear relations among more than two, most thoroughly in the high bits, which are the ones used. That is two passes
+over the elements, in integer arithmetic, which is the same on every machine.
+
+The call's numbers come from torch's default CPU generator, which has to be seeded from the key alone. It is the
+one source that activation checkpointing puts back before it computes a part of the forward pass again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from oakum_worker.errors import TrainingWarning
+from oakum_worker.randomness.counters import mix, mix_all, signed
+
+Role = Literal["activation", "like", "sizes", "shared"]
+"""What kind of thing has the shape that numbers are drawn for. It decides how the batch is looked for in the
+shape.
+
+- `activation`: something computed from the samples. If no batch is found in it, a warning is given.
+- `like`: any tensor. If no batch is found in it, all samples share the numbers.
+- `sizes`: sizes alone; a batch is found only in a size equal to the number of samples. If there is none, all
+  samples share the numbers.
+- `shared`: something that certainly has no batch, such as a parameter. All samples share the numbers.
+"""
+
+_ALL_SAMPLES, _THESE_SAMPLES = -1, -2
+_INT32 = -(1 << 31), 1 << 31
+_MULTIPLIERS = 0x7FEB352D, 0x846CA68B - (1 << 32)
+_tables: dict[torch.device, torch.Tensor] = {}
+_warned: set[str] = set()
+
+
+class Keys(NamedTuple):
+    """The numbers a and b (see the module) of some samples: int32, shape (samples, 1) each."""
+
+    factors: torch.Tensor
+    offsets: torch.Tensor
+
+
+class KeyedBits:
+    """Source of random bits for the samples of one micro-batch at a time. `begin` has to be called before
+    `bits`."""
+
+    def begin(self, key: int, first: int, count: int, device: torch.device) -> None:
+        """Begin a micro-batch of `count` samples that starts at position `first` of the global batch."""
+        samples = mix_all(key, torch.arange(first, first + count))
+        others = torch.tensor([signed(mix(key, _ALL_SAMPLES)), signed(mix(key, _THESE_SAMPLES, first))])
+        hashes = torch.cat((samples, others)).unsqueeze(1).to(device, non_blocking=True)
+        factors = (hashes.to(torch.int32) | 1).split((count, 1, 1))
+        offsets = (hashes >> 32).to(torch.int32).split((count, 1, 1))
+        self._of_each, self._of_all, self._of_these = map(Keys, factors, offsets)
+
+    def bits(self, shape: Sequence[int], device: torch.device, role: Role) -> torch.Tensor:
+        """Random bits for the next drawing call, for each sample its own: int32, of shape `shape`.
+
+        Where no batch is found in `shape`, all samples share the bits. With the role `activation` and a first
+        dimension other than 1, the bits then belong to this micro-batch, with a warning, once in the process.
+        Advances torch's default CPU generator.
+        """
+        count = self._of_each.factors.shape[0]
+        dim = batch_dim(shape, count, role)
+        if dim == 1:
+            ones = (1,) * (len(shape) - 2)
+            factors, offsets = (part.view(1, count, *ones) for part in _keys_of_call(self._of_each, device))
+            elements = _elements(math.prod(shape) // count, device).view(shape[0], 1, *shape[2:])
+            return _permute(torch.addcmul(offsets, factors, elements))
+        keys = self._of_each if dim == 0 else self._of_all
+        if dim is None and role == "activation" and shape[:1] != (1,):
+            keys = self._of_these
+            warn_once(
+                f"dropout of a tensor of shape {tuple(shape)}, in which the {count} samples computed at once were "
+                "not found: its masks depend on how many samples a node computes at once"
+            )
+        factors, offsets = _keys_of_call(keys, device)
+        elements = _elements(math.prod(shape) // keys.factors.shape[0], device)
+        return _permute(torch.addcmul(offsets, factors, elements)).view(tuple(shape))
+
+    def batch_dim(self, shape: Sequence[int], role: Role) -> int | None:
+        """The dimension of `shape`, 0 or 1, along which the samples of the present micro-batch lie; None where
+        neither is."""
+        return batch_dim(shape, self._of_each.factors.shape[0], role)
+
+
+def batch_dim(shape: Sequence[int], count: int, role: Role) -> int | None:
+    """The dimension of a shape, 0 or 1, along which `count` samples lie; None where neither does, and for the role
+    `shared`.
+
+    These are tried in order: the first dimension, if it is `count`; the second of three or more dimensions, if it
+    is `count` (inputs with the sequence first); the first, if it is a multiple of `count` (a sample's tokens,
+    views or heads one after the other); the second of two dimensions, if it is `count`. For the role `sizes` only
+    the first two are tried.
+    """
+    if role == "shared" or not shape:
+        return None
+    if shape[0] == count:
+        return 0
+    if len(shape) > 2 and shape[1] == count:
+        return 1
+    if role == "sizes":
+        return None
+    if shape[0] > 0 and shape[0] % count == 0:
+        return 0
+    return 1 if len(shape) == 2 and shape[1] == count else None
+
+
+def threshold(probability: float) -> int:
+    """The int32 number t such that 32 random bits, taken as int32, are below t with the given probability."""
+    return min(round(probability * 2**32), 2**32 - 1) - 2**31
+
+
+def uniform(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Uniform random numbers between 0 and 1, neither included, made from `bits`, with the shape of `bits` and
+    type `dtype`.
+
+    The numbers are evenly spaced: as many different ones as `dtype` resolves, and at most 2**32.
+    """
+    digits = 32 if dtype == torch.float64 else round(-math.log2(torch.finfo(dtype).eps))
+    wide = dtype if dtype == torch.float64 else torch.float32
+    return (bits >> (32 - digits)).to(wide).add_(0.5).mul_(2.0**-digits).add_(0.5).to(dtype)
+
+
+def normal(bits: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Standard normal random numbers made from `bits`, with the shape of `bits` and type `dtype`. None is further
+    from 0 than 5.3, or 6.3 in float64."""
+    wide = dtype if dtype == torch.float64 else torch.float32
+    return uniform(bits, wide).mul_(2).sub_(1).erfinv_().mul_(math.sqrt(2)).to(dtype)
+
+
+def warn_once(message: str) -> None:
+    """Give `message` as a `TrainingWarning`, unless this process has already given it. While torch compiles,
+    nothing is warned of."""
+    if message not in _warned and not torch.compiler.is_compiling():
+        _warned.add(message)
+        warnings.warn(message, TrainingWarning, stacklevel=2)
+
+
+def has_warned() -> bool:
+    """Whether `warn_once` has warned: some numbers were drawn that do not belong to single samples."""
+    return bool(_warned)
+
+
+@contextlib.contextmanager
+def warnings_apart() -> Iterator[None]:
+    """Context in which `warn_once` gives every message anew. At its end the messages given before are
+    remembered again, and those given within are forgotten."""
+    given = set(_warned)
+    _warned.clear()
+    try:
+        yield
+    finally:
+        _warned.clear()
+        _warned.update(given)
+
+
+def call_seed() -> int:
+    """A 64-bit seed for the next drawing call. Advances torch's default CPU generator."""
+    return mix(*_numbers_of_call())
+
+
+def _keys_of_call(keys: Keys, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """For the next drawing call, the products a A and the offsets b ^ B (see the module) on `device`. Advances
+    torch's default CPU generator."""
+    factor, offset = _numbers_of_call()
+    factors, offsets = keys
+    if factors.device != device:
+        factors, offsets = factors.to(device), offsets.to(device)
+    return factors * factor, offsets ^ offset
+
+
+def _numbers_of_call() -> Any:
+    """The numbers A (made odd) and B of the next drawing call, 32 bits each. Advances torch's default CPU
+    generator."""
+    if torch.compiler.is_compiling():
+        # Scalars: without sizes they are not taken for the samples', should the trace be run with the mode active.
+        factor = torch.randint(*_INT32, (), dtype=torch.int32, device="cpu")
+        return factor | 1, torch.randint(*_INT32, (), dtype=torch.int32, device="cpu")
+    factor, offset = torch.empty(2, dtype=torch.int32, device="cpu").random_(*_INT32).tolist()
+    return factor | 1, offset
+
+
+def _permute(bits: torch.Tensor) -> torch.Tensor:
+    return bits.addcmul_(bits, bits, value=2)
+
+
+def _elements(count: int, device: torch.device) -> torch.Tensor:
+    """h(0), ..., h(count - 1) as int32 on `device`. The longest one computed is kept for each device, since
+    computing it takes longer than the bits themselves."""
+    if torch.compiler.is_compiling():
+        return _hash(torch.arange(count, dtype=torch.int32, device=device))
+    table = _tables.get(device)
+    if table is None or table.numel() < count:
+        table = _hash(torch.arange(count, dtype=torch.int32, device=device))
+        _tables[device] = table
+    return table[:count]
+
+
+def _hash(x: torch.Tensor) -> torch.Tensor:
+    """A hash of each int32 number: a bijection whose every output bit depends on every input bit ("lowbias32" by
+    C. Wellons)."""
+    x = (x ^ ((x >> 16) & 0xFFFF)) * _MULTIPLIERS[0]
+    x = (x ^ ((x >> 15) & 0x1FFFF)) * _MULTIPLIERS[1]
+    return x ^ ((x >> 16) & 0xFFFF)

@@ -1,0 +1,517 @@
+"""The session: lets a script keep its loop, and trains it on one rank or on many.
+
+One iteration of the script's loop is one step. It begins when the loop asks for a batch, and its boundary is the
+moment at which the loop asks for the next one: between the two the script may change what it has handed over.
+
+    ask -> batch -> forward, session.backward -> session.step -> scheduler, average, validation -> ask
+
+If a rank is lost, the sums of that step fail on the others: `session.step()` then returns False, and what was
+handed over is put back when the loop asks for its next batch, which is the same batch, dealt to the ranks anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import nn
+from torch.optim import LBFGS, Optimizer
+from torch.utils.data import default_collate
+
+from oakum_worker.data_sets import SampleStream, SizedDataset
+from oakum_worker.errors import GroupError, SessionError, SharesMissingError
+from oakum_worker.parallel.chunks import Chunk
+from oakum_worker.parallel.data import GradientReducer
+from oakum_worker.parallel.step_engine import Reduced
+from oakum_worker.randomness.counters import mix, seed_everything
+from oakum_worker.session.hosts import HOST, Asked, Host
+from oakum_worker.session.parts import Ending, GuardedOptimizer, as_list, named_parts, one_model
+from oakum_worker.state.cursor import Cursor
+from oakum_worker.step.step_batch import StepBatch
+from oakum_worker.step.training_loop import StepResult, TrainingLoop
+from oakum_worker.step.turns import Course
+from oakum_worker.task import Stateful, Task
+from oakum_worker.task_checks import first_complaint
+
+
+def session(
+    model: nn.Module | Sequence[nn.Module],
+    optimizer: Optimizer | Sequence[Optimizer],
+    dataset: SizedDataset | SampleStream,
+    *,
+    batch_size: int | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    workers: int | None = None,
+    state: Sequence[Stateful] | Mapping[str, Stateful] = (),
+    collate: Callable[[list[Any]], Any] = default_collate,
+) -> Session:
+    """A session for a training loop of one's own, to be used in a `with` statement.
+
+    `batch_size` is the number of samples of one step over all nodes together, `epochs` (1) the passes over the
+    data set, `seed` (0) fixes the order of the samples and the random numbers drawn for them, `workers` (0) the
+    processes of each rank that read samples ahead. A trainer's spec gives all four, and the script may leave them
+    out; where it gives them, they have to be equal. `state` holds
+    whatever else training changes, as objects with `state_dict` and `load_state_dict`: schedulers, averages, the
+    best loss so far. `collate` makes a batch from a list of samples.
+
+    Raises `SessionError` where these cannot be trained.
+    """
+    models = as_list(model, nn.Module, "model")
+    optimizers = as_list(optimizer, Optimizer, "optimizer")
+    guarded = GuardedOptimizer(optimizers)
+    ending = Ending()
+    task = Task(
+        model=one_model(models),
+        dataset=dataset,
+        loss=_no_loss,
+        optimizer=guarded,
+        collate=collate,
+        extra_state={**named_parts(state), "session": ending},
+    )
+    if (complaint := _complaint(task, optimizers)) is not None:
+        guarded.release()
+        raise SessionError(f"session(): {complaint}")
+    return Session(task, guarded, ending, HOST.get(), Asked(batch_size, epochs, seed, workers))
+
+
+def is_alone() -> bool:
+    """Whether sessions of this thread train alone, in a plain Python process that no trainer has."""
+    return HOST.get().is_alone
+
+
+class Session:
+    """A training loop of one's own under way; `session` makes one."""
+
+    def __init__(self, task: Task, optimizer: GuardedOptimizer, ending: Ending, host: Host, asked: Asked) -> None:
+        self._host, self._ending, self._optimizer = host, ending, optimizer
+        self._loop = TrainingLoop(task, host.spec(asked), by_hand=True)
+        self._loop.is_stopped = lambda: ending.is_stopped
+        engine = self._loop.assembly.engine
+        assert isinstance(engine, GradientReducer)
+        self._engine = engine
+        self._task = task
+        self._parameters = [*task.model.parameters()]
+        self._course: Course | None = None
+        self._is_iterated = self._is_over = False
+        self._open: _Iteration | None = None
+        self._loss = float("nan")
+        self._has_taken = self._all_leave = False
+
+    @property
+    def steps(self) -> int:
+        """Finished steps since training began, over all resumptions; equal on every rank."""
+        return self._loop.step_count
+
+    @property
+    def epoch(self) -> int:
+        """The number of the present epoch, from 0: the epoch of the batch under way, or of the next one."""
+        return self._open.cursor.epoch if self._open is not None else self._loop.epoch
+
+    @property
+    def is_first_rank(self) -> bool:
+        """Whether this is rank 0, for work of one rank such as logging. Nothing that affects training may depend
+        on it, and another process may be rank 0 after the next step."""
+        return self._loop.rank == 0
+
+    @property
+    def loss(self) -> float:
+        """The last summed step's loss before its update: the mean over the global batch of what was given to
+        `backward`, summed over its calls. NaN before the first step of this process."""
+        return self._loss
+
+    @property
+    def finished_epochs(self) -> int:
+        """Epochs whose last step was taken."""
+        return self._loop.epoch
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the last epoch's last step was taken, or training was stopped before."""
+        return self._loop.finished
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the session was entered and has not come to its end."""
+        return self._course is not None and not self._is_over
+
+    @property
+    def has_batch_schedule(self) -> bool:
+        """Whether the spec changes the batch's size from an epoch on."""
+        return bool(self._loop.loss_parts.spec.batch_schedule)
+
+    def leave_iteration(self) -> None:
+        """The script's code of the present iteration is over, though its boundary may still come: random numbers
+        are no sample's any more."""
+        if self._open is not None:
+            self._open.close()
+
+    def __enter__(self) -> Self:
+        """Fill model, optimizer and state from the other ranks or the newest checkpoint, where there are any."""
+        if self._course is not None:
+            raise SessionError("the session is entered a second time: make a new one with oakum.session(...)")
+        self._course = Course(self._host.turns(self._loop))
+        self._leave_if_told()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and not self._is_over:
+                self._stop_early()
+        finally:
+            self._is_over = True
+            if self._open is not None:
+                self._open.close()
+            self._optimizer.release()
+
+    def __iter__(self) -> Iterator[Any]:
+        """This rank's share of each global batch, up to the end of the last epoch. Where a batch has fewer samples
+        than there are ranks, some ranks are given its first sample, which then counts nothing."""
+        if self._course is None:
+            raise SessionError("the loop begins outside of `with oakum.session(...) as session:`: put it inside")
+        if self._is_iterated or self._is_over:
+            raise SessionError(
+                "the session is iterated a second time: one loop runs through all epochs (give epochs=, and ask "
+                "session.epoch)"
+            )
+        self._is_iterated = True
+        return self._batches(self._course)
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of the batch that this rank was given last. Raises `SessionError` outside of the loop."""
+        return len(self._under_way("num_samples").positions)
+
+    @contextlib.contextmanager
+    def part(self, first: int, count: int) -> Iterator[None]:
+        """Context for the passes of `count` samples of this rank's batch, from its number `first` on.
+
+        A loop whose batch is too large for one pass computes it in parts: `backward` is given the mean over the
+        part, and random numbers are drawn for the part's samples. The parts have to make up the batch.
+        """
+        iteration = self._under_way("part")
+        whole = range(len(iteration.positions))
+        if not 0 <= first < first + count <= len(whole):
+            raise SessionError(
+                f"session.part({first}, {count}) of a batch of {len(whole)} samples: stay within the batch"
+            )
+        is_counted = iteration.num_counted > 0
+        iteration.draw_for(self._loop, iteration.positions[first : first + count], count if is_counted else 0)
+        try:
+            yield
+        finally:
+            if not iteration.is_reduced:
+                iteration.draw_for(self._loop, iteration.positions, iteration.num_counted)
+
+    def put_back(self) -> None:
+        """Undo what the script has changed, other than weights, since it was given the present batch, and begin
+        the batch's draws anew. Raises `SessionError` outside of the loop."""
+        iteration = self._under_way("put_back")
+        self._loop.put_back()
+        self._optimizer.restore_options(iteration.options)
+        iteration.draw_for(self._loop, iteration.positions, iteration.num_counted)
+
+    def backward(
+        self,
+        loss: torch.Tensor,
+        optimizer: Optimizer | None = None,
+        *,
+        weight: float | torch.Tensor | None = None,
+    ) -> None:
+        """Add the gradient of a loss, the mean over this rank's batch, to those of this step.
+
+        With an `optimizer`, only its parameters get gradients, as for the losses of a GAN. With a `weight` the
+        loss is a sum over items that are no samples, such as tokens, and `weight` is their number: the step's loss
+        is the sum of all ranks' losses over the sum of their weights. Raises `SessionError` for a loss that is no
+        scalar or does not depend on the session's parameters.
+        """
+        iteration = self._under_way("backward")
+        if iteration.is_reduced:
+            raise SessionError("session.backward() after session.reduce() in the same iteration: call it before")
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
+            raise SessionError(f"backward() got {_described(loss)}: give the mean loss over the batch, a scalar")
+        if not loss.requires_grad:
+            raise SessionError(
+                "backward() got a loss that does not depend on any parameter: compute it with the model that the "
+                "session has, with gradients"
+            )
+        inputs = None
+        if optimizer is not None:
+            self._member(optimizer)
+            inputs = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        self._engine.backward(loss.reshape(()), iteration.num_computed, last=False, inputs=inputs, weight=weight)
+        iteration.backwards += 1
+
+    def reduce(self) -> bool:
+        """Sum the gradients over the ranks: every `p.grad` is then the gradient of the global batch's loss, to be
+        clipped or looked at before `step`, which otherwise does the same.
+
+        Returns whether they were summed. They were not where a rank was lost: `step` then takes no step, and what
+        the rest of the loop's body changes is undone. Raises `SessionError` where the loop is at fault.
+        """
+        iteration = self._under_way("reduce")
+        if not iteration.is_reduced:
+            self._reduce(iteration)
+        return iteration.reduced is not None
+
+    def _reduce(self, iteration: _Iteration) -> None:
+        if not iteration.backwards:
+            raise SessionError("session.step() without session.backward(loss) in this iteration: call it first")
+        self._refuse_other_parameters(iteration)
+        iteration.leave_drawing()
+        iteration.is_reduced = True
+        try:
+            try:
+                iteration.reduced = self._engine.finish()
+            except SharesMissingError:
+                self._settle_who_left(is_leaving=False)
+            self._loop.check_step()
+        except GroupError as error:
+            iteration.lost, iteration.reduced = error, None
+        if iteration.reduced is not None:
+            self._loss = iteration.reduced.loss
+
+    def step(self, *optimizers: Optimizer) -> bool:
+        """Sum the gradients over the ranks and take the step of the given optimizers, of all where none is given.
+
+        Returns whether the step was taken. It was not where a rank was lost meanwhile: what the rest of the loop's
+        body changes in what was handed over is then undone, and the batch comes again. Raises `SessionError` where
+        the loop is at fault, and `DivergedError` where training has diverged.
+        """
+        iteration = self._under_way("step")
+        for one in optimizers:
+            self._member(one)
+        if not iteration.is_reduced:
+            self._reduce(iteration)
+        self._optimizer.chosen = list(optimizers) or self._optimizer.members
+        if iteration.reduced is not None:
+            iteration.result = self._loop.take_step(iteration.reduced, settled=False)
+            self._has_taken = True
+        iteration.is_stepped = True
+        seed_everything(mix(self._loop.loss_parts.spec.seed, self.steps))
+        return iteration.result is not None
+
+    def _batches(self, course: Course) -> Iterator[Any]:
+        try:
+            while not self._is_over:
+                self._close_iteration(course)
+                if course.order is None or self._ending.is_stopped:
+                    self._finish(course)
+                    return
+                yield self._begin(course)
+        finally:
+            self._is_iterated = True
+
+    def _begin(self, course: Course) -> Any:
+        assert course.order is not None
+        loop = self._loop
+        options = self._optimizer.options()
+        loop.open_step()
+        parts = loop.loss_parts
+        total = parts.sampler.batch_size(loop.cursor)
+        batch = StepBatch(parts, loop.cursor, total, 1.0, None)
+        [chunk] = batch.chunks(loop.rank, loop.world_size, together=True)
+        iteration = self._open = _Iteration(loop.cursor, options, chunk)
+        self._engine.begin(chunk.num_counted, total, loop.votes(course.order.signal, course.order.checkpoint))
+        try:
+            return iteration.enter(loop)
+        except BaseException:
+            loop.abandon_step()
+            iteration.close()
+            raise
+
+    def _close_iteration(self, course: Course) -> None:
+        """Come to the boundary: hand the step's result on, or undo it and go on in the next generation."""
+        iteration = self._open
+        if iteration is None:
+            return
+        if not iteration.is_done:
+            raise SessionError(
+                "the loop asks for the next batch without session.step(): call it in each iteration"
+            )
+        self._open = None
+        iteration.close()
+        if iteration.result is not None:
+            self._loop.settle()
+            course.taken(iteration.result)
+        else:
+            self._loop.abandon_step()
+            self._optimizer.restore_options(iteration.options)
+            # Only now: the fact is part of what was put back.
+            self._ending.is_stopped = self._all_leave
+            if iteration.lost is not None:
+                course.failed(iteration.lost)
+        self._leave_if_told()
+
+    def _finish(self, course: Course) -> None:
+        if course.order is not None:
+            course.stop()
+            self._leave_if_told()
+        self._is_over = True
+
+    def _stop_early(self) -> None:
+        """The script has left its loop before the last epoch's end: do so on all ranks, or on none."""
+        course, iteration = self._course, self._open
+        assert course is not None
+        if iteration is not None and iteration.is_done and iteration.result is None:
+            raise SessionError(
+                "the loop was left in an iteration whose step was undone, because a rank was lost: decide on the "
+                "end where `session.step()` has returned True"
+            )
+        if iteration is not None and not iteration.is_done:
+            iteration.close()
+            self._loop.abandon_step()
+            self._open = None
+        self._close_iteration(course)
+        while course.order is not None and not self._ending.is_stopped:
+            self._agree_to_stop(course)
+        self._finish(course)
+
+    def _agree_to_stop(self, course: Course) -> None:
+        """Take part in the others' step without a sample, which tells them that this rank has left its loop."""
+        loop = self._loop
+        assert course.order is not None
+        if loop.world_size == 1:
+            self._ending.is_stopped = True
+            return
+        total = loop.loss_parts.sampler.batch_size(loop.cursor)
+        self._engine.begin(0, total, loop.votes(course.order.signal, False))
+        self._engine.abstain()
+        try:
+            try:
+                self._engine.finish()
+            except SharesMissingError:
+                self._settle_who_left(is_leaving=True)
+                self._ending.is_stopped = True
+        except GroupError as error:
+            course.failed(error)
+            self._leave_if_told()
+
+    def _settle_who_left(self, *, is_leaving: bool) -> None:
+        """Find out which ranks have left their loops. Where all have, but those that have just come, training
+        stops. Raises `SessionError` on every rank where they do not agree, and `GroupError` where a rank is
+        gone."""
+        loop = self._loop
+        is_new = not is_leaving and not self._has_taken
+        leaving, new = loop.sums_over_ranks(float(is_leaving), float(is_new))
+        if round(leaving + new) < loop.world_size:
+            raise SessionError(
+                f"{leaving:.0f} of {loop.world_size} ranks have left their loops after step {loop.step_count}, "
+                "and the others go on: leave the loop for a reason that is equal on every rank, such as "
+                "session.loss, and not for the rank's number or its own share's loss"
+            )
+        self._all_leave = True
+
+    def _under_way(self, what: str) -> _Iteration:
+        iteration = self._open
+        if self._is_over:
+            raise SessionError(f"session.{what}() after the end of training: call it in the loop over the session")
+        if iteration is None:
+            raise SessionError(f"session.{what}() outside of the loop: call it in `for batch in session:`")
+        if iteration.is_stepped:
+            raise SessionError(
+                f"session.{what}() after session.step() in the same iteration: one iteration is one step; add up "
+                "losses with several calls of backward() before it"
+            )
+        return iteration
+
+    def _member(self, optimizer: Optimizer) -> None:
+        if not any(optimizer is one for one in self._optimizer.members):
+            raise SessionError(f"this {type(optimizer).__name__} is not the session's: give it to session(...)")
+
+    def _refuse_other_parameters(self, iteration: _Iteration) -> None:
+        present = list(self._task.model.parameters())
+        same = len(present) == len(self._parameters)
+        if not same or any(a is not b for a, b in zip(present, self._parameters, strict=True)):
+            raise SessionError(
+                "the model's parameters were replaced since the session began: build the model first, and change "
+                "values in place (`load_state_dict`, `p.data.copy_`)"
+            )
+        if iteration.num_counted and all(p.grad is None for p in self._parameters):
+            raise SessionError(
+                "no parameter of the session's model has a gradient: the loss is that of another model; compute "
+                "it with the model that session(...) was given"
+            )
+
+    def _leave_if_told(self) -> None:
+        course = self._course
+        if course is not None and course.order is None and not course.is_finished:
+            self._host.leave()
+
+
+class _Iteration:
+    """One iteration of the script's loop: the batch of one step."""
+
+    def __init__(self, cursor: Cursor, options: list[dict[str, Any]], chunk: Chunk) -> None:
+        self.cursor, self.options = cursor, options
+        self.positions = chunk.positions
+        """The samples of this rank's batch, as positions in the global batch."""
+        self.num_counted = self.num_computed = chunk.num_counted
+        """Samples that the batch, and the part of it that is being computed, add to the global batch."""
+        self.backwards = 0
+        self.is_reduced = self.is_stepped = False
+        self.reduced: Reduced | None = None
+        self.result: StepResult | None = None
+        self.lost: GroupError | None = None
+        self._computing, self._drawing = ExitStack(), ExitStack()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the step was taken, or could not be taken."""
+        return self.is_stepped or (self.is_reduced and self.reduced is None)
+
+    def enter(self, loop: TrainingLoop) -> Any:
+        """Read and collate this rank's samples, and let what the script draws until `leave_drawing` be the
+        samples' own. Returns the batch."""
+        self._computing.enter_context(loop.computing())
+        parts = loop.loss_parts
+        indices = parts.sampler.indices(self.cursor, self.positions)
+        batch, _ = parts.forward.prepared(self.cursor, self.positions, indices, lambda _: None)
+        self.draw_for(loop, self.positions, self.num_counted)
+        return batch
+
+    def draw_for(self, loop: TrainingLoop, positions: range, num_counted: int) -> None:
+        """From now on the samples at these positions are computed."""
+        self.num_computed = num_counted
+        self._drawing.close()
+        self._drawing.enter_context(loop.loss_parts.forward.drawing(self.cursor.step, positions))
+
+    def leave_drawing(self) -> None:
+        """From now on random numbers are no sample's."""
+        self._drawing.close()
+
+    def close(self) -> None:
+        """The script's code of this iteration has come to its end."""
+        with contextlib.suppress(ValueError):  # entered in another context, as by a debugger
+            self._drawing.close()
+        self._computing.close()
+
+
+def _no_loss(*_: Any) -> torch.Tensor:
+    raise SessionError("a session's losses are computed by its script")
+
+
+def _complaint(task: Task, optimizers: Sequence[Optimizer]) -> str | None:
+    if any(isinstance(one, LBFGS) for one in optimizers):
+        return "LBFGS evaluates the loss several times in a step: use an optimizer that does so once"
+    seen: set[int] = set()
+    for one in optimizers:
+        own = {id(p) for group in one.param_groups for p in group["params"]}
+        if own & seen:
+            return "two optimizers have a parameter in common: give each parameter to one of them"
+        seen |= own
+    for part in task.extra_state.values():
+        if part in optimizers or part is task.model:
+            return f"state has the {type(part).__name__} that the session has already: leave it out"
+    return first_complaint(task)
+
+
+def _described(value: Any) -> str:
+    shape = f" of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
+    return f"a {type(value).__name__}{shape}"

@@ -1,0 +1,32 @@
+"""The replicated strategy: each rank has the whole model, and computes its share of each global batch."""
+
+from __future__ import annotations
+
+from oakum_worker.keeping.keeper import Keeper, KeeperContext
+from oakum_worker.parallel.data import GradientReducer
+from oakum_worker.strategies.strategy import Assembly, Ingredients, Strategy
+
+
+def keep_whole_state(context: KeeperContext) -> Keeper:
+    """Make the keeper of a state that each rank has as a whole; it takes up a copy left in the node's memory.
+    Returns the keeper."""
+    from oakum_worker.keeping.replicated import ReplicatedKeeper  # late: a loop without a process needs none
+
+    settings = context.spec.checkpoint
+    keeper = ReplicatedKeeper(context.loop, settings, context.checkpoints, context.memory, context.process.warn)
+    keeper.recall()
+    return keeper
+
+
+def _assemble(ingredients: Ingredients) -> Assembly:
+    spec = ingredients.spec
+    reducer = GradientReducer(
+        ingredients.task.model,
+        measure_noise=ingredients.measures_noise,
+        all_reduce=spec.parallel.all_reduce,
+        ranks_per_node=spec.ranks_per_node,
+    )
+    return Assembly(reducer, keep_whole_state)
+
+
+REPLICATED = Strategy("replicated", serves=lambda spec: True, assemble=_assemble)
