@@ -13,7 +13,8 @@ TIERS := unit contract property integration crash browser
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 # tests/conftest.py orders the tests.
 # Hundreds of processes read these sources: with bytecode, none compiles them anew.
-PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(PARALLEL)
 
 .PHONY: run test $(TIERS) slurm-tests coverage lint screenshots openapi bench slurm slurm-down system-deps lock clean
 .DEFAULT_GOAL := run
@@ -22,9 +23,9 @@ PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist l
 run: $(VENV)/.run
 	@exec $(BIN)/oakum serve $(EXAMPLES) $(ARGS)
 
-## All tests. What needs PostgreSQL, Chromium or Slurm is skipped by name where it is not installed; ARGS goes to pytest.
+## All tests; what fails is run once more, alone. What needs a program that is not installed is skipped by name. ARGS goes to pytest.
 test: $(VENV)/.dev
-	@$(PYTEST) $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/second_look.py $(PARALLEL) $(ARGS)
 
 ## One tier of the tests: `make unit`, `make crash`. Unit tests start next to nothing: as many workers as cores do.
 unit: WORKERS = auto

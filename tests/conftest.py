@@ -1,5 +1,7 @@
-"""Marks of tests that need a program beyond Python: where it is not installed, the test is skipped, and the
-reason names it.
+"""What all tests have in common: nothing inherited decides whether they pass, and long ones begin first.
+
+Marks name tests that need a program beyond Python: where it is not installed, the test is skipped, and the reason
+names it.
 
 `OAKUM_TEST_REQUIRE=postgres,browser,slurm,spark,hugging-face,lightning` turns such a skip into a failure.
 """
@@ -16,8 +18,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from inherited_state import replace_inherited_state
 from slurm_cluster.daemons import check_machine
 from slurm_cluster.errors import ClusterError
+
+replace_inherited_state()
 
 # What an example takes is no property of the code: on a busy machine any may take long.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,0 +1,148 @@
+"""What fails among many tests is run once more alone, and is then unsteady or failed twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from waiting import DEADLINE_S
+
+_PROGRAM = Path(__file__).parents[2] / "tools" / "second_look.py"
+_HEAD = """
+import os, time
+from pathlib import Path
+import pytest
+
+def is_first(name):
+    seen = Path(__file__).with_name(f"seen-{name}")
+    if seen.exists():
+        return False
+    seen.touch()
+    return True
+
+@pytest.fixture(scope="session")
+def server():
+    assert not is_first("server"), "the server did not start"
+
+"""
+_FAILS_ONCE = """
+@pytest.mark.xdist_group("a group")
+@pytest.mark.parametrize("name", ["plain", "with@sign"])
+def test_fails_once(name):
+    assert not is_first(name), f"{name} failed first"
+
+def test_needs_the_server(server):
+    pass
+
+def test_ends_its_worker_once():
+    if is_first("worker"):
+        os._exit(3)
+
+@pytest.mark.timeout(1)
+def test_hangs_once():
+    if is_first("hanging"):
+        time.sleep(60)
+
+def test_passes():
+    pass
+"""
+_NEVER_PASSES = """
+@pytest.mark.xdist_group("another group")
+def test_always_fails():
+    assert False
+
+def test_passes_only_by_being_skipped():
+    if is_first("skipped"):
+        assert False
+    pytest.skip("no longer here")
+
+def test_fails_at_its_end_once(fails_at_its_end):
+    pass
+
+@pytest.fixture
+def fails_at_its_end():
+    yield
+    assert not is_first("end")
+"""
+_UNSTEADY = {
+    "test_fails_once[plain]",
+    "test_fails_once[with@sign]",
+    "test_needs_the_server",
+    "test_ends_its_worker_once",
+    "test_hangs_once",
+}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of tests in a folder of their own."""
+
+    status: int
+    told: str
+
+    def names(self, verdict: str) -> set[str]:
+        """The tests of which this was said."""
+        beginning = f"second look: {verdict} test_those.py::"
+        return {line.removeprefix(beginning) for line in self.told.splitlines() if line.startswith(beginning)}
+
+
+def run(folder: Path, tests: str, *arguments: str) -> Run:
+    """Run the tests with two workers, as `make test` does."""
+    (folder / "pytest.ini").touch()
+    (folder / "test_those.py").write_text(tests)
+    ended = subprocess.run(
+        [sys.executable, str(_PROGRAM), "-n", "2", "--dist", "loadgroup", *arguments],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    return Run(ended.returncode, ended.stdout)
+
+
+def test_what_passes_alone_is_told_as_unsteady_with_its_first_failure(tmp_path: Path) -> None:
+    ended = run(tmp_path, _HEAD + _FAILS_ONCE)
+    assert ended.names("UNSTEADY") == _UNSTEADY
+    assert ended.names("FAILED TWICE") == set()
+    assert "second look: 1 passed, 5 unsteady, 0 failed twice" in ended.told
+    assert ended.status == 0
+    kept = (tmp_path / "unsteady-tests.log").read_text()
+    for first_failure in ("with@sign failed first", "the server did not start", "crashed", "Timeout"):
+        assert first_failure in kept
+
+
+def test_what_fails_twice_or_is_not_seen_passing_fails_the_run(tmp_path: Path) -> None:
+    ended = run(tmp_path, _HEAD + _FAILS_ONCE + _NEVER_PASSES)
+    assert ended.names("UNSTEADY") == _UNSTEADY | {"test_fails_at_its_end_once"}
+    assert ended.names("FAILED TWICE") == {"test_always_fails", "test_passes_only_by_being_skipped"}
+    assert ended.status == 1
+
+
+@pytest.mark.parametrize(
+    ("tests", "told"),
+    [
+        (_HEAD + "\nimport no_such_module", "error"),
+        (
+            _HEAD
+            + "\n@pytest.mark.parametrize('n', range(11))\ndef test_fails_once(n):\n    assert not is_first(n)",
+            "second look: No second look at 11 failures: more than 10.",
+        ),
+    ],
+    ids=["not collected", "eleven failures"],
+)
+def test_there_is_no_second_look_where_it_could_not_tell_anything(tmp_path: Path, tests: str, told: str) -> None:
+    ended = run(tmp_path, tests)
+    assert ended.status != 0
+    assert told in ended.told
+    assert not ended.names("UNSTEADY")
+
+
+def test_a_run_that_passes_ends_as_pytest_does(tmp_path: Path) -> None:
+    ended = run(tmp_path, "def test_passes(): pass")
+    assert ended.status == 0
+    assert "second look" not in ended.told
