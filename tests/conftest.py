@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 from inherited_state import replace_inherited_state
 from slurm_cluster.daemons import check_machine
 from slurm_cluster.errors import ClusterError
+from times_of_tests import lines_about
 
 replace_inherited_state()
 
@@ -38,6 +39,9 @@ def pytest_collection() -> Iterator[None]:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+
+
+_WORTH_TELLING_S = 30.0
 
 
 def _find_postgres() -> str | None:
@@ -106,3 +110,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if name in os.environ.get("OAKUM_TEST_REQUIRE", "").split(","):
             pytest.fail(message)
         pytest.skip(message)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Tell where the run's time went, if it was long enough to be asked."""
+    reports = [
+        each
+        for reports in terminalreporter.stats.values()
+        for each in reports
+        if isinstance(each, pytest.TestReport)
+    ]
+    if sum(report.duration for report in reports) > _WORTH_TELLING_S:
+        terminalreporter.section("test time")
+        for line in lines_about(reports):
+            terminalreporter.write_line(line)

@@ -88,7 +88,7 @@ def test_a_trainers_page_tells_all_and_back_leads_back(page: ServicePage, tokens
     page.wait(lambda: "Checkpoints" in page.texts("#view .part h3"), "the panels")
     page.wait(lambda: any("oakum export long" in text for text in page.texts("#view code")), "the export line")
     link = page.driver.current_url
-    page.driver.back()
+    page.back()
     page.wait(lambda: page.shows("#overview"), "the overview")
     page.driver.get("about:blank")
     page.driver.get(link)

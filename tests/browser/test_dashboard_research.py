@@ -130,9 +130,9 @@ def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(page
     page.wait(lambda: "sort=Steps" in page.driver.current_url, "the address")
     page.press("Steps", "#view th")
     page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first")
-    page.driver.back()
+    page.back()
     page.wait(lambda: rows(page) == ["alpha", "beta"], "the fewest steps first, one step back")
-    page.driver.forward()
+    page.forward()
     page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first again")
     link = page.driver.current_url
     page.driver.get("about:blank")
@@ -141,7 +141,7 @@ def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(page
     page.wait(lambda: len(lines(page)) == 2, "its lines")
     page.driver.find_element(By.CSS_SELECTOR, "#view tbody th a").click()
     page.wait(lambda: page.texts(".view-head h2") == ["beta"], "a trainer's page")
-    page.driver.back()
+    page.back()
     page.wait(lambda: rows(page) == ["beta", "alpha"], "the comparison again")
     assert page.errors() == []
 

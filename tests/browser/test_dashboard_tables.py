@@ -129,14 +129,14 @@ def test_a_search_narrows_the_nodes_and_one_step_back_undoes_it(
     assert page.texts(".found") == ["1 of 3 nodes"]
     assert page.asked == "#/nodes?q=digits"
     link = page.driver.current_url
-    page.driver.back()
+    page.back()
     page.shows_rows("n1", "n2", "n10")
     page.driver.get("about:blank")
     page.driver.get(link)
     page.shows_rows("n2")
     page.driver.find_element(By.LINK_TEXT, "digits").click()
     page.wait(lambda: page.texts(".view-head h2") == ["digits"], "the trainer")
-    page.driver.back()
+    page.back()
     page.shows_rows("n2")
     page.search(Keys.CONTROL + "a" + Keys.NULL + "no such node")
     page.wait(lambda: "Nothing here matches" in page.texts(".empty")[0], "that there is none")
@@ -158,9 +158,9 @@ def test_nodes_are_sorted_and_filtered_and_none_that_is_lent_is_called_unused(
     page.driver.find_element(By.CSS_SELECTOR, "select option[value=unused]").click()
     page.shows_rows("n10")
     assert page.asked == "#/nodes?sort=-name&state=unused"
-    page.driver.back()
+    page.back()
     page.shows_rows("n2")
-    page.driver.back()
+    page.back()
     page.shows_rows("n10", "n2", "n1")
 
 
@@ -227,7 +227,7 @@ def test_a_delay_that_happened_is_found_from_the_overview(page: TablesPage, api:
     page.driver.find_element(By.CSS_SELECTOR, "#field-reach option[value='604800']").click()
     page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["old", "81_2", "82"], "the week")
     assert "within=604800" in page.asked
-    page.driver.back()
+    page.back()
     page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["81_2", "82"], "the day again")
     assert page.errors() == []
 

@@ -65,6 +65,25 @@ class Page:
         waiting = WebDriverWait(self.driver, within_s, poll_frequency=0.1)
         return waiting.until(lambda _: seen(), f"not seen within {within_s:g} s: {what}")
 
+    def back(self) -> None:
+        """One step back in the tab's history."""
+        self._wait_for_the_browser()
+        self.driver.back()
+
+    def forward(self) -> None:
+        """One step forward in the tab's history."""
+        self._wait_for_the_browser()
+        self.driver.forward()
+
+    def _wait_for_the_browser(self) -> None:
+        """A page learns of a step within itself before the browser does, from whose place the next is taken."""
+        here = self.driver.execute_script("return location.href")
+        self.wait(lambda: self._place_of_the_browser() == here, f"the browser at {here}")
+
+    def _place_of_the_browser(self) -> str:
+        history = self.driver.execute_cdp_cmd("Page.getNavigationHistory", {})  # type: ignore[attr-defined]
+        return str(history["entries"][history["currentIndex"]]["url"])
+
     def texts(self, selector: str) -> list[str]:
         """Text of every element, read at once so that a refresh cannot come between."""
         script = "return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)"

@@ -30,6 +30,7 @@ from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.errors import DivergedError, GroupError
 from oakum_worker.keeping.keeper import KeeperContext
 from oakum_worker.keeping.split import SplitStateKeeper
+from oakum_worker.parallel import group
 from oakum_worker.parallel.grids.arranging import GridArranger
 from oakum_worker.parallel.group import GenerationGroup
 from oakum_worker.parallel.pipeline.arranging import Arranger
@@ -151,16 +152,16 @@ class _Process:
             for number in act.members
         )
         generation, rank = Generation(number=self._act, members=members), act.members.index(self._number)
-        group = self._group.form(generation, rank)
-        self._loop.join(group, rank, len(members), subgroups=self._group.subgroups)
+        formed = self._group.form(generation, rank)
+        self._loop.join(formed, rank, len(members), subgroups=self._group.subgroups)
         self.outcome.origins.append(self._keeper.begin(generation, rank))
         self.outcome.peaks_bytes.append(_peak_bytes() - self._before_bytes)
         if isinstance(self._keeper, SplitStateKeeper):
             self.outcome.redone.append(self._keeper.redone_steps)
         gc.collect()
         self.outcome.old_groups = sum(earlier() is not None for earlier in self._groups)
-        if group is not None:
-            self._groups.append(weakref.ref(group))
+        if formed is not None:
+            self._groups.append(weakref.ref(formed))
         if self._number in act.dies:
             _let_die(self._loop, act.until, act.dies_after)
         self._loop.agree_on_evaluations()
@@ -246,6 +247,8 @@ def _main(script: Script, number: int, line: Connection) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     gc.freeze()  # what was imported before needs no looking through, ten times in a script
+    # A busy machine is no lost rank: nobody else would have the others form their group again.
+    unittest.mock.patch.object(group, "_CONNECT_TIMEOUT_S", DEADLINE_S).start()
     if not script.measured:
         _measure_nothing()
     process = None
@@ -317,7 +320,10 @@ def _watch(script: Script, lines: list[Connection], deadline_s: float) -> list[O
         for line in ready:
             number = lines.index(line)
             try:
-                outcomes[number] = line.recv()  # type: ignore[call-arg]  # of pipes, not of sockets
+                outcome: Outcome = line.recv()  # type: ignore[call-arg,assignment]  # of pipes, not of sockets
+                if outcome.error:  # the others may wait for this process for ever
+                    return [outcome]
+                outcomes[number] = outcome
             except (EOFError, ConnectionResetError):
                 outcomes[number] = None
                 over = next(index for index, act in enumerate(script.acts, 1) if number in act.dies)
