@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt
 SLURM_NODES ?= 8
+TIMES ?= 3
 HOOKS := service/oakum_service/schedulers/slurm/hooks/scripts
 EXAMPLES := --submit examples/digits-classifier.yaml --submit examples/digits-autoencoder.yaml
 
@@ -16,7 +17,7 @@ WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(PARALLEL)
 
-.PHONY: run test $(TIERS) slurm-tests coverage lint screenshots openapi bench slurm slurm-down system-deps lock clean
+.PHONY: run test $(TIERS) slurm-tests steady coverage lint screenshots openapi bench slurm slurm-down system-deps lock clean
 .DEFAULT_GOAL := run
 
 ## The service, an embedded cluster and two trainers; ends with Ctrl-C. ARGS adds options of `oakum serve`.
@@ -31,6 +32,10 @@ test: $(VENV)/.dev
 unit: WORKERS = auto
 $(TIERS): $(VENV)/.dev
 	@$(PYTEST) tests/$@ $(ARGS)
+
+## Tests again and again beside endless loops, and which of them ever failed: `make steady TIMES=5 ARGS=tests/crash`.
+steady: $(VENV)/.dev
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/steady.py --times $(TIMES) -- $(PARALLEL) $(ARGS)
 
 ## The tests on a real Slurm, which they set up and take down.
 slurm-tests: $(VENV)/.dev

@@ -12,13 +12,15 @@ import gc
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import pluggy
 import pytest
 from hypothesis import HealthCheck, settings
 
 from inherited_state import replace_inherited_state
+from logs_of_failures import LINES_OF_CAPTURED, last_lines, last_lines_of_logs
 from slurm_cluster.daemons import check_machine
 from slurm_cluster.errors import ClusterError
 from times_of_tests import lines_about
@@ -110,6 +112,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if name in os.environ.get("OAKUM_TEST_REQUIRE", "").split(","):
             pytest.fail(message)
         pytest.skip(message)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Result[pytest.TestReport]]:
+    """Keep a failure's report short, and have it tell what the processes that the test started have logged."""
+    outcome = yield
+    report = outcome.get_result()
+    if not report.failed:
+        return
+    report.sections = [(title, last_lines(text, LINES_OF_CAPTURED)) for title, text in report.sections]
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if isinstance(folder, Path):
+        report.sections.extend(last_lines_of_logs(folder))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -56,7 +56,9 @@ class Recorder:
         """Called for each phase of each test; with workers, in the process that hands out the tests."""
         name = without_group(report.nodeid)
         if report.failed:
-            self._outcomes.failures.setdefault(name, f"in its {report.when}:\n{report.longreprtext}")
+            sections = [f"--- {title}\n{text}" for title, text in report.sections]
+            told = "\n".join([f"in its {report.when}:", report.longreprtext, *sections])
+            self._outcomes.failures.setdefault(name, told)
         elif report.passed and report.when == "call":
             self._outcomes.passed.append(name)
 
@@ -78,7 +80,7 @@ def without_group(name: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run pytest with these arguments, then what failed; returns the status to end with."""
-    status, first = _run(arguments)
+    status, first = run_recorded(arguments)
     if status != pytest.ExitCode.TESTS_FAILED or first is None or not first.failures:
         return status
     if first.collection_errors:
@@ -90,7 +92,7 @@ def main(arguments: Sequence[str]) -> int:
     _tell(f"A second look at {_tests(len(first.failures))}, one after the other, nothing else running")
     asked = list(first.failures)
     # Arguments of the first run may choose tests or number workers: the second look has its own.
-    _, second = _run(["-n", "0", "-p", "no:cacheprovider", *asked], LONGEST_LOOK_S)
+    _, second = run_recorded(["-n", "0", "-p", "no:cacheprovider", *asked], LONGEST_LOOK_S)
     again = Outcomes() if second is None else second
     unsteady = [name for name in asked if name in again.passed and name not in again.failures]
     for name in unsteady:
@@ -104,8 +106,11 @@ def main(arguments: Sequence[str]) -> int:
     return pytest.ExitCode.TESTS_FAILED if failed else pytest.ExitCode.OK
 
 
-def _run(arguments: Sequence[str], longest_s: float | None = None) -> tuple[int, Outcomes | None]:
-    """A pytest process's status, and its outcomes unless it was killed."""
+def run_recorded(arguments: Sequence[str], longest_s: float | None = None) -> tuple[int, Outcomes | None]:
+    """Run pytest with these arguments in a process of its own, for `longest_s` at most.
+
+    Returns its exit status, and its outcomes unless it was killed.
+    """
     with tempfile.TemporaryDirectory(prefix="second-look-") as folder:
         record = Path(folder, "outcomes.json")
         command = [sys.executable, __file__, _RECORD, str(record), *arguments]
