@@ -19,6 +19,7 @@ import pluggy
 import pytest
 from hypothesis import HealthCheck, settings
 
+from abandoned_runs import clear_away
 from inherited_state import replace_inherited_state
 from logs_of_failures import LINES_OF_CAPTURED, last_lines, last_lines_of_logs
 from slurm_cluster.daemons import check_machine
@@ -30,6 +31,11 @@ replace_inherited_state()
 # What an example takes is no property of the code: on a busy machine any may take long.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Clear away what killed runs have left, and say so."""
+    return [] if hasattr(config, "workerinput") else [*clear_away()]
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -3,7 +3,8 @@
     python tools/steady.py --times 3 -- -n 6 --dist loadgroup tests/crash
 
 Runs them beside one endless loop, then beside as many as there are cores, `--times` times each. Nothing is run
-twice within a run, so that a test is seen that hangs on how busy the machine is. The exit status is 1 if any failed.
+twice within a run, so that a test is seen that hangs on how busy the machine is. The exit status is 1 if any
+failed.
 """
 
 from __future__ import annotations

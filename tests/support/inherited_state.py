@@ -19,9 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-_HOME = "OAKUM_TEST_HOME"
-"""Names the run's home folder to the workers of a run, which share it."""
-_KEPT = frozenset({"OAKUM_TEST_REQUIRE", _HOME})
+HOME_VARIABLE = "OAKUM_TEST_HOME"
+"""Names the run's home folder to the run's workers, which share it, and so to all that they start."""
+HOME_PREFIX = "oakum-tests-home-"
+_KEPT = frozenset({"OAKUM_TEST_REQUIRE", HOME_VARIABLE})
 _DROPPED = re.compile(
     r"(OAKUM|SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCONTROL|MUNGE|SUBMITIT|XDG|LC|GIT|HF|SPARK)_.*"
     r"|PG(HOST|PORT|USER|DATABASE|DATA|PASSWORD|PASSFILE|SERVICE|OPTIONS|SSLMODE)"
@@ -94,12 +95,12 @@ def _shorten_temporary_folder() -> None:
 def _move_home() -> None:
     """An empty home folder for the whole run: what the user has cached or configured is neither seen nor
     changed."""
-    if _HOME not in os.environ:
-        home = tempfile.mkdtemp(prefix="oakum-tests-home-")
+    if HOME_VARIABLE not in os.environ:
+        home = tempfile.mkdtemp(prefix=f"{HOME_PREFIX}{os.getpid()}-")
         Path(home).chmod(0o700)
-        os.environ[_HOME] = home
+        os.environ[HOME_VARIABLE] = home
         atexit.register(_remove, home, os.getpid())
-    os.environ["HOME"] = os.environ[_HOME]
+    os.environ["HOME"] = os.environ[HOME_VARIABLE]
 
 
 def _remove(home: str, owner: int) -> None:
