@@ -22,7 +22,7 @@ def clear_away() -> Iterator[str]:
     """End the processes of runs whose own process is gone, and remove their home folders; yields what was done."""
     for home in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*"):
         runner = home.name.removeprefix(HOME_PREFIX).partition("-")[0]
-        if runner.isdigit() and psutil.pid_exists(int(runner)):
+        if not runner.isdigit() or psutil.pid_exists(int(runner)):
             continue
         left = list(_started_by_run(home))
         kill_all(left)
