@@ -82,6 +82,13 @@ def test_growing_and_shrinking_changes_no_loss(tmp_path: Path) -> None:
     assert survivor(outcomes[1:]).origins == ["scratch", "survivor", "survivor"]
 
 
+def test_the_next_durable_checkpoint_is_due_by_the_age_of_the_last_one_whoever_is_rank_0(tmp_path: Path) -> None:
+    """Process 1 comes an hour after nothing was made durable any more, and is then left alone."""
+    acts = (Act((0,), until=2), Act((0, 1), until=4), Act((1,), until=6))
+    outcomes = play(Script(acts, str(tmp_path), aged_s=3600.0))
+    assert [outcome.due for outcome in outcomes if outcome is not None] == [[False, True], [True, True]]
+
+
 def test_a_mean_over_tokens_is_that_of_one_process_at_any_number_of_ranks(tmp_path: Path) -> None:
     acts = (Act((0, 1), until=3), Act((2, 0, 1), until=9), Act((1,), until=11), Act((1, 3), until=STEPS))
     outcomes = play(Script(acts, str(tmp_path), task=build_token_task, spec={"micro_batch": 1}))

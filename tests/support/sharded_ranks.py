@@ -66,6 +66,8 @@ class Script:
     spec: dict[str, Any] = field(default_factory=dict)
     durable_at: int = 0
     """The step after which a durable checkpoint is written, if it is not 0."""
+    aged_s: float = 0.0
+    """Seconds by which the last durable checkpoint is made older at the end of the first act."""
     finish: bool = False
     """Whether the last act's ranks make the end durable."""
     measured: bool = True
@@ -82,6 +84,8 @@ class Outcome:
     """Where each generation's state came from."""
     redone: list[int] = field(default_factory=list)
     """How many steps each generation took again."""
+    due: list[bool] = field(default_factory=list)
+    """Whether this process, as rank 0, would begin each generation with a durable checkpoint."""
     warnings: list[str] = field(default_factory=list)
     metrics: dict[int, dict[str, float]] = field(default_factory=dict)
     """What the task's `evaluate` found on this rank, by step."""
@@ -155,6 +159,7 @@ class _Process:
         formed = self._group.form(generation, rank)
         self._loop.join(formed, rank, len(members), subgroups=self._group.subgroups)
         self.outcome.origins.append(self._keeper.begin(generation, rank))
+        self.outcome.due.append(self._keeper.durable_due())
         self.outcome.peaks_bytes.append(_peak_bytes() - self._before_bytes)
         if isinstance(self._keeper, SplitStateKeeper):
             self.outcome.redone.append(self._keeper.redone_steps)
@@ -176,6 +181,8 @@ class _Process:
                 self._evaluate()
             if isinstance(self._keeper, SplitStateKeeper):
                 self._keeper.settle()
+        if self._act == 1 and isinstance(self._keeper, SplitStateKeeper):
+            self._keeper._durable.take_over_age(self._keeper._durable.age_s + self._script.aged_s)
         self._before_bytes = _forget_peak()
         if self._act == len(self._script.acts) and self._loop.task.chain is not None:
             held = dict(self._loop.task.model.named_parameters())

@@ -155,10 +155,10 @@ def quarters(*ranks: int) -> list[Part]:
 
 def test_the_highest_step_that_is_there_in_full_is_chosen() -> None:
     told = [
-        announce([snapshot(9, *quarters(0, 3)), snapshot(6, *quarters(0, 3))], 9),
-        announce([snapshot(9, *quarters(1, 0)), snapshot(6, *quarters(1, 0))], 9),
-        announce([snapshot(9, *quarters(3)), snapshot(6, *quarters(3, 2))], 8),
-        announce([], None),
+        announce([snapshot(9, *quarters(0, 3)), snapshot(6, *quarters(0, 3))], 9, 0.0),
+        announce([snapshot(9, *quarters(1, 0)), snapshot(6, *quarters(1, 0))], 9, 0.0),
+        announce([snapshot(9, *quarters(3)), snapshot(6, *quarters(3, 2))], 8, 0.0),
+        announce([], None, 0.0),
     ]
     source = choose_source(told)
     assert source is not None
@@ -169,26 +169,26 @@ def test_the_highest_step_that_is_there_in_full_is_chosen() -> None:
 
 def test_states_of_two_generations_are_not_mixed() -> None:
     told = [
-        announce([snapshot(6, *quarters(0, 1), generation=1)], 6),
-        announce([snapshot(6, *quarters(2, 3), generation=2)], 6),
+        announce([snapshot(6, *quarters(0, 1), generation=1)], 6, 0.0),
+        announce([snapshot(6, *quarters(2, 3), generation=2)], 6, 0.0),
     ]
     assert choose_source(told) is None
 
 
 def test_a_row_that_is_there_in_a_part_and_in_a_share_is_sent_once() -> None:
     left = Part(2, 1)
-    told = [announce([snapshot(3, Part(2, 0), *left.shares(2))], 3), announce([snapshot(3, left)], 3)]
+    told = [announce([snapshot(3, Part(2, 0), *left.shares(2))], 3, 0.0), announce([snapshot(3, left)], 3, 0.0)]
     source = choose_source(told)
     assert source is not None
     assert source.holders == {Part(2, 0): 0, left: 1}
 
 
 def test_half_of_what_somebody_left_is_not_enough() -> None:
-    assert choose_source([announce([snapshot(3, Part(2, 0), Part(2, 1).shares(2)[0])], 3)]) is None
+    assert choose_source([announce([snapshot(3, Part(2, 0), Part(2, 1).shares(2)[0])], 3, 0.0)]) is None
 
 
 def test_nobody_has_anything_at_first() -> None:
-    told = [announce([], None)] * 3
+    told = [announce([], None, 0.0)] * 3
     assert (choose_source(told), most_finished(told)) == (None, 0)
 
 

@@ -72,7 +72,16 @@ class ShardedCheckpoints:
     def due(self) -> bool:
         """Whether a new checkpoint is to be started: none is in progress, and the last one began at least
         `every_s` seconds ago."""
-        return not self.busy and time.monotonic() - self._begun_s >= self._every_s
+        return not self.busy and self.age_s >= self._every_s
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last checkpoint began, or since this rank began to train."""
+        return time.monotonic() - self._begun_s
+
+    def take_over_age(self, age_s: float) -> None:
+        """Count from a checkpoint that began `age_s` seconds ago: the others know of it, this rank may not."""
+        self._begun_s = time.monotonic() - age_s
 
     @property
     def busy(self) -> bool:

@@ -90,9 +90,11 @@ class SplitStateKeeper(Keeper):
         self._generation, self._rank, self._world_size = generation.number, rank, generation.world_size
         snapshots = [*self._held, *self._hot.snapshots()]
         finished = None if self._first is not None else self._loop.step_count
-        told = self._tell_each_other(recovery.announce(snapshots, finished))
+        told = self._tell_each_other(recovery.announce(snapshots, finished, self._durable.age_s))
         if generation.has_state and not recovery.has_anybody_trained(told):
             raise GroupError("no member has the state any more: the service has to find out who else has it")
+        # Any rank may become rank 0, which asks for the next durable checkpoint.
+        self._durable.take_over_age(recovery.greatest_age_s(told))
         source = recovery.choose_source(told)
         self._split.lay_out(self._engine.group, rank, self._world_size, self._tell_each_other)
         if source is not None:

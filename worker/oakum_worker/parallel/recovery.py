@@ -13,7 +13,8 @@ from oakum_worker.parallel.holdings import Part, Rows
 from oakum_worker.parallel.split_state import RankSnapshot
 
 Announcement = Mapping[str, Any]
-"""JSON that one rank sends to all: its snapshots, and the number of steps that it has finished."""
+"""JSON that one rank sends to all: its snapshots, the number of steps that it has finished, and the age of the
+last durable checkpoint that it knows of."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,13 @@ class Source:
         return (snapshot.step, snapshot.generation) == (self.step, self.generation)
 
 
-def announce(snapshots: Iterable[RankSnapshot], finished: int | None) -> Announcement:
-    """What this rank tells the others before they choose a state to go on from: its snapshots, without values, and
-    `finished`, its number of finished steps (None if it has never trained)."""
+def announce(snapshots: Iterable[RankSnapshot], finished: int | None, age_s: float) -> Announcement:
+    """What this rank tells the others before they choose a state to go on from: its snapshots, without values;
+    `finished`, its number of finished steps (None if it has never trained); and `age_s`, the seconds since the
+    last durable checkpoint that it knows of."""
     return {
         "finished": finished,
+        "age_s": age_s,
         "snapshots": [
             {
                 "step": snapshot.step,
@@ -82,6 +85,15 @@ def most_finished(announcements: Sequence[Announcement]) -> int:
 def has_anybody_trained(announcements: Sequence[Announcement]) -> bool:
     """Whether any rank has trained before."""
     return any(announcement["finished"] is not None for announcement in announcements)
+
+
+def greatest_age_s(announcements: Sequence[Announcement]) -> float:
+    """Seconds since the last durable checkpoint, as the ranks know that have trained; 0 if none has trained.
+
+    The greatest: after a checkpoint that was not finished, only the older one counts.
+    """
+    trained = [announcement for announcement in announcements if announcement["finished"] is not None]
+    return max((float(announcement["age_s"]) for announcement in trained), default=0.0)
 
 
 def _cover(parts: Iterable[Part]) -> list[Part] | None:
