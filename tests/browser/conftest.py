@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     options = webdriver.ChromeOptions()
     options.binary_location = os.environ.get("CHROMIUM", shutil.which("chromium") or "/usr/bin/chromium")
     for option in _OPTIONS:
@@ -55,6 +55,17 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     started.set_script_timeout(DEADLINE_S)
     yield started
     started.quit()
+
+
+@pytest.fixture
+def driver(browser: WebDriver) -> Iterator[WebDriver]:
+    """The browser with a tab of its own: a tab's history has room for 50 entries, and drops first those that no
+    key or mouse button has made."""
+    first = browser.current_window_handle
+    browser.switch_to.new_window("tab")
+    yield browser
+    browser.close()
+    browser.switch_to.window(first)
 
 
 @pytest.fixture

@@ -269,3 +269,21 @@ def test_measured_speed_up_stands_beside_what_the_curve_predicts(page: Page, clu
     facts = dict(zip(page.texts(card + "dt"), page.texts(card + "dd"), strict=True))
     told = {name: value for name, value in facts.items() if name.startswith("Speed-up")}
     assert list(told.values()) == ["1.50 on 2 (predicted 1.80)"]
+
+
+def test_the_seventh_page_loads_too(page: Page) -> None:
+    """A browser keeps six connections to a host; only a page that is looked at may hold one for its events."""
+    first = page.driver.current_window_handle
+    opened = []
+    for number in range(7):
+        page.driver.switch_to.new_window("tab")
+        opened.append(page.driver.current_window_handle)
+        page.open()
+        page.wait(lambda: page.texts("#liveness") == ["Live"], f"page {number + 1} live")
+    for handle in opened:
+        page.driver.switch_to.window(handle)
+        page.driver.close()
+    page.driver.switch_to.window(first)
+    for number in range(7):
+        page.open()
+        page.wait(lambda: page.texts("#liveness") == ["Live"], f"load {number + 1} live")

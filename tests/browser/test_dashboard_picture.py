@@ -15,7 +15,7 @@ pytestmark = pytest.mark.needs("browser")
 @pytest.fixture
 def opened(page: Page) -> Page:
     page.open()
-    page.wait(lambda: page.texts(".plot .name"), "names of nodes")
+    page.wait(lambda: page.texts(".plot .name") and page.texts(".trainer .use-name"), "nodes and cards")
     return page
 
 

@@ -76,14 +76,21 @@ function received() {
   return entries.reduce((sum, entry) => sum + entry.transferSize, 0);
 }
 
-/** Follows the event stream and resumes it where it broke. Ends when `signal` aborts or the token is refused. */
+/**
+ * Follows the event stream and resumes it where it broke. Ends when `signal` aborts or the token is refused.
+ *
+ * Only a page that is looked at has a stream: a browser keeps six connections to a host for all its tabs, and keeps those
+ * of pages that were left or reloaded for a minute. A seventh page would never load.
+ */
 export async function follow(api, after, { onEvent, onState, signal }) {
   let newest = after;
   let failures = 0;
   while (!signal.aborted) {
+    await untilVisible(signal);
+    const looking = lookingAt(signal);
     try {
       await api.stream(newest, {
-        signal,
+        signal: looking.signal,
         onOpen: () => onState(true),
         onEvent: (event) => {
           failures = 0;
@@ -93,9 +100,55 @@ export async function follow(api, after, { onEvent, onState, signal }) {
       });
     } catch (error) {
       if (error instanceof Unauthorised) return;
+    } finally {
+      looking.end();
     }
     if (signal.aborted) return;
     onState(false);
+    if (looking.signal.aborted) continue;
     await new Promise((resolve) => setTimeout(resolve, RECONNECT_MS[Math.min(failures++, RECONNECT_MS.length - 1)]));
   }
+}
+
+/** Whether the page is being left, or was put aside for the browser's back button. */
+let away = false;
+addEventListener("pagehide", () => (away = true));
+addEventListener("pageshow", () => (away = false));
+const isLookedAt = () => !away && !document.hidden;
+
+/** A signal that aborts when `signal` does, and when the page is hidden or left; `end` stops watching. */
+function lookingAt(signal) {
+  const looking = new AbortController();
+  const stop = () => looking.abort();
+  const onVisible = () => {
+    if (!isLookedAt()) stop();
+  };
+  signal.addEventListener("abort", stop);
+  document.addEventListener("visibilitychange", onVisible);
+  addEventListener("pagehide", stop);
+  const end = () => {
+    signal.removeEventListener("abort", stop);
+    document.removeEventListener("visibilitychange", onVisible);
+    removeEventListener("pagehide", stop);
+  };
+  if (signal.aborted) stop();
+  return { signal: looking.signal, end };
+}
+
+/** Waits until the page is looked at or `signal` aborts. */
+function untilVisible(signal) {
+  return new Promise((resolve) => {
+    const events = [
+      [document, "visibilitychange"],
+      [globalThis, "pageshow"],
+      [signal, "abort"],
+    ];
+    const look = () => {
+      if (!isLookedAt() && !signal.aborted) return;
+      for (const [target, name] of events) target.removeEventListener(name, look);
+      resolve();
+    };
+    for (const [target, name] of events) target.addEventListener(name, look);
+    look();
+  });
 }
