@@ -9,7 +9,7 @@ TIMES ?= 3
 HOOKS := service/oakum_service/schedulers/slurm/hooks/scripts
 EXAMPLES := --submit examples/digits-classifier.yaml --submit examples/digits-autoencoder.yaml
 
-TIERS := unit contract property integration crash browser
+TIERS := contract property integration crash browser
 # Many tests wait for processes that they have started, most of all for Slurm's: so many workers keep the cores busy.
 WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 # tests/conftest.py orders the tests.
@@ -17,7 +17,7 @@ WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(PARALLEL)
 
-.PHONY: run test $(TIERS) slurm-tests steady coverage lint screenshots openapi bench slurm slurm-down system-deps lock clean
+.PHONY: run test unit soak $(TIERS) slurm-tests steady coverage lint screenshots openapi bench slurm slurm-down system-deps lock clean
 .DEFAULT_GOAL := run
 
 ## The service, an embedded cluster and two trainers; ends with Ctrl-C. ARGS adds options of `oakum serve`.
@@ -28,8 +28,16 @@ run: $(VENV)/.run
 test: $(VENV)/.dev
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python tools/second_look.py $(PARALLEL) $(ARGS)
 
-## One tier of the tests: `make unit`, `make crash`. Unit tests start next to nothing: as many workers as cores do.
-unit: WORKERS = auto
+## What starts next to nothing: unit, property and contract tests, a worker on each core.
+unit: $(VENV)/.dev
+	@$(PYTEST) -n auto tests/unit tests/property tests/contract $(ARGS)
+
+## Long and random tests, for an hour: sweeps over sizes, repeated kills, thousands of examples. `make test` leaves them out.
+soak: $(VENV)/.dev
+	@$(PYTEST) -m soak $(ARGS)
+	@$(PYTEST) -n auto --hypothesis-profile=soak tests/property $(ARGS)
+
+## One tier of the tests: `make contract`, `make crash`.
 $(TIERS): $(VENV)/.dev
 	@$(PYTEST) tests/$@ $(ARGS)
 

@@ -30,6 +30,7 @@ replace_inherited_state()
 
 # What an example takes is no property of the code: on a busy machine any may take long.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("soak", settings.get_profile("tests"), max_examples=2000)
 settings.load_profile("tests")
 
 

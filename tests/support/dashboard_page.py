@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
+from selenium.common.exceptions import TimeoutException
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -17,6 +18,7 @@ from simulated_cluster import TOKEN
 from waiting import DEADLINE_S
 
 Seen = TypeVar("Seen")
+_SHOWN_CHARACTERS = 1000
 
 
 class Server:
@@ -61,9 +63,16 @@ class Page:
         self.driver.get(self.server.url + (f"#token={token}" if token else ""))
 
     def wait(self, seen: Callable[[], Seen], what: str, within_s: float = DEADLINE_S) -> Seen:
-        """Call `seen` until its result is true, and return the result."""
+        """Call `seen` until its result is true, and return the result. Fails after `within_s` with what the page
+        shows."""
         waiting = WebDriverWait(self.driver, within_s, poll_frequency=0.1)
-        return waiting.until(lambda _: seen(), f"not seen within {within_s:g} s: {what}")
+        try:
+            return waiting.until(lambda _: seen())
+        except TimeoutException:
+            shown = self.driver.execute_script("return location.href + '\\n' + document.body.innerText")
+            raise AssertionError(
+                f"not seen within {within_s:g} s: {what}; the page shows: {shown[:_SHOWN_CHARACTERS]}"
+            ) from None
 
     def back(self) -> None:
         """One step back in the tab's history."""
