@@ -36,7 +36,7 @@ WAYS = pytest.mark.parametrize(
     ("build", "spec"),
     [
         (build_averaged_task, SHARDED),
-        (build_staged_task, staged("1f1b")),
+        pytest.param(build_staged_task, staged("1f1b"), marks=pytest.mark.soak),
         (build_staged_task, staged("chimera")),
     ],
     ids=["sharded", "1f1b", "chimera"],

@@ -44,7 +44,9 @@ def assert_same(made: list[Outcome], expected: Outcome, what: str, atol: float) 
     torch.testing.assert_close(values, getattr(expected, what), rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("num_workers", [2, 4, 8])
+@pytest.mark.parametrize(
+    "num_workers", [4, pytest.param(2, marks=pytest.mark.soak), pytest.param(8, marks=pytest.mark.soak)]
+)
 def test_twenty_steps_with_dropout_make_the_weights_of_a_single_process(num_workers: int) -> None:
     # Samples drop the same wherever they are computed, and with how many others at once.
     made = train_in_threads(pipeline(num_workers, 4), replace(DROPPING, sizes=(2,) * 4))

@@ -75,7 +75,10 @@ def build_states(layer: Any, batch: int, dtype: torch.dtype = torch.float64) -> 
     return tuple(torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(2))
 
 
-@pytest.mark.parametrize(("cell", "hidden"), DEEPBENCH)
+@pytest.mark.parametrize(
+    ("cell", "hidden"),
+    [pytest.param(*size, marks=() if size[1] <= 1536 else pytest.mark.soak) for size in DEEPBENCH],
+)
 def test_outputs_and_gradients_of_deepbenchs_sizes_equal_torchs(cell: str, hidden: int) -> None:
     reference, fused = build_pair(cell, hidden, hidden)
     input = torch.randn(3, 1, hidden, dtype=torch.float64, requires_grad=True)

@@ -27,7 +27,7 @@ CUTS = (range(3), range(3, 5))
 """An embedding and two blocks, and a block and the head that is tied to the embedding."""
 
 
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize("recompute", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_two_stage_pipeline_of_cubes_gets_the_weights_of_one_process(recompute: bool) -> None:
     """Twenty steps in memory, and three, which compute activations again, over gloo."""
     training = TRAINING if not recompute else replace(TRAINING, num_steps=3)
