@@ -21,7 +21,8 @@ from hypothesis import HealthCheck, settings
 
 from abandoned_runs import clear_away
 from inherited_state import replace_inherited_state
-from logs_of_failures import LINES_OF_CAPTURED, last_lines, last_lines_of_logs
+from last_lines import last_lines
+from logs_of_failures import LINES_OF_CAPTURED, last_lines_of_logs
 from slurm_cluster.daemons import check_machine
 from slurm_cluster.errors import ClusterError
 from times_of_tests import lines_about
@@ -34,9 +35,12 @@ settings.register_profile("soak", settings.get_profile("tests"), max_examples=20
 settings.load_profile("tests")
 
 
-def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Clear away what killed runs have left, and say so."""
-    return [] if hasattr(config, "workerinput") else [*clear_away()]
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Clear away what killed runs have left, and say so; a worker leaves that to the process that started it."""
+    if hasattr(session.config, "workerinput"):
+        return
+    for line in clear_away():
+        print(line, flush=True)
 
 
 @pytest.hookimpl(hookwrapper=True)

@@ -25,6 +25,8 @@ from pathlib import Path
 
 import pytest
 
+from last_lines import last_lines
+
 MOST_FAILURES = 10
 """More than these are no chance events, and looking at them again would take long."""
 LONGEST_LOOK_S = 900.0
@@ -96,7 +98,7 @@ def main(arguments: Sequence[str]) -> int:
     again = Outcomes() if second is None else second
     unsteady = [name for name in asked if name in again.passed and name not in again.failures]
     for name in unsteady:
-        _tell(f"UNSTEADY {name}", _end_of(first.failures[name]))
+        _tell(f"UNSTEADY {name}", last_lines(first.failures[name], _SHOWN_LINES))
     _keep({name: first.failures[name] for name in unsteady})
     failed = [name for name in asked if name not in unsteady]
     for name in failed:
@@ -139,12 +141,6 @@ def _keep(unsteady: dict[str, str]) -> None:
     with LOG.open("a") as log:
         for name, failure in unsteady.items():
             log.write(f"{now} {name}\n{failure}\n\n")
-
-
-def _end_of(text: str) -> str:
-    lines = text.splitlines()
-    cut = [f"[the last {_SHOWN_LINES} of {len(lines)} lines]"] if len(lines) > _SHOWN_LINES else []
-    return "\n".join([*cut, *lines[-_SHOWN_LINES:]])
 
 
 def _tests(number: int) -> str:

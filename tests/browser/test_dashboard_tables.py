@@ -14,29 +14,19 @@ from selenium.webdriver.remote.webdriver import WebDriver
 
 from accessibility import violations
 from api_under_test import ApiUnderTest
-from dashboard_page import Page, Server
+from dashboard_page import Server
 from empty_databases import empty_database as empty_database
 from oakum_service.api.auth import Role
 from oakum_service.db.models import ForegroundStart, SnapshotRecord
 from oakum_service.documents.node import Node, RecordedNodes
 from oakum_service.states import NodeState
+from service_page import ServicePage
 
 pytestmark = pytest.mark.needs("browser")
 
 
-class TablesPage(Page):
+class TablesPage(ServicePage):
     """The dashboard's views that are tables."""
-
-    def enter(self, token: str, view: str) -> None:
-        """Sign in with the token and open a view."""
-        self.driver.delete_all_cookies()
-        self.open(token)
-        self.wait(lambda: self.shows("#account"), "the account")
-        self.go(view)
-
-    def go(self, view: str) -> None:
-        """Open a view by its address."""
-        self.driver.execute_script("location.hash = arguments[0]", f"#/{view}")
 
     @property
     def names(self) -> list[str]:
@@ -56,15 +46,6 @@ class TablesPage(Page):
         """Press the head of a column."""
         script = "[...document.querySelectorAll('.sorter')].find((e) => e.textContent === arguments[0]).click()"
         self.driver.execute_script(script, title)
-
-    def press(self, text: str, within: str = "body") -> None:
-        """Press the button that begins with this text."""
-        script = (
-            "const found = [...document.querySelectorAll(arguments[0] + ' button')]"
-            ".find((one) => one.textContent.startsWith(arguments[1]) && one.checkVisibility() && !one.disabled);"
-            "found?.click(); return Boolean(found)"
-        )
-        self.wait(lambda: self.driver.execute_script(script, within, text), f"the button {text!r} in {within}")
 
     def shows_rows(self, *names: str) -> None:
         """Wait until the table has these rows."""

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from documentation import ROOT, Block, blocks
-from processes import heeding_sigint, kill_all
+from processes import kill_all
 from running_service import processes_of
 from waiting import DEADLINE_S, wait_until
 
@@ -95,16 +95,15 @@ class Site:
     def run(self, command: str, status: int = 0) -> str:
         """Run a command as typed into a terminal in which the virtual environment is active; returns what it
         prints."""
-        with heeding_sigint():
-            process = subprocess.Popen(
-                ["bash", "-c", f"source .venv/bin/activate && {command}"],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-            )
+        process = subprocess.Popen(
+            ["bash", "-c", f"source .venv/bin/activate && {command}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         if "--watch" in command:
             assert process.stdout is not None
             assert process.stdout.readline()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,10 +27,11 @@ def context() -> Iterator[Any]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYSPARK_PYTHON", sys.executable)
-        patch.setenv("PYTHONPATH", f"{SUPPORT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
         patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
         settings = SparkConf().setMaster("local[2]").set("spark.ui.enabled", "false")
-        started = SparkContext(conf=settings.set("spark.driver.host", "127.0.0.1"))
+        # Not by this process's environment: Spark's was taken from it when another test began to use Spark.
+        settings.set("spark.executorEnv.PYTHONPATH", str(SUPPORT)).set("spark.driver.host", "127.0.0.1")
+        started = SparkContext(conf=settings)
         yield started
         started.stop()
 

@@ -18,7 +18,6 @@ import pytest
 
 from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, RequestTime, decode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmState
-from processes import heeding_sigint
 from waiting import wait_until
 
 SCONTROL = """#!/bin/sh
@@ -85,12 +84,9 @@ def start(commands: Path) -> Iterator[Start]:
     def run(url: str, *options: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "oakum_service", "collect", "--to", url]
         command += ["--token-file", str(commands / "token"), *options]
-        with heeding_sigint():
-            started.append(
-                subprocess.Popen(
-                    command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-                )
-            )
+        started.append(
+            subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        )
         return started[-1]
 
     yield run

@@ -15,19 +15,17 @@ from pathlib import Path
 import psutil
 
 from inherited_state import HOME_PREFIX, HOME_VARIABLE
-from processes import kill_all
+from processes import kill_all, maker_is_gone
 
 
 def clear_away() -> Iterator[str]:
     """End the processes of runs whose own process is gone, and remove their home folders; yields what was done."""
     for home in Path(tempfile.gettempdir()).glob(f"{HOME_PREFIX}*"):
-        runner = home.name.removeprefix(HOME_PREFIX).partition("-")[0]
-        if not runner.isdigit() or psutil.pid_exists(int(runner)):
-            continue
-        left = list(_started_by_run(home))
-        kill_all(left)
-        shutil.rmtree(home, ignore_errors=True)
-        yield f"cleared away what a killed run had left: {home}, processes: {len(left)}"
+        if maker_is_gone(home.name, HOME_PREFIX):
+            left = list(_started_by_run(home))
+            kill_all(left)
+            shutil.rmtree(home, ignore_errors=True)
+            yield f"cleared away what a killed run had left: {home}, processes: {len(left)}"
 
 
 def _started_by_run(home: Path) -> Iterator[psutil.Process]:

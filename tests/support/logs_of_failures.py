@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from last_lines import last_lines
+
 LOGS = ("*.log", "*.out", "*.err")
 MOST_LOGS = 6
 LINES_OF_EACH = 15
-LONGEST_LINE = 300
 LINES_OF_CAPTURED = 40
 _READ_BYTES = 64 * 1024
 
@@ -25,10 +26,3 @@ def last_lines_of_logs(folder: Path) -> Iterator[tuple[str, str]]:
             log.seek(max(path.stat().st_size - _READ_BYTES, 0))
             text = log.read().decode(errors="replace")
         yield f"End of {path.relative_to(folder)}", last_lines(text, LINES_OF_EACH)
-
-
-def last_lines(text: str, number: int) -> str:
-    """The text's last lines, long ones cut, with a first line that says how many there were."""
-    lines = [line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]} [...]" for line in text.splitlines()]
-    cut = [f"[the last {number} of {len(lines)} lines]"] if len(lines) > number else []
-    return "\n".join([*cut, *lines[-number:]])

@@ -34,19 +34,6 @@ def any_runs(pids: Path) -> bool:
 
 
 @contextlib.contextmanager
-def heeding_sigint() -> Iterator[None]:
-    """Have processes that are started meanwhile heed SIGINT, also where this one was started to ignore it.
-
-    A shell has the commands that a script puts into the background ignore SIGINT, and their children inherit that.
-    """
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
 def ending_on_sighup() -> Iterator[None]:
     """Have programs that are started meanwhile end on SIGHUP, also where `nohup` has this process ignore it.
 
@@ -60,6 +47,13 @@ def ending_on_sighup() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def maker_is_gone(name: str, prefix: str) -> bool:
+    """Whether a thing that is named PREFIX, its maker's process, a hyphen, and more was left behind by a process
+    that was killed."""
+    maker, hyphen, _ = name.removeprefix(prefix).partition("-")
+    return name.startswith(prefix) and maker.isdigit() and bool(hyphen) and not psutil.pid_exists(int(maker))
 
 
 def kill_all(found: Iterable[psutil.Process]) -> None:

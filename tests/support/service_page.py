@@ -29,10 +29,10 @@ class ServicePage(Page):
         self.driver.execute_script("location.hash = arguments[0]", f"#/{view}")
 
     def press(self, text: str, within: str = "body") -> None:
-        """Press the button with this text."""
+        """Press the button with this text, once it can be pressed."""
         script = (
             "const found = [...document.querySelectorAll(arguments[0] + ' button')]"
-            ".find((one) => one.textContent === arguments[1] && one.checkVisibility());"
+            ".find((one) => one.textContent === arguments[1] && one.checkVisibility() && !one.disabled);"
             "found?.click(); return Boolean(found)"
         )
         self.wait(lambda: self.driver.execute_script(script, within, text), f"the button {text!r} in {within}")

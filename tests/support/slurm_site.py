@@ -24,12 +24,12 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from processes import maker_is_gone
 from slurm_cluster import processes
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.daemons import program
@@ -135,7 +135,7 @@ class SlurmSite:
         account = pwd.getpwnam(user) if user else None
         return subprocess.run(
             [program(command[0]), *command[1:]],
-            env=self._variables(),
+            env=os.environ | self.environment,
             cwd="/" if account else None,
             user=account.pw_uid if account else None,
             group=account.pw_gid if account else None,
@@ -145,10 +145,6 @@ class SlurmSite:
             text=True,
             timeout=timeout_s,
         )
-
-    def _variables(self) -> Mapping[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM", "SBATCH"))}
-        return kept | self.environment
 
     def submit_foreground(
         self,
@@ -334,9 +330,8 @@ class SlurmSite:
 
 def _remove_abandoned() -> None:
     """End the clusters of test runs that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*-*"):
-        maker = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if maker.isdigit() and not Path("/proc", maker).exists():
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if maker_is_gone(folder.name, _PREFIX):
             SlurmSite(folder).down()
 
 

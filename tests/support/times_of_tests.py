@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from second_look import without_group
+
 MOST_SHOWN = 10
 
 
@@ -18,7 +20,7 @@ def lines_about(reports: Iterable[pytest.TestReport]) -> Iterator[str]:
     """
     seconds: defaultdict[str, float] = defaultdict(float)
     for report in reports:
-        seconds[report.nodeid] += report.duration
+        seconds[without_group(report.nodeid)] += report.duration
     tiers: defaultdict[str, list[float]] = defaultdict(list)
     for name, duration_s in seconds.items():
         tiers[_tier_of(name)].append(duration_s)

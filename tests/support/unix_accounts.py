@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from oakum_service.run_as.installation import LauncherInstallation
+from processes import maker_is_gone
 from waiting import wait_until
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -122,9 +123,8 @@ def _remove(name: str) -> None:
 def _remove_abandoned() -> None:
     """Remove accounts and rules of test runs that were killed."""
     for entry in pwd.getpwall():
-        maker, _, role = entry.pw_name.removeprefix(_PREFIX).partition("-")
-        if entry.pw_name.startswith(_PREFIX) and maker.isdigit() and role and not Path("/proc", maker).exists():
-            (_RULES / f"{_PREFIX}{maker}").unlink(missing_ok=True)
+        if maker_is_gone(entry.pw_name, _PREFIX):
+            (_RULES / entry.pw_name.rpartition("-")[0]).unlink(missing_ok=True)
             _remove(entry.pw_name)
 
 

@@ -26,7 +26,6 @@ from typing import IO, NoReturn
 
 from oakum_worker.fragment import fork_server, forking
 from oakum_worker.fragment.forking import ForkedProcess, ForkRequest, ForkServer
-from processes import heeding_sigint
 from waiting import DEADLINE_S
 
 _PRELOADED = (
@@ -137,14 +136,13 @@ def _warm_server() -> tuple[ForkServer, int]:
             "TORCH_CPP_LOG_LEVEL": "ERROR",
             "PYTHONPATH": str(Path(__file__).parent),
         }
-        with heeding_sigint():
-            subprocess.Popen(
-                [sys.executable, "-u", "-c", program, str(theirs.fileno()), _ROOM],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,
-                env=os.environ | variables,
-            )
+        subprocess.Popen(
+            [sys.executable, "-u", "-c", program, str(theirs.fileno()), _ROOM],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,
+            env=os.environ | variables,
+        )
     server = ForkServer(ours)
     server.wait_until_ready()
     return server, ours.fileno()

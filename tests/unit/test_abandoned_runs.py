@@ -32,11 +32,10 @@ def test_processes_and_home_of_a_killed_run_are_cleared_away_and_those_of_a_live
     ) as run:
         assert run.stdout is not None
         home, started = json.loads(run.stdout.readline())
-        assert not [line for line in clear_away() if home in line]
+        list(clear_away())
         assert psutil.pid_exists(started)
+        assert Path(home).exists()
         run.send_signal(signal.SIGKILL)
-    assert [line for line in clear_away() if home in line] == [
-        f"cleared away what a killed run had left: {home}, processes: 1"
-    ]
+    list(clear_away())  # another run that begins just now may do it first
     assert not runs(started)
     assert not Path(home).exists()

@@ -12,7 +12,7 @@ import pytest
 from oakum_solver import cbc
 from oakum_solver.cbc import run_cbc
 from oakum_solver.errors import MilpError
-from processes import any_runs, heeding_sigint
+from processes import any_runs
 
 
 @pytest.fixture(autouse=True)
@@ -108,7 +108,7 @@ def test_an_interrupt_ends_cbc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Ctrl-C reaches us in the waiting."""
     pids = tmp_path / "pids"
     install_fake(f"echo $$ > {pids}; sleep 1; kill -INT {os.getpid()}; sleep 60", tmp_path, monkeypatch)
-    with heeding_sigint(), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         run_cbc(knapsack(), time_limit_s=60.0)
     assert not any_runs(pids)
 
