@@ -135,7 +135,9 @@ def test_the_page_fits_a_narrow_screen(page: Page) -> None:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
+)
 def test_the_overview_breaks_no_rule_of_accessibility(opened: Page, dark: bool) -> None:
     opened.driver.execute_script("document.querySelector('.charts').scrollIntoView()")
     opened.wait(lambda: opened.texts(".main-svg .lines"), "charts")
@@ -147,7 +149,9 @@ def test_the_overview_breaks_no_rule_of_accessibility(opened: Page, dark: bool) 
     assert violations(opened, dark=dark) == []
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
+)
 def test_signing_in_breaks_no_rule_of_accessibility(page: Page, dark: bool) -> None:
     page.driver.delete_all_cookies()
     page.open(token=None)

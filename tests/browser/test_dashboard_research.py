@@ -173,7 +173,9 @@ def test_views_of_research_fit_a_phone(page: ServicePage) -> None:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
+)
 def test_views_of_research_break_no_rule_of_accessibility(page: ServicePage, dark: bool) -> None:
     shown = {
         "submit": "#field-name",

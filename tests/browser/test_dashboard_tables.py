@@ -276,7 +276,9 @@ def test_tables_fit_a_phone(page: TablesPage, api: ApiUnderTest, admin: str) -> 
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
+)
 def test_tables_break_no_rule_of_accessibility(
     page: TablesPage, api: ApiUnderTest, admin: str, dark: bool
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from api_under_test import SPEC, ApiUnderTest, problem_of, report
+from num_examples import scaled
 from oakum_service.control.observe import Observation
 from oakum_service.control.plan import pose, write_plan
 from oakum_service.db.models import Trainer
@@ -37,7 +38,10 @@ ANYTHING = st.recursive(
 )
 CURVES = st.lists(st.tuples(NUMBERS, NUMBERS).map(list), max_size=3)
 RISING = st.lists(
-    st.tuples(st.integers(1, 40), st.floats(1e-12, 1e12)), min_size=1, max_size=4, unique_by=(lambda p: p[0])
+    st.tuples(st.integers(1, 40), st.floats(1e-12, 1e12)),
+    min_size=1,
+    max_size=4,
+    unique_by=(lambda p: p[0], lambda p: p[1]),
 ).map(lambda points: [list(point) for point in zip(*map(sorted, zip(*points, strict=True)), strict=True)])
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "name": TEXT,
@@ -86,7 +90,9 @@ GOOD_SPECS = st.fixed_dictionaries(
 """Good specs, with numbers as extreme as they may be."""
 
 EXAMPLES = settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=scaled(120),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 
 
@@ -146,7 +152,7 @@ def test_any_spec_is_accepted_and_planned_or_refused_with_reasons(
 
 
 @given(specs=st.lists(GOOD_SPECS, min_size=1, max_size=3))
-@settings(EXAMPLES, max_examples=60)
+@settings(EXAMPLES, max_examples=scaled(60))
 def test_any_good_specs_are_accepted_and_planned_together(
     shared: ApiUnderTest, specs: list[dict[str, Any]]
 ) -> None:
@@ -157,19 +163,19 @@ def test_any_good_specs_are_accepted_and_planned_together(
 
 
 @given(document=ANYTHING)
-@settings(EXAMPLES, max_examples=40)
+@settings(EXAMPLES, max_examples=scaled(40))
 def test_any_json_is_refused_with_reasons(shared: ApiUnderTest, document: Any) -> None:
     check_submission(shared, json.dumps(document).encode())
 
 
 @given(body=st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
-@settings(EXAMPLES, max_examples=40)
+@settings(EXAMPLES, max_examples=scaled(40))
 def test_any_bytes_are_refused_with_reasons(shared: ApiUnderTest, body: bytes) -> None:
     check_submission(shared, body)
 
 
 @given(change=st.fixed_dictionaries({}, optional=dict.fromkeys(("min_nodes", "max_nodes", "weight"), NUMBERS)))
-@settings(EXAMPLES, max_examples=60)
+@settings(EXAMPLES, max_examples=scaled(60))
 def test_any_change_is_made_and_planned_or_refused_with_reasons(
     shared: ApiUnderTest, change: dict[str, Any]
 ) -> None:
@@ -229,7 +235,7 @@ REPORTS = some_of(
 
 
 @given(reports=st.lists(REPORTS, min_size=1, max_size=3))
-@settings(EXAMPLES, max_examples=50)
+@settings(EXAMPLES, max_examples=scaled(50))
 def test_no_agent_can_stop_the_controller_with_what_it_reports(
     shared: ApiUnderTest, reports: list[dict[str, Any]]
 ) -> None:

@@ -77,7 +77,7 @@ def test_no_node_ever_has_two_fragments_after_crashes_at_any_moment(service: Run
     assert sorted(nodes_of_fragments(client).values()) == sorted(nodes)
 
 
-@pytest.mark.parametrize("victim", ["first", "last"])
+@pytest.mark.parametrize("victim", ["first", pytest.param("last", marks=pytest.mark.soak)])
 def test_a_killed_rank_costs_no_finished_step(service: RunningService, victim: str) -> None:
     """Also rank 0. Without a durable checkpoint only a survivor's state can carry training on.
 

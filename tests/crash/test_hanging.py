@@ -105,7 +105,7 @@ def test_a_killed_rank_on_a_single_node_goes_on_from_the_nodes_memory(
     wait_until("it trains", lambda: client.trainer("elastic").step > 70)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGUSR2, marks=pytest.mark.soak)])
 def test_the_last_replica_leaves_within_a_long_step_and_loses_nothing(
     service: RunningService, tmp_path: Path, number: signal.Signals
 ) -> None:

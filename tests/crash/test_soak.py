@@ -16,10 +16,10 @@ from waiting import DEADLINE_S
 
 SOAK = Path(__file__).resolve().parents[2] / "bench" / "soak.py"
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.timeout(1500), pytest.mark.soak]
 
 
-@pytest.mark.parametrize("num_changes", [8, pytest.param(60, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("num_changes", [8, 60])
 def test_training_takes_random_changes_of_membership_and_leaves_nothing_behind(
     tmp_path: Path, num_changes: int
 ) -> None:

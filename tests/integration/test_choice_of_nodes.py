@@ -17,7 +17,13 @@ FILLS: dict[str, Fill] = {
 }
 
 
-@pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS.keys())
+@pytest.mark.parametrize(
+    "fill",
+    [
+        pytest.param(fill, id=name, marks=() if name == "every third node first" else pytest.mark.soak)
+        for name, fill in FILLS.items()
+    ],
+)
 def test_a_small_trainer_on_a_large_cluster_trains_nearly_all_the_time(
     sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fill: Fill
 ) -> None:

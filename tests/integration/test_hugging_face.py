@@ -126,7 +126,14 @@ def test_the_trainer_ends_alike_through_random_disturbances(tmp_path: Path) -> N
     assert_alike(found.history, expected.history)
 
 
-@pytest.mark.parametrize("step", [2, STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH], ids=["inner", "last", "first"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(2, id="inner", marks=pytest.mark.soak),
+        pytest.param(STEPS_PER_EPOCH - 1, id="last", marks=pytest.mark.soak),
+        pytest.param(STEPS_PER_EPOCH, id="first"),
+    ],
+)
 def test_a_step_that_one_rank_alone_loses_is_not_taken_twice(tmp_path: Path, step: int) -> None:
     """The others have taken it, at the end of an epoch with what follows there, and the rank goes on with them."""
     changes = {"eval_strategy": "epoch", "num_train_epochs": 3}

@@ -102,7 +102,14 @@ def test_a_woven_loop_ends_alike_through_random_disturbances() -> None:
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("step", [2, STEPS_PER_EPOCH - 1, STEPS_PER_EPOCH], ids=["inner", "last", "first"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(2, id="inner", marks=pytest.mark.soak),
+        pytest.param(STEPS_PER_EPOCH - 1, id="last", marks=pytest.mark.soak),
+        pytest.param(STEPS_PER_EPOCH, id="first"),
+    ],
+)
 def test_a_step_that_one_rank_alone_loses_is_not_taken_twice(step: int) -> None:
     """The others have taken it, at the end of an epoch with what follows there, and the rank goes on with them."""
     expected, found = Record(), Record()

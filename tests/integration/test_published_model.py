@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_solver.highs import run_highs
 from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
 from oakum_solver.solve import solve
@@ -67,14 +68,14 @@ def small_problems(draw: st.DrawFn) -> Problem:
     return asked(jobs, [owners.count(index) for index in range(len(jobs))], owners.count(None))
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=scaled(10), deadline=None)
 @given(small_problems())
 def test_the_corrected_model_and_our_plan_are_worth_the_same(problem: Problem) -> None:
     assert_worth_the_same(problem)
 
 
 @pytest.mark.soak
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(small_problems())
 def test_the_corrected_model_and_our_plan_are_worth_the_same_on_many_problems(problem: Problem) -> None:
     assert_worth_the_same(problem)

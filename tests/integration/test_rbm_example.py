@@ -45,7 +45,11 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.xdist_group("stack of machines")
 @pytest.mark.parametrize(
-    ("name", "metric"), [("rbm-classifier", "accuracy"), ("rbm-autoencoder", "reconstruction_mse")]
+    ("name", "metric"),
+    [
+        pytest.param("rbm-classifier", "accuracy", marks=pytest.mark.soak),
+        ("rbm-autoencoder", "reconstruction_mse"),
+    ],
 )
 def test_fine_tuning_from_the_stack_reaches_its_floor(name: str, metric: str, stack: Path) -> None:
     found = trained(spec_of(name, begin_from=str(stack))).evaluate()[metric]

@@ -64,15 +64,16 @@ BY_TWO = replace(DROPPING, sizes=(2,) * 4)
     ("name", "training", "num_replicas"),
     [
         ("gpipe-4", BY_TWO, 1),
-        ("1f1b-8", BY_TWO, 1),
+        ("1f1b-4", BY_TWO, 1),
+        pytest.param("1f1b-8", BY_TWO, 1, marks=pytest.mark.soak),
         ("interleaved-4", BY_TWO, 1),
         ("zero-bubble-4", BY_TWO, 1),
         ("zero-bubble-v-2", BY_TWO, 1),
         ("chimera-4-concatenation", DROPPING, 1),
-        ("chimera-4-forward-doubling", DROPPING, 1),
-        ("chimera-4-backward-halving", DROPPING, 1),
-        ("chimera-8-in-4-pipes", BY_TWO, 1),
-        ("gpipe-2", BY_TWO, 4),
+        pytest.param("chimera-4-forward-doubling", DROPPING, 1, marks=pytest.mark.soak),
+        pytest.param("chimera-4-backward-halving", DROPPING, 1, marks=pytest.mark.soak),
+        pytest.param("chimera-8-in-4-pipes", BY_TWO, 1, marks=pytest.mark.soak),
+        pytest.param("gpipe-2", BY_TWO, 4, marks=pytest.mark.soak),
         ("chimera-2", DROPPING, 4),
     ],
 )
@@ -100,7 +101,15 @@ def test_gradients_in_float32_are_those_of_a_single_process(name: str) -> None:
     assert_same(made, train_once_alone(training), "gradients", 1e-7)
 
 
-@pytest.mark.parametrize("name", ["1f1b-4", "interleaved-2", "zero-bubble-v-4", "chimera-4-forward-doubling"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "1f1b-4",
+        pytest.param("interleaved-2", marks=pytest.mark.soak),
+        pytest.param("zero-bubble-v-4", marks=pytest.mark.soak),
+        "chimera-4-forward-doubling",
+    ],
+)
 def test_recomputing_activations_changes_no_bit(name: str) -> None:
     training = replace(DROPPING, sizes=(2,) * 4, num_steps=3)
     kept = train_in_threads(pipeline(name, 4), training)

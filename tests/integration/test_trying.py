@@ -131,10 +131,11 @@ def test_an_evaluation_is_not_waited_for(folder: Path, tmp_path: Path, monkeypat
     ("function", "said"),
     [
         ("killed", "was killed: the machine has probably run out of memory"),
-        ("leaves", "ended the process with status 7"),
-        (
+        pytest.param("leaves", "ended the process with status 7", marks=pytest.mark.soak),
+        pytest.param(
             "aborts",
             "crashed in compiled code: a library aborted, for instance because of an invalid argument or a lack",
+            marks=pytest.mark.soak,
         ),
     ],
 )
@@ -148,7 +149,9 @@ def test_a_death_is_told_with_what_was_being_done(folder: Path, function: str, s
     assert trial.failure.endswith("  the task prints this")
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGKILL, -9, marks=pytest.mark.soak)]
+)
 def test_nothing_is_left_of_a_try_that_is_interrupted(
     folder: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:

@@ -5,6 +5,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_solver.curves import Sample, fit_curve
 from oakum_solver.exploration import Exploration, explore
 from oakum_solver.problem import Curve
@@ -26,7 +27,7 @@ def priors(draw: st.DrawFn) -> Curve | None:
     return Curve(tuple(zip(nodes, rates, strict=True))) if nodes else None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(sample_lists(), priors(), SIZES, st.floats(0.0, 1e6))
 def test_any_measurements_give_a_rising_curve_with_its_doubts(
     samples: list[Sample], prior: Curve | None, max_nodes: int, budget: float
@@ -43,7 +44,7 @@ def test_any_measurements_give_a_rising_curve_with_its_doubts(
         assert hope >= fitted.curve.rate(nodes) * (1 - 1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(sample_lists(), SIZES)
 def test_measured_rates_bound_the_curve(samples: list[Sample], max_nodes: int) -> None:
     """Within the range of measured sizes, the model fills in values between the measured ones and invents none
@@ -55,7 +56,7 @@ def test_measured_rates_bound_the_curve(samples: list[Sample], max_nodes: int) -
     assert all(rates[first] <= rate <= rates[last] for nodes, rate in rates.items() if first <= nodes <= last)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(sample_lists(), priors(), SIZES)
 def test_the_order_of_the_samples_does_not_matter(
     samples: list[Sample], prior: Curve | None, max_nodes: int
@@ -65,7 +66,7 @@ def test_the_order_of_the_samples_does_not_matter(
         assert math.isclose(rate, other, rel_tol=1e-6), nodes
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 40), st.floats(0.1, 200.0)), max_size=60),
     st.sampled_from((0.0, 0.02, 0.2)),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_solver.errors import ProblemError
 from oakum_solver.expressions import MAX_CHARACTERS, QUANTITIES
 from oakum_solver.objectives import Expression, NamedObjective, Objective, TrainerFacts, parse_objective, worth
@@ -114,7 +115,7 @@ def finite_or_refused(objective: Objective) -> bool:
 
 
 @given(st.text(max_size=60) | st.lists(st.sampled_from(PYTHON), max_size=120).map("".join))
-@settings(max_examples=400)
+@settings(max_examples=scaled(400))
 def test_any_text_is_an_objective_or_refused(text: str) -> None:
     objective = read(text)
     assert objective
@@ -124,7 +125,7 @@ def test_any_text_is_an_objective_or_refused(text: str) -> None:
 
 
 @given(MEANT)
-@settings(max_examples=300)
+@settings(max_examples=scaled(300))
 def test_every_formula_of_allowed_parts_has_finite_values_or_is_refused(source: str) -> None:
     if len(source) > MAX_CHARACTERS:
         with pytest.raises(ProblemError, match="expected at most 500"):
@@ -135,7 +136,7 @@ def test_every_formula_of_allowed_parts_has_finite_values_or_is_refused(source: 
 
 
 @given(st.sampled_from(PYTHON), st.integers(1, MAX_CHARACTERS), st.sampled_from((*PYTHON, "")))
-@settings(max_examples=200)
+@settings(max_examples=scaled(200))
 def test_repetition_takes_the_parser_no_time(part: str, times: int, tail: str) -> None:
     started_s = time.process_time()
     read((part * times)[: MAX_CHARACTERS - len(tail)] + tail)

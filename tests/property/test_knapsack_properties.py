@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brute_force import best_choice
+from num_examples import scaled
 from oakum_solver.knapsack import Floats, Sizes, exact, fill, proves_optimal, relax, total
 
 SCALES = st.sampled_from((1e-6, 1.0, 1e9))
@@ -79,7 +80,7 @@ def test_the_relaxation_takes_any_weights(data: st.DataObject, values: Floats, c
     assert weights[np.arange(len(values)), found.sizes].sum() <= capacity
 
 
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 @given(tables(), st.integers(0, 12))
 def test_a_size_costs_at_least_what_its_price_says(values: Floats, num_nodes: int) -> None:
     found = relax(values, num_nodes)
@@ -104,7 +105,7 @@ def test_filling_fits_and_never_lowers_the_worth(data: st.DataObject, values: Fl
         assert row[size : size + left + 1].max() <= row[size], "a jump that gains was left out"
 
 
-@settings(max_examples=200)
+@settings(max_examples=scaled(200))
 @given(st.data(), tables(zero_allowed=False), st.integers(0, 12))
 def test_the_dynamic_program_finds_the_optimum_from_any_choice(
     data: st.DataObject, values: Floats, num_nodes: int

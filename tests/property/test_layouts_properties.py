@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.layouts import (
@@ -233,7 +234,7 @@ class BruteForce:
         return size * rates[-1]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(
     profiles(),
     links,
@@ -267,7 +268,7 @@ def test_the_chooser_finds_what_trying_every_layout_finds(
         assert again.predicted_step_s == pytest.approx(best)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=scaled(80), deadline=None)
 @given(
     profiles(),
     links,
@@ -298,7 +299,7 @@ def test_no_layout_is_faster_than_the_bound_that_rules_others_out(
     assert lower_bound_s(way, profile, links) <= layout.predicted_step_s
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=scaled(25), deadline=None)
 @given(profiles(), links, st.integers(4, 40))
 def test_more_ranks_are_never_slower_and_the_curve_rises(
     profile: ModelProfile, links: LinkCosts, batch: int

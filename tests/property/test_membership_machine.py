@@ -19,6 +19,7 @@ from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from num_examples import scaled
 from oakum_service.control.decide import Decision
 from oakum_service.control.membership import MembershipUpdater, _give_up, _publish
 from oakum_service.db import models
@@ -501,7 +502,7 @@ class MembershipMachine(RuleBasedStateMachine):
 
 
 MembershipMachine.TestCase.settings = settings(
-    max_examples=300,
+    max_examples=scaled(300),
     stateful_step_count=20,
     deadline=None,
     # Explaining a failure takes longer than finding it.

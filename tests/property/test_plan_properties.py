@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brute_force import best_choice, best_value
+from num_examples import scaled
 from oakum_solver import milp_candidates
 from oakum_solver.objectives import Expression
 from oakum_solver.plan import Plan, Why
@@ -53,7 +54,7 @@ def changing_nothing(problem: Problem) -> float | None:
     return math.fsum(model.values(model.pools.held))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(problems(departures=False))
 def test_where_all_nodes_are_alike_a_plan_is_worth_the_optimum(problem: Problem) -> None:
     plan = solve(problem)
@@ -63,7 +64,7 @@ def test_where_all_nodes_are_alike_a_plan_is_worth_the_optimum(problem: Problem)
     assert plan.bound == pytest.approx(best, rel=1e-7, abs=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(problems(terms=(PUBLISHED,), objectives=LINEAR_OBJECTIVES))
 def test_the_published_objective_is_solved_to_the_optimum(problem: Problem) -> None:
     plan, greedy = solve(problem), solve(problem, "greedy")
@@ -73,19 +74,19 @@ def test_the_published_objective_is_solved_to_the_optimum(problem: Problem) -> N
     assert greedy.value <= best + rounding(best) <= greedy.bound + 2 * rounding(best)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(problems(**TINY))
 def test_a_tiny_problem_is_solved_to_the_optimum_whatever_leaves_when(problem: Problem) -> None:
     check_against_every_plan(problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(problems(**TINY, typed=True))
 def test_a_tiny_problem_is_solved_to_the_optimum_on_nodes_of_several_types(problem: Problem) -> None:
     check_against_every_plan(problem)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(problems(**TINY, typed=True, social=True))
 def test_a_tiny_problem_is_solved_to_the_optimum_within_users_caps(problem: Problem) -> None:
     equals = tuple(replace(trainer, priority=0, guaranteed=False) for trainer in problem.trainers)
@@ -103,7 +104,7 @@ def check_against_every_plan(problem: Problem) -> None:
     assert plan.bound >= best - rounding(best), "no plan is worth more than the bound"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(problems(social=True, typed=True))
 def test_every_plan_obeys_every_rule(problem: Problem) -> None:
     for policy in POLICIES:
@@ -121,7 +122,7 @@ def test_every_plan_obeys_every_rule(problem: Problem) -> None:
         assert plan.gap >= 0.0
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(problems(typed=True), st.sampled_from(OBJECTIVES))
 def test_the_milp_is_worth_no_less_than_greedy_and_greedy_no_less_than_changing_nothing(
     problem: Problem, objective: Expression
@@ -133,7 +134,7 @@ def test_the_milp_is_worth_no_less_than_greedy_and_greedy_no_less_than_changing_
         assert greedy.value >= nothing - rounding(nothing)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(problems(departures=False, social=True))
 def test_each_class_of_priority_has_the_best_of_what_those_above_leave(problem: Problem) -> None:
     trainers = tuple(replace(trainer, guaranteed=False) for trainer in problem.trainers)
@@ -151,7 +152,7 @@ def test_each_class_of_priority_has_the_best_of_what_those_above_leave(problem: 
         left -= sum(sizes[j] for j in members)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=scaled(100), deadline=None)
 @given(problems(social=True), st.sampled_from(ELASTIC))
 def test_guarantees_are_kept_for_the_longest_waiting_as_far_as_nodes_last(
     problem: Problem, policy: Policy
@@ -164,7 +165,7 @@ def test_guarantees_are_kept_for_the_longest_waiting_as_far_as_nodes_last(
             assert plan.grant(trainer.id), f"{trainer.id} goes without"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 @given(problems(social=True, typed=True, terms=(EVERY_TERM,), objectives=LINEAR_OBJECTIVES))
 def test_nobody_is_credited_with_more_samples_than_it_has_left(problem: Problem) -> None:
     plan, model = solve(problem), ValueModel(problem)
@@ -179,14 +180,14 @@ def test_nobody_is_credited_with_more_samples_than_it_has_left(problem: Problem)
         assert samples <= problem.trainers[j].remaining_samples * (1 + 1e-12)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=scaled(40), deadline=None)
 @given(problems(social=True, typed=True))
 def test_the_same_problem_gives_the_same_plan(problem: Problem) -> None:
     for policy in POLICIES:
         assert timeless(solve(problem, policy)) == timeless(solve(problem, policy))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(problems(social=True, typed=True), st.sampled_from(POLICIES))
 def test_every_size_has_a_reason_that_its_numbers_bear_out(problem: Problem, policy: Policy) -> None:
     plan = solve(problem, policy)
@@ -222,7 +223,7 @@ def test_every_size_has_a_reason_that_its_numbers_bear_out(problem: Problem, pol
                 assert "node is idle" not in reason.text or free == 0
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(st.data(), st.booleans())
 def test_also_where_not_every_composition_is_looked_at_a_plan_is_within_its_bound(
     data: st.DataObject, typed: bool
@@ -269,7 +270,7 @@ def test_larger_problems_are_solved_no_worse_than_greedily(typed: bool) -> None:
         assert milp.bound >= milp.value
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=scaled(80), deadline=None)
 @given(problem=problems(), random=st.randoms(use_true_random=True), policy=st.sampled_from(POLICIES))
 def test_which_nodes_are_preferred_changes_names_and_never_counts(
     problem: Problem, random: Random, policy: Policy

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_solver.forecast import CohortForecast
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
@@ -118,7 +119,7 @@ def timeless(result: ReplayResult) -> dict[str, Any]:
 _STEPS = [field.name for field in dataclasses.fields(ReplaySteps) if field.name != "solve_s"]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=scaled(50))
 @given(random=RANDOM, policy=POLICY, cost=COST)
 def test_what_was_idle_is_what_was_trained_and_lost(random: Random, policy: Policy, cost: CostModel) -> None:
     log = random_log(random)
@@ -134,7 +135,7 @@ def test_what_was_idle_is_what_was_trained_and_lost(random: Random, policy: Poli
     assert (np.diff(steps.time_s) >= 0).all()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=scaled(40))
 @given(random=RANDOM, policy=POLICY, cost=COST)
 def test_every_trainer_s_way_is_one(random: Random, policy: Policy, cost: CostModel) -> None:
     """Its node-hours are those of its sizes, it has none before its submission and after its end."""
@@ -161,7 +162,7 @@ def test_every_trainer_s_way_is_one(random: Random, policy: Policy, cost: CostMo
         assert item.samples is None or trainer.samples <= item.samples * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=scaled(40))
 @given(random=RANDOM, cost=COST, objective=st.sampled_from(LINEAR_OBJECTIVES), policy=POLICY)
 def test_endless_trainers_never_exceed_the_zero_cost_bound(
     random: Random, cost: CostModel, objective: Any, policy: Policy
@@ -171,7 +172,7 @@ def test_endless_trainers_never_exceed_the_zero_cost_bound(
     assert result.achievable == 0 or result.efficiency <= result.zero_cost_bound * (1 + 1e-9)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=scaled(60))
 @given(random=RANDOM, objective=st.sampled_from(LINEAR_OBJECTIVES))
 def test_without_costs_the_planner_reaches_the_zero_cost_bound(random: Random, objective: Any) -> None:
     chosen = ReplaySettings(objective=objective, cost=CostModel.NONE, gap=0.0, time_limit_s=30.0)
@@ -179,7 +180,7 @@ def test_without_costs_the_planner_reaches_the_zero_cost_bound(random: Random, o
     assert result.efficiency == pytest.approx(result.zero_cost_bound, rel=1e-6, nan_ok=True)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=scaled(25))
 @given(random=RANDOM, policy=PLANNERS, cost=COST, groups=st.booleans())
 def test_two_logs_with_one_past_have_one_past_of_plans(
     random: Random, policy: Policy, cost: CostModel, groups: bool
@@ -202,7 +203,7 @@ def test_two_logs_with_one_past_have_one_past_of_plans(
     assert repr(one) == repr(other)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=scaled(15))
 @given(random=RANDOM, policy=POLICY, cost=COST)
 def test_a_replay_is_deterministic(random: Random, policy: Policy, cost: CostModel) -> None:
     log, workload = random_log(random), random_workload(random, social=True)

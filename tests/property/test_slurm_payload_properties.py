@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.reading import payloads, text
 from oakum_service.schedulers.slurm.reading.jobs import has_ended
@@ -77,7 +78,7 @@ def refused_or(read: Callable[[], Any]) -> Any:
         return None
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(parsers, node_states, st.data())
 def test_no_mutation_of_a_node_makes_it_usable(
     parser: str, states: list[tuple[str, ...]], data: st.DataObject
@@ -96,7 +97,7 @@ def test_no_mutation_of_a_node_makes_it_usable(
             assert usable(found.states) <= _says_idle(given_item)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(parsers, job_states, st.data())
 def test_no_mutation_of_a_job_frees_the_node_that_it_runs_on(
     parser: str, states: list[tuple[str, ...]], data: st.DataObject
@@ -117,7 +118,7 @@ def test_no_mutation_of_a_job_frees_the_node_that_it_runs_on(
     assert {found.nodes for found in read if found.nodes and not has_ended(found.states)} == holding
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(parsers, st.sampled_from(["RUNNING", "SUSPENDED"]), junk)
 def test_no_other_value_for_a_running_jobs_nodes_passes_for_none(parser: str, state: str, nodes: Any) -> None:
     body = answer(parser, "jobs", [job(parser, 7, state) | {"nodes": nodes}])
@@ -125,7 +126,7 @@ def test_no_other_value_for_a_running_jobs_nodes_passes_for_none(parser: str, st
     assert read is None or read[0].nodes == nodes != ""
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(parsers, st.data())
 def test_an_answer_cut_short_is_refused(parser: str, data: st.DataObject) -> None:
     body = answer(parser, "jobs", [job(parser, 7, "RUNNING", nodes="n1")])
@@ -139,7 +140,7 @@ documents = st.dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(st.binary(max_size=200) | documents.map(lambda told: json.dumps(told).encode()))
 @pytest.mark.parametrize("read", [payloads.read_nodes, payloads.read_jobs, payloads.read_reservations])
 def test_anything_else_is_refused_or_empty(read: Callable[[bytes, Origin], Any], body: bytes) -> None:
@@ -147,7 +148,7 @@ def test_anything_else_is_refused_or_empty(read: Callable[[bytes, Origin], Any],
     assert found is None or found.values == ()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(parsers, st.dictionaries(st.text(min_size=1, max_size=8), junk, max_size=4))
 def test_unknown_fields_change_nothing(parser: str, more: dict[str, Any]) -> None:
     plain = job(parser, 7, "RUNNING", nodes="n1")
@@ -158,7 +159,7 @@ def test_unknown_fields_change_nothing(parser: str, more: dict[str, Any]) -> Non
     )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(st.lists(st.text(max_size=40).filter(lambda name: MARK not in name and "\r" not in name), max_size=4))
 def test_job_names_are_read_as_they_are(names: list[str]) -> None:
     lines = "".join(
@@ -169,7 +170,7 @@ def test_job_names_are_read_as_they_are(names: list[str]) -> None:
     assert [(found.name, found.nodes) for found in read] == [(name, f"n{i}") for i, name in enumerate(names)]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=scaled(400), deadline=None)
 @given(st.binary(max_size=200))
 def test_text_that_is_none_of_slurms_is_refused_or_empty(output: bytes) -> None:
     assert refused_or(lambda: text.read_nodes(output, ORIGIN)) is None

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brute_force import compositions
+from num_examples import scaled
 from oakum_solver.draft import Draft
 from oakum_solver.errors import InfeasiblePlanError
 from oakum_solver.node_assignment import assign_nodes
@@ -68,7 +69,7 @@ def test_the_table_of_sizes_is_exact_where_all_nodes_are_alike(problem: Problem)
                 assert value == -math.inf
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=scaled(150))
 @given(st.data(), st.booleans())
 def test_a_drafts_gains_are_the_differences_of_its_values(data: st.DataObject, typed: bool) -> None:
     problem = data.draw(problems(terms=TERMS, typed=typed, social=True))
@@ -135,7 +136,7 @@ def plan_of(model: ValueModel, after: list[Composition]) -> Plan:
     return Plan(allocations, value, math.inf, "random", 0.0, optimal=False)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=scaled(200))
 @given(st.data(), st.booleans())
 def test_any_composition_is_worth_node_by_node_what_the_model_says(data: st.DataObject, typed: bool) -> None:
     problem = data.draw(problems(most_trainers=3, most_nodes=7, terms=TERMS, objectives=OBJECTIVES, typed=typed))

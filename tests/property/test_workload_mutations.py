@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_solver.errors import LogError
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.objectives import NamedObjective
@@ -70,14 +71,14 @@ def read(path: Path) -> Workload | None:
     return None
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=scaled(300))
 @given(place=st.integers(0, len(TEXT)), removed=st.integers(0, 20), noise=NOISE)
 def test_mutated_bytes_raise_nothing_else(path: Path, place: int, removed: int, noise: bytes) -> None:
     path.write_bytes(TEXT[:place] + noise + TEXT[place + removed :])
     read(path)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=scaled(150))
 @given(
     number=st.integers(0, 1),
     key=st.sampled_from(sorted({key for entry in DOCUMENT["trainers"] for key in entry})),

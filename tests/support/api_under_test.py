@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import math
 import threading
 import time
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from oakum_service import tokens
 from oakum_service.api.auth import Role
@@ -94,6 +97,15 @@ class WatchedHub(ChangeSignal):
         await super().wait(seen, timeout_s)
 
 
+@functools.cache
+def _event_loop() -> BlockingPortal:
+    """One event loop for all requests of this process: one anew for each request takes longer than the request."""
+    starting = start_blocking_portal()
+    portal = starting.__enter__()
+    atexit.register(starting.__exit__, None, None, None)
+    return portal
+
+
 class ApiUnderTest:
     """The app, a client for each role, and what a test needs to put into the database."""
 
@@ -133,7 +145,9 @@ class ApiUnderTest:
 
     def client(self, token: str | None) -> TestClient:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return TestClient(self.app, headers=headers, raise_server_exceptions=False)
+        client = TestClient(self.app, headers=headers, raise_server_exceptions=False)
+        client.portal = _event_loop()
+        return client
 
     def fragment_client(self, fragment: str) -> TestClient:
         """A client with the credentials of the fragment's agent."""

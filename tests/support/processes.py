@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -22,7 +21,7 @@ def runs(pid: int, patience_s: float = 10.0) -> bool:
             return False
         if state == "Z":
             return False
-        os.sched_yield()
+        time.sleep(0.01)
     return True
 
 

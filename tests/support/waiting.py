@@ -29,5 +29,5 @@ def wait_until(
             last = "" if found is None or found is False else f" (last seen: {found!r})"
             raise AssertionError(f"not within {timeout_s:g} s: {what.replace('{}', str(now()))}{last}")
         # Probes take CPU time from what is waited for: the longer that takes, the rarer they are.
-        time.sleep(min(max(waited_s / 20, 0.05), 0.2))
+        time.sleep(min(max(waited_s / 20, 0.05), 0.5))
     return found

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select
 
+from num_examples import scaled
 from oakum_service.control.observe import Observation, write_snapshot
 from oakum_service.db.engine import Sessions, open_engine, open_sessions
 from oakum_service.db.models import EventRecord, ForegroundStart, NodeInterval, SnapshotRecord
@@ -149,7 +150,7 @@ CLUSTERS = st.lists(NODES, max_size=len(NAMES), unique_by=lambda node: node.name
     clusters=st.lists(CLUSTERS, min_size=1, max_size=8),
     restart_before=st.frozensets(st.integers(0, 7), max_size=2),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=scaled(60), deadline=None)
 def test_intervals_say_what_the_snapshots_said(
     shared: Sessions, clusters: list[list[Node]], restart_before: frozenset[int]
 ) -> None:

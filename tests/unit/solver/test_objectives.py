@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from num_examples import scaled
 from oakum_solver.errors import ProblemError
 from oakum_solver.expressions import QUANTITIES
 from oakum_solver.objectives import (
@@ -108,7 +109,7 @@ def test_sizes_and_trainers_broadcast(objective: Objective) -> None:
 
 @pytest.mark.parametrize("objective", NamedObjective)
 @given(facts=facts_of_one, look_ahead_s=st.sampled_from((0.0, 1e-3, 30.0, 1e5)), data=st.data())
-@settings(max_examples=60)
+@settings(max_examples=scaled(60))
 def test_more_samples_are_never_worth_less(
     objective: NamedObjective, facts: TrainerFacts, look_ahead_s: float, data: st.DataObject
 ) -> None:
@@ -120,7 +121,7 @@ def test_more_samples_are_never_worth_less(
 
 @pytest.mark.parametrize("objective", [NamedObjective.FAIR_SHARE, NamedObjective.DEADLINE])
 @given(facts=facts_of_one, first=st.floats(-1e9, 1e9), second=st.floats(-1e9, 1e9), share=st.floats(0, 1))
-@settings(max_examples=100)
+@settings(max_examples=scaled(100))
 def test_a_mixture_is_worth_at_least_the_mixed_worths(
     objective: NamedObjective, facts: TrainerFacts, first: float, second: float, share: float
 ) -> None:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fabricated_replay import large_result, small_result
+from num_examples import scaled
 from oakum_solver.errors import SolverError
 from oakum_solver.replay.binning import bin_edges, reduce_steps
 from oakum_solver.replay.charts import charts
@@ -64,7 +65,7 @@ step_functions = st.lists(st.tuples(st.floats(0.01, 50), st.integers(0, 5000)), 
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=scaled(200), deadline=None)
 @given(step_functions, st.integers(1, 20))
 def test_bins_keep_the_area_and_the_extremes(steps: Any, num_bins: int) -> None:
     lasts, values = steps

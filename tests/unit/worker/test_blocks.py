@@ -14,6 +14,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_worker.checkpoint import dcp_rows
 from oakum_worker.parallel.blocks import Block
 from oakum_worker.parallel.holdings import Holdings, Part, Place, SplitTensor, by_part
@@ -132,7 +133,7 @@ def test_blocks_go_from_one_grid_to_another_whoever_holds_them(before: str, now:
     in_ranks(4, as_rank)
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=scaled(6), deadline=None)
 @given(st.sampled_from(["1x1", "2x2", "2x1"]), st.sampled_from(["1x1", "1x3", "2x2"]))
 def test_a_checkpoint_of_blocks_is_read_into_the_blocks_of_any_grid(before: str, now: str) -> None:
     with tempfile.TemporaryDirectory() as name:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Subset
 
+from num_examples import scaled
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.chunks import share_of
 from oakum_worker.step.reading import SampleReader
@@ -155,7 +156,7 @@ def test_a_data_set_that_draws_and_reads_only_many_at_once_is_refused() -> None:
         build_reader(OnlyMany()).read(0, 0, [0, 1])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=scaled(40))
 @given(st.data())
 def test_a_stream_is_read_exactly_once_through_any_rescale_and_resume(data: st.DataObject) -> None:
     read: list[int] = []

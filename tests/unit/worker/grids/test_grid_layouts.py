@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from num_examples import scaled
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.grids.costs import GridProfile, Product, product_s, rising, traffic
 from oakum_worker.parallel.grids.layouts import (
@@ -84,7 +85,7 @@ def profiles(draw: Any) -> GridProfile:
     return GridProfile(products, speed, ((1, others), (16, 10 * others)), 4, size, 2 * size, 4.0 * size)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=scaled(150), deadline=None)
 @given(
     profiles(),
     st.integers(1, 70),

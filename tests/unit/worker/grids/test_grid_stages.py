@@ -22,10 +22,19 @@ calm = partial(build_chain_task, dropout=0.0)
 @pytest.mark.parametrize(
     ("tensor", "pipeline", "num_ranks", "steps", "made"),
     [
-        ({"cube": 2}, {"stages": 2}, 16, 4, [(8, 2, 1)]),
+        pytest.param({"cube": 2}, {"stages": 2}, 16, 4, [(8, 2, 1)], marks=pytest.mark.soak),
         pytest.param({"cube": 2}, {"stages": 2}, 16, 20, [(8, 2, 1)], marks=pytest.mark.soak),
-        ({"square": 2}, {"stages": 2, "schedule": "chimera"}, 9, 4, [(4, 2, 1)]),
-        ({"line": 2}, {"stages": 3, "schedule": "gpipe", "recompute": True}, 6, 4, [(2, 3, 1)]),
+        pytest.param(
+            {"square": 2}, {"stages": 2, "schedule": "chimera"}, 9, 4, [(4, 2, 1)], marks=pytest.mark.soak
+        ),
+        pytest.param(
+            {"line": 2},
+            {"stages": 3, "schedule": "gpipe", "recompute": True},
+            6,
+            4,
+            [(2, 3, 1)],
+            marks=pytest.mark.soak,
+        ),
         ({"line": 2}, {"stages": 2, "micro_batch": 2}, 8, 4, [(2, 2, 2)]),
         ({"cube": 2}, {"stages": 2, "schedule": "1f1b"}, 2, 4, [(2, 1, 1), (1, 2, 1)]),
     ],

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
+from num_examples import scaled
 from oakum_worker.recurrent import layers, packing
 from oakum_worker.recurrent.design_space import LoopDesign
 from oakum_worker.recurrent.kernels import kernels
@@ -87,7 +88,7 @@ def test_outputs_and_gradients_of_deepbenchs_sizes_equal_torchs(cell: str, hidde
 
 
 @pytest.mark.parametrize("cell", PAIRS)
-@settings(max_examples=40)
+@settings(max_examples=scaled(40))
 @given(
     hidden=st.integers(1, 40),
     size=st.integers(1, 40),
@@ -144,7 +145,7 @@ def test_any_shape_and_any_choice_computes_what_torch_does(
 
 
 @pytest.mark.parametrize("cell", PAIRS)
-@settings(max_examples=25)
+@settings(max_examples=scaled(25))
 @given(
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=9),
     num_layers=st.integers(1, 2),

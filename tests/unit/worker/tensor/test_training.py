@@ -107,7 +107,10 @@ def equals(
         assert own_norms == pytest.approx(norms, rel=1e-9)
 
 
-@pytest.mark.parametrize(("kind", "num_layers"), [("1d", 8), ("2d", 2), ("3d", 2)])
+@pytest.mark.parametrize(
+    ("kind", "num_layers"),
+    [pytest.param("1d", 8, marks=pytest.mark.soak), pytest.param("2d", 2, marks=pytest.mark.soak), ("3d", 2)],
+)
 def test_twenty_steps_give_the_weights_and_norms_of_one_process(kind: Kind, num_layers: int) -> None:
     trainee = Trainee(Grid(kind, 2), STEPS, 0.0, num_layers)
     found = simulate(Grid(kind, 2), trainee.train)
