@@ -42,6 +42,9 @@ from rank_processes import fork_context
 from training_ranks import build_spec, build_task
 from waiting import DEADLINE_S
 
+_PATIENCE_S = DEADLINE_S / 4
+"""For a group to connect: longer than that takes on a busy machine, and short enough to begin the script again."""
+
 
 @dataclass(frozen=True)
 class Act:
@@ -255,7 +258,7 @@ def _main(script: Script, number: int, line: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     gc.freeze()  # what was imported before needs no looking through, ten times in a script
     # A busy machine is no lost rank: nobody else would have the others form their group again.
-    unittest.mock.patch.object(group, "_CONNECT_TIMEOUT_S", DEADLINE_S).start()
+    unittest.mock.patch.object(group, "_CONNECT_TIMEOUT_S", _PATIENCE_S).start()
     if not script.measured:
         _measure_nothing()
     process = None
