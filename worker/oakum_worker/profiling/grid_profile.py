@@ -3,7 +3,9 @@ machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -56,6 +58,10 @@ class GridsProfile:
     latency_s: float
     bandwidth_bytes_per_s: float
     layouts: tuple[NodesGrid, ...]
+    largest_grid: str = "none"
+    """The grid with the most ranks among `layouts`, such as `cube of 2`; `none` where no grid is used."""
+    converted: tuple[str, ...] = ()
+    """A line for each parameter: its name, what it is, and by which axes of `largest_grid` it is divided."""
 
 
 def profile_grids(
@@ -93,6 +99,7 @@ def profile_grids(
     arranger.note_links(links)
     progress("try the grids")
     layouts = arranger.layouts(nodes)
+    largest = max((layout.grid for layout in layouts), key=lambda grid: grid.num_ranks)
     return GridsProfile(
         products=len(profile.products),
         global_batch=arranger.global_batch,
@@ -101,6 +108,8 @@ def profile_grids(
         latency_s=links.latency_s,
         bandwidth_bytes_per_s=links.bandwidth_bytes_per_s,
         layouts=tuple(_row(number, layout) for number, layout in enumerate(layouts, start=1)),
+        largest_grid=name_for_people(largest),
+        converted=arranger.conversion(largest).converted if largest.num_ranks > 1 else (),
     )
 
 
@@ -148,5 +157,19 @@ def grids_as_text(found: GridsProfile) -> str:
             f"{found.global_batch:,} samples in a step",
             f"links of {1e6 * found.latency_s:,.0f} us and {found.bandwidth_bytes_per_s / 1e9:,.3g} GB/s; "
             "what a running trainer measures of them takes their place",
+            *_converted_as_text(found),
         ]
     )
+
+
+def _converted_as_text(found: GridsProfile) -> Iterator[str]:
+    """How the parameters are divided; those whose names differ in numbers alone share a line."""
+    if not found.converted:
+        return
+    yield f"\nParameters on a {found.largest_grid}:"
+    kinds: Counter[str] = Counter()
+    for line in found.converted:
+        name, _, divided = line.partition(": ")
+        kinds[f"{re.sub(r'[0-9]+', '*', name)}: {divided}"] += 1
+    for kind, number in kinds.items():
+        yield f"  {kind}" if number == 1 else f"  {kind} ({number} parameters)"
