@@ -91,7 +91,8 @@ def formed_after(client: OakumClient, since: float) -> dict[str, float]:
 
 
 def overlap_s(interval: Interval, others: Iterable[tuple[float, float]], begin: float, end: float) -> float:
-    """Seconds between `begin` and `end` that lie in any of the other intervals, which are disjoint."""
+    """Seconds of `interval`, cut to the time from `begin` to `end`, that also lie in one of `others`, which are
+    disjoint. An interval without an end lasts to `end`."""
     first, last = max(interval.start_at, begin), min(interval.end_at or end, end)
     return sum(max(0.0, min(last, other_end) - max(first, other_begin)) for other_begin, other_end in others)
 

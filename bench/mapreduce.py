@@ -47,7 +47,7 @@ _BLOCKS, _WEIGHTS = 32, (256, 64)
 
 
 class Part(StrEnum):
-    """A table."""
+    """What is measured, each part in a table of its own; its value names it after `--only`."""
 
     ROUNDS = "rounds"
     BYTES = "bytes"

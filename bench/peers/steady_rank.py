@@ -64,7 +64,7 @@ def their_step(name: ModelName, compute_s: float, rank: int, world_size: int) ->
 
 
 def time_steps(step: Step, count: int) -> list[float]:
-    """Seconds of each of so many steps, begun together."""
+    """Seconds that each of `count` steps took on this rank. Ranks wait for each other once, before the first."""
     dist.barrier()
     seconds = []
     for _ in range(count):

@@ -26,8 +26,8 @@ def held(session: Session) -> ActiveHold | None:
 
 
 def begin(session: Session, reason: str, by_name: str) -> Hold:
-    """Begin a hold. If there is one already, it keeps its start time, and its reason unless a new one is given.
-    Returns the hold's row."""
+    """Begin a hold in the name of `by_name`, and return its row. A hold that exists already becomes that of
+    `by_name`; it keeps its start time, and its reason unless a new one is given."""
     hold = current(session)
     if hold is None:
         hold = Hold(id=_ROW, reason=reason, by_name=by_name, since=time.time())

@@ -74,8 +74,8 @@ def reset_setting(
 
 @router.get("/objectives")
 def list_objectives(context: InContext, _: Viewer) -> ObjectiveList:
-    """List the objectives known by name, what an expression may use, and the objective that holds now. Another
-    one is set as the setting `objective`."""
+    """List the objectives that have a name, the quantities that an expression may use, and the objective that
+    plans follow now. To choose another one, change the setting `objective`."""
     with context.readers.begin() as session:
         current = _known(session, context, "objective")
     assert current is not None

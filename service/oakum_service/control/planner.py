@@ -29,10 +29,12 @@ class Planner:
         self._node_hours = NodeHours()
 
     def plan(self, observed: Observation) -> int | None:
-        """The number of the plan in force after this turn; None if no plan can be made now.
+        """Solve the problem that the observation poses, and record the plan if it decides something new.
+
+        Returns the number of the plan in force after that; None if no plan can be made now.
 
         An administrator's expression may have no value for a kind of trainer that it was not tested with. Then the
-        earlier plan stays in force: running trainers keep their nodes, others get none. The event is recorded once
+        earlier plan stays in force: running trainers keep their nodes, others get none. An event says so, once,
         until a plan can be made again.
         """
         try:

@@ -113,7 +113,8 @@ class DatabasePeers:
         self._line.tell(_HOOK, text)
 
     def pass_on_state(self, state: SlurmState) -> None:
-        """Store the state in the place of the one before, and tell the controller."""
+        """Store the state in place of the one before, and tell the controller of it. In the controller's own
+        process, do nothing."""
         if self._lease.is_held:
             return
         with self._sessions.begin() as session:

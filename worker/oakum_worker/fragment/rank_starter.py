@@ -29,11 +29,11 @@ _THREADS_OF_FORKS = 1
 
 @dataclass(frozen=True)
 class StartedRank:
-    """A rank's process, and the pipe of its news."""
+    """A rank process that was started, and the pipe from which its agent reads what the rank reports."""
 
     process: subprocess.Popen[bytes] | ForkedProcess
     news: int
-    """Descriptor from which the rank's news is read."""
+    """File descriptor of the pipe's reading end."""
     began_s: float
     """Beginning of the start, in seconds on the monotonic clock."""
 

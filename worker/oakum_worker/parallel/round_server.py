@@ -76,13 +76,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Over:
-    """The answer that a round is over."""
+    """The server's answer to a rank's request when the round has ended: no block is left to compute."""
 
     round: int
+    """Number of the round that has ended."""
     votes: StepVotes
-    """Sums over the ranks that had begun the round by then."""
+    """Sums over the ranks that had begun the round when it ended."""
     counts: bool
-    """Whether the votes of the rank that asked are among them."""
+    """Whether the votes of the rank that sent the request are part of `votes`."""
     total: np.ndarray
     """The statistics of all blocks, as `wire.to_bytes` makes them."""
 

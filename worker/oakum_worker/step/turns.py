@@ -36,11 +36,13 @@ class Course:
         self._go(lambda: next(turns))
 
     def taken(self, result: StepResult) -> None:
-        """The step was taken, and all that follows from it is done."""
+        """Tell the generator the result of the step that was just taken; `order` is then the next step. Call it
+        once everything else that follows from the step is done."""
         self._go(lambda: self._turns.send(result))
 
     def failed(self, error: Exception) -> None:
-        """The step was not taken. Raises the error again unless it only tells of a lost rank."""
+        """Tell the generator that the step was not taken. Raises `error` again unless it only says that a rank is
+        lost; then `order` is the next step."""
         self._go(lambda: self._turns.throw(error))
 
     def stop(self) -> None:

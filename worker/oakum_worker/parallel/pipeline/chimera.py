@@ -99,8 +99,11 @@ def _check(num_workers: int, num_micro_batches: int, num_pipes: int, scheme: str
 
 
 def placement(num_workers: int, num_pipes: int) -> tuple[tuple[int, ...], ...]:
-    """placement[pipe][stage] is a worker: pipe 2i runs through the workers in order from worker i D/f, pipe 2i + 1
-    in the opposite order."""
+    """placement[pipe][stage] is the worker that holds the stage in that pipe.
+
+    With D workers and 2f pipes, pipe 2i runs through the workers in order, its first stage on worker i D/f; pipe
+    2i + 1 runs through the same workers in the opposite order.
+    """
     distance = 2 * num_workers // num_pipes
     downs = [
         tuple((first + stage) % num_workers for stage in range(num_workers))

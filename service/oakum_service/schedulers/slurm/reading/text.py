@@ -59,8 +59,11 @@ def job_format(mark: str) -> str:
 
 
 def read_jobs(output: bytes, mark: str, origin: Origin) -> tuple[SlurmJob, ...]:
-    """The jobs that have not ended, and ended jobs whose end tells something (`has_telling_end`). Raises
-    `PayloadError`."""
+    """The jobs in the output of `squeue` for `job_format(mark)`; `mark` ends each job's record. Jobs that have
+    ended are left out, except where their end tells something (`has_telling_end`).
+
+    Raises `PayloadError` where text follows the last mark, or where a record cannot be read.
+    """
     *records, after = output.decode(errors="replace").split(f"|{mark}\n")
     if after.strip():
         raise PayloadError(f"{origin} answered {after[:80]!r} after the last job")
