@@ -25,7 +25,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from oakum_service.api.schemas import Interval, Timeline
+from oakum_service.api.schemas.intervals import Interval, Timeline
 from oakum_service.cli import output
 from oakum_service.client import OakumClient
 from peers.contestants import connect, end_all, wait_until

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeVar
 import httpx
 import psutil
 
-from oakum_service.api.schemas import TrainerChange
+from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_service.client import ClientError, OakumClient
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_worker.spec import TrainerSpec

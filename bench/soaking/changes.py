@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import psutil
 
-from oakum_service.api.schemas import TrainerChange
+from oakum_service.api.schemas.trainers import TrainerChange
 from soaking.site import FragmentProcess, Site
 
 _PAUSE_S = 0.8

@@ -27,43 +27,26 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from oakum_service.api.schemas import (
-    AuditLog,
-    ClusterView,
-    DryRunRequest,
-    DryRunView,
-    EvaluationList,
-    EvaluationView,
-    Event,
-    EventList,
+from oakum_service.api.schemas.audit import AuditLog
+from oakum_service.api.schemas.cluster import ClusterView, NodeList
+from oakum_service.api.schemas.events import Event, EventList
+from oakum_service.api.schemas.hold import HoldRequest, HoldView
+from oakum_service.api.schemas.intervals import HoleList, Timeline
+from oakum_service.api.schemas.ledger import Ledger
+from oakum_service.api.schemas.notices import NoticeList, NoticeTest, NoticeTested
+from oakum_service.api.schemas.plans import PlanList, PlanView, WhatIfRequest, WhatIfView
+from oakum_service.api.schemas.problems import ProblemDetails
+from oakum_service.api.schemas.quotas import QuotaLimits, QuotaList, QuotaView
+from oakum_service.api.schemas.series import EvaluationList, EvaluationView, Series
+from oakum_service.api.schemas.settings import ObjectiveList, SettingChange, SettingList, SettingView
+from oakum_service.api.schemas.submissions import DryRunRequest, DryRunView
+from oakum_service.api.schemas.trainers import (
     Explanation,
-    HoldRequest,
-    HoldView,
-    HoleList,
-    Ledger,
     LogText,
-    NodeList,
-    NoticeList,
-    NoticeTest,
-    NoticeTested,
-    ObjectiveList,
     PauseRequest,
-    PlanList,
-    PlanView,
-    ProblemDetails,
-    QuotaLimits,
-    QuotaList,
-    QuotaView,
-    Series,
-    SettingChange,
-    SettingList,
-    SettingView,
-    Timeline,
     TrainerChange,
     TrainerList,
     TrainerView,
-    WhatIfRequest,
-    WhatIfView,
 )
 from oakum_service.errors import ConfigurationError
 from oakum_service.states import TrainerState

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from oakum_service.api.schemas import TrainerView
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.client import ClientError, OakumClient
 from oakum_service.exporting import ExportError, export_model, folder_to_export
 from oakum_service.trainer_ends import wait_for_ends

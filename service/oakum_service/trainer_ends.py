@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from oakum_service.api.schemas import TrainerView
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.client import OakumClient, ServiceUnreachable
 
 _LOOK_AGAIN_S = 30.0

@@ -12,7 +12,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from oakum_service.api.schemas import TrainerChange
+from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from running_service import RunningService, small_spec, state_of, wait_for_size

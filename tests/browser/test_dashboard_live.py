@@ -6,7 +6,8 @@ import pytest
 from selenium.webdriver.common.by import By
 
 from dashboard_page import Page, Server
-from oakum_service.api.schemas import HoldView, MeasuredRateView, StepCost, TrainerView
+from oakum_service.api.schemas.hold import HoldView
+from oakum_service.api.schemas.trainers import MeasuredRateView, StepCost, TrainerView
 from oakum_service.standing import (
     ActiveHold,
     Attempt,

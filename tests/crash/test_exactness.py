@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from oakum_service.api.schemas import TrainerChange, TrainerView
+from oakum_service.api.schemas.trainers import TrainerChange, TrainerView
 from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from oakum_service.api.schemas import TrainerChange
+from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_worker.spec import TrainerSpec
 from running_service import nodes_of_fragments, small_spec, wait_for_size
 from slurm_service import SlurmService, step_of, wait_for_starts

@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from oakum_service.api.schemas import TrainerChange
+from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_service.client import OakumClient
 from oakum_service.db.engine import open_engine, upgrade
 from postgres_server import running_postgres

@@ -13,7 +13,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from oakum_service.api.schemas import Event, TrainerView
+from oakum_service.api.schemas.events import Event
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.client import OakumClient
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_service.states import TrainerState

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oakum_service.api.schemas import TrainerView
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.api.views import trainer_view
 from oakum_service.control.membership import MembershipUpdater
 from oakum_service.control.new_trainers import add_trainer

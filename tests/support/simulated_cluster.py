@@ -18,36 +18,21 @@ from dataclasses import dataclass, field
 from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from oakum_service.api.schemas import (
-    ClusterView,
-    DurationView,
-    Event,
-    EventList,
-    ForegroundInterval,
-    FragmentInterval,
-    Interval,
-    NodeList,
-    NodeView,
-    PlanList,
-    PlanView,
-    Series,
-    SeriesPoint,
-    SessionRequest,
-    SessionView,
-    Timeline,
-    TimeSpent,
-    TrainerList,
-    TrainerView,
-    WarmingFragment,
-)
-from oakum_service.api.session_cookie import drop_session, keep_session, require_guard, session_text
-from oakum_service.api.timeline_schemas import (
+from oakum_service.api.schemas.cluster import ClusterView, NodeList, NodeView
+from oakum_service.api.schemas.events import Event, EventList
+from oakum_service.api.schemas.intervals import ForegroundInterval, FragmentInterval, Interval, Timeline
+from oakum_service.api.schemas.node_history import (
     FragmentColumns,
     Occupancy,
     OccupancyBand,
     StretchColumns,
     TimelineRows,
 )
+from oakum_service.api.schemas.plans import PlanList, PlanView
+from oakum_service.api.schemas.series import Series, SeriesPoint
+from oakum_service.api.schemas.tokens import SessionRequest, SessionView
+from oakum_service.api.schemas.trainers import DurationView, TimeSpent, TrainerList, TrainerView, WarmingFragment
+from oakum_service.api.session_cookie import drop_session, keep_session, require_guard, session_text
 from oakum_service.dashboard.routes import router
 from oakum_service.standing import TrainerSituation, standing
 from oakum_service.states import NodeState, TimeUse, TrainerState

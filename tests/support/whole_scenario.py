@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service.api.schemas import TrainerView
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.training_loop import TrainingLoop

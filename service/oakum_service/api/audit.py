@@ -10,7 +10,7 @@ from oakum_service import audit
 from oakum_service.api.auth import Role, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.paging import page
-from oakum_service.api.schemas import AuditEntry, AuditLog
+from oakum_service.api.schemas.audit import AuditEntry, AuditLog
 from oakum_service.db.models import LARGEST_ID, AuditRecord
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])

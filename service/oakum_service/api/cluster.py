@@ -17,13 +17,9 @@ from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.intervals import intervals
 from oakum_service.api.paging import Before, Place, older_than, page, place
-from oakum_service.api.schemas import (
-    ClusterView,
-    ForegroundJobRequest,
-    ForegroundJobView,
-    HoleList,
-    Interval,
-)
+from oakum_service.api.schemas.cluster import ClusterView
+from oakum_service.api.schemas.foreground import ForegroundJobRequest, ForegroundJobView
+from oakum_service.api.schemas.intervals import HoleList, Interval
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.control.usage import usage_since
 from oakum_service.db.models import (

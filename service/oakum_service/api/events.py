@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from oakum_service.api.auth import Principal, Role, Viewer, is_still_valid
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.ownership import ONLY_ITS_USER, is_private_event, names_of_others
-from oakum_service.api.schemas import Event, EventList
+from oakum_service.api.schemas.events import Event, EventList
 from oakum_service.db.models import LARGEST_ID, EventRecord
 from oakum_service.errors import Busy, ServiceError
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from oakum_service.api.auth import Role, Viewer
 from oakum_service.api.context import InContext
-from oakum_service.api.schemas import Ledger, LedgerEntry
+from oakum_service.api.schemas.ledger import Ledger, LedgerEntry
 from oakum_service.control.ledger import ledger, month_of
 
 router = APIRouter(prefix="/v1/ledger", tags=["ledger"])

@@ -6,7 +6,7 @@ import secrets
 import threading
 from collections import OrderedDict
 
-from oakum_service.api.schemas import NodeList, NodeView
+from oakum_service.api.schemas.cluster import NodeList, NodeView
 
 _KEPT = 40
 """Answers that are remembered. Pages ask every few seconds, each from its own last answer on."""

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
-from oakum_service.api.schemas import NodeList, NodeView
+from oakum_service.api.schemas.cluster import NodeList, NodeView
 from oakum_service.db.models import Fragment, FragmentState, NodeInterval, Report, SnapshotRecord, Trainer
 
 router = APIRouter(prefix="/v1", tags=["cluster"])

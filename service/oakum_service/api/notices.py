@@ -12,7 +12,7 @@ from sqlalchemy import select
 
 from oakum_service.api.auth import Role, User, Viewer
 from oakum_service.api.context import Context, InContext
-from oakum_service.api.schemas import NoticeList, NoticeTest, NoticeTested, NoticeView
+from oakum_service.api.schemas.notices import NoticeList, NoticeTest, NoticeTested, NoticeView
 from oakum_service.api.views import find_trainer
 from oakum_service.db.models import NoticeRecord, Trainer
 from oakum_service.documents.notice import Notice

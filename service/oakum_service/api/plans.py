@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
-from oakum_service.api.schemas import PlanList, PlanView
+from oakum_service.api.schemas.plans import PlanList, PlanView
 from oakum_service.api.views import current_plan, plan_view
 from oakum_service.db.models import LARGEST_ID, PlanRecord
 from oakum_service.errors import NotFound

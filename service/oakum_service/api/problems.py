@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from oakum_service import audit
 from oakum_service.api.request_ids import HEADER, id_of
-from oakum_service.api.schemas import ProblemDetails
+from oakum_service.api.schemas.problems import ProblemDetails
 from oakum_service.db.writability import is_busy
 from oakum_service.errors import Forbidden, RequestError, ServiceError, TooManyRequests, Unauthorized
 

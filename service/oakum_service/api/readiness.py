@@ -10,7 +10,7 @@ from fastapi import APIRouter, Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from oakum_service.api.context import Context, InContext
-from oakum_service.api.schemas import Readiness, ReadinessCheck
+from oakum_service.api.schemas.readiness import Readiness, ReadinessCheck
 from oakum_service.db.engine import newest_revision, present_revision
 from oakum_service.db.lease import TERM_S
 

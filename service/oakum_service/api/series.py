@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from oakum_service.api.schemas import SeriesPoint
+from oakum_service.api.schemas.series import SeriesPoint
 from oakum_service.db.models import ProgressSample
 
 _MOMENT_S = 1e-3

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from oakum_service import audit, tokens
 from oakum_service.api.auth import Principal, Role, Viewer, principal_of
 from oakum_service.api.context import Context, InContext
-from oakum_service.api.schemas import SessionRequest, SessionView
+from oakum_service.api.schemas.tokens import SessionRequest, SessionView
 from oakum_service.api.session_cookie import drop_session, keep_session, require_guard
 from oakum_service.db.models import ApiToken
 from oakum_service.errors import Forbidden

@@ -14,7 +14,13 @@ from oakum_service import audit
 from oakum_service.api.auth import Admin, Principal, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.preconditions import ETAG, IfMatch, require_match
-from oakum_service.api.schemas import ObjectiveList, ObjectiveView, SettingChange, SettingList, SettingView
+from oakum_service.api.schemas.settings import (
+    ObjectiveList,
+    ObjectiveView,
+    SettingChange,
+    SettingList,
+    SettingView,
+)
 from oakum_service.db import event_log
 from oakum_service.live_settings import change, live_settings, reset
 from oakum_solver.expressions import QUANTITIES

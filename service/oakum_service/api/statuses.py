@@ -8,7 +8,7 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from oakum_service.api.schemas import ProblemDetails
+from oakum_service.api.schemas.problems import ProblemDetails
 
 _MEANINGS = {
     HTTPStatus.BAD_REQUEST: "The request cannot be read.",

@@ -17,8 +17,8 @@ from oakum_service.api.cluster import SinceS
 from oakum_service.api.context import InContext
 from oakum_service.api.intervals import intervals, present_nodes
 from oakum_service.api.nodes import phase_of
-from oakum_service.api.schemas import ForegroundInterval, FragmentInterval, Interval, Timeline
-from oakum_service.api.timeline_schemas import (
+from oakum_service.api.schemas.intervals import ForegroundInterval, FragmentInterval, Interval, Timeline
+from oakum_service.api.schemas.node_history import (
     FragmentColumns,
     Occupancy,
     OccupancyBand,

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from oakum_service import audit, tokens
 from oakum_service.api.auth import Admin, Principal, Role, Viewer
 from oakum_service.api.context import InContext
-from oakum_service.api.schemas import NewToken, RotateRequest, TokenList, TokenRequest, TokenView
+from oakum_service.api.schemas.tokens import NewToken, RotateRequest, TokenList, TokenRequest, TokenView
 from oakum_service.db import event_log
 from oakum_service.db.models import ApiToken
 from oakum_service.errors import NotFound

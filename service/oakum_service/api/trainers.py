@@ -27,17 +27,12 @@ from oakum_service.api.paging import Before, Place, older_than, page, place
 from oakum_service.api.preconditions import ETAG, IfMatch, check_if_match, etag_of
 from oakum_service.api.problems import problem_response
 from oakum_service.api.quotas import check_quota
-from oakum_service.api.schemas import (
-    DryRunRequest,
-    DryRunView,
-    EvaluationList,
-    EvaluationView,
+from oakum_service.api.schemas.series import EvaluationList, EvaluationView, Series
+from oakum_service.api.schemas.submissions import DryRunRequest, DryRunView, SpecDocument, SpecText
+from oakum_service.api.schemas.trainers import (
     Explanation,
     LogText,
     PauseRequest,
-    Series,
-    SpecDocument,
-    SpecText,
     TrainerChange,
     TrainerList,
     TrainerView,

@@ -11,15 +11,13 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service import hold
-from oakum_service.api.schemas import (
-    AllocationView,
+from oakum_service.api.schemas.plans import AllocationView, PlanView
+from oakum_service.api.schemas.submissions import ChangedTrainer, DryRunView
+from oakum_service.api.schemas.trainers import (
     AttemptView,
-    ChangedTrainer,
-    DryRunView,
     DurationView,
     Explanation,
     MeasuredRateView,
-    PlanView,
     StepCost,
     TimeSpent,
     TrainerView,

@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 from oakum_service import hold
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
-from oakum_service.api.schemas import SupposedAllocation, SupposedChange, WhatIfRequest, WhatIfView
+from oakum_service.api.schemas.plans import SupposedAllocation, SupposedChange, WhatIfRequest, WhatIfView
 from oakum_service.api.views import find_trainer
 from oakum_service.control.what_if import Hypothesis, Outcome, foresee, outcome
 from oakum_service.db.models import Trainer

@@ -17,7 +17,8 @@ from oakum_service.cli.units import duration, parse_duration, rate
 from oakum_worker.profiling.options import BandwidthOption, LatencyOption, MemoryOption
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import DryRunView, TrainerView
+    from oakum_service.api.schemas.submissions import DryRunView
+    from oakum_service.api.schemas.trainers import TrainerView
     from oakum_service.cli.advising.choice import SpecAdvice
     from oakum_service.cli.advising.mini_batch import MiniBatchAdvice
     from oakum_service.cli.advising.nodes import ExchangeAdvice, NodesAdvice

@@ -13,7 +13,7 @@ from oakum_service.cli.output import JsonFlag, console, print_json, table
 from oakum_service.cli.units import clock
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import AuditEntry
+    from oakum_service.api.schemas.audit import AuditEntry
 
 
 @app.command(rich_help_panel=SERVICE, epilog=example("oakum audit --subject night-run", "oakum audit --by alice"))

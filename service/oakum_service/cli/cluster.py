@@ -13,7 +13,8 @@ from oakum_service.cli.output import JsonFlag, console, print_json, table
 from oakum_service.cli.units import age, clock, duration, parse_duration
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import NodeView, PlanView
+    from oakum_service.api.schemas.cluster import NodeView
+    from oakum_service.api.schemas.plans import PlanView
 
 _NODE_STYLES = {"foreground": "dim", "hole": "green", "unavailable": "yellow"}
 

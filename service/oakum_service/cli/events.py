@@ -12,7 +12,7 @@ from oakum_service.cli.output import JsonFlag, print_json
 from oakum_service.cli.units import clock
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import Event
+    from oakum_service.api.schemas.events import Event
 
 
 @app.command(rich_help_panel=CLUSTER, epilog=example("oakum events --follow", "oakum events --limit 200 --json"))

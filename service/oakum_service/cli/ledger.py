@@ -14,7 +14,7 @@ from oakum_service.cli.connection import connect
 from oakum_service.cli.output import JsonFlag, console, print_json, table
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import LedgerEntry
+    from oakum_service.api.schemas.ledger import LedgerEntry
 
 _LOST = ("warm_up", "grow", "shrink", "loss", "repeated")
 
@@ -66,7 +66,7 @@ def _print(entries: list[LedgerEntry]) -> None:
 
 
 def _write_csv(entries: list[LedgerEntry]) -> None:
-    from oakum_service.api.schemas import LedgerEntry
+    from oakum_service.api.schemas.ledger import LedgerEntry
 
     writer = csv.DictWriter(sys.stdout, [*LedgerEntry.model_fields], lineterminator="\n")
     writer.writeheader()

@@ -14,7 +14,7 @@ from oakum_service.cli.error_lines import error_lines
 from oakum_service.cli.output import JsonFlag, TrainerRef, print_json
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import LogText
+    from oakum_service.api.schemas.trainers import LogText
     from oakum_service.client import OakumClient
 
 _PERIOD_S = 1.0

@@ -18,7 +18,7 @@ from oakum_service.cli.output import JsonFlag, TrainerRef, console, table
 from oakum_service.cli.units import clock, count, decimal
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import EvaluationView, SeriesPoint
+    from oakum_service.api.schemas.series import EvaluationView, SeriesPoint
     from oakum_service.client import OakumClient
 
 _MOST_POINTS = 5000

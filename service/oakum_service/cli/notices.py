@@ -12,7 +12,7 @@ from oakum_service.cli.output import JsonFlag, console, print_json, table
 from oakum_service.cli.units import clock
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import NoticeView
+    from oakum_service.api.schemas.notices import NoticeView
 
 notices_app = typer.Typer(
     no_args_is_help=True, help="Show and test the notices that webhooks and e-mails bring about trainers."
@@ -69,7 +69,7 @@ def try_recipient(
     """Have the service send a test notice now, and show the outcome."""
     from pydantic import ValidationError
 
-    from oakum_service.api.schemas import NoticeTest
+    from oakum_service.api.schemas.notices import NoticeTest
 
     if (webhook is None) == (email is None):
         raise typer.BadParameter("give one of --webhook and --email")

@@ -12,7 +12,7 @@ from oakum_service.cli.connection import connect
 from oakum_service.cli.output import JsonFlag, console, print_json, table
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import QuotaView
+    from oakum_service.api.schemas.quotas import QuotaView
 
 quota_app = typer.Typer(no_args_is_help=True, help="What users may have: trainers, nodes, node-hours, storage.")
 app.add_typer(quota_app, name="quota", rich_help_panel=SERVICE)
@@ -57,7 +57,7 @@ def set_quota(
     """Give a user limits, in place of all that were set for this user before."""
     from pydantic import ValidationError
 
-    from oakum_service.api.schemas import QuotaLimits
+    from oakum_service.api.schemas.quotas import QuotaLimits
 
     given = {
         "trainers": trainers,

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from oakum_service.api.schemas import DurationView, TimeSpent, TrainerView
+from oakum_service.api.schemas.trainers import DurationView, TimeSpent, TrainerView
 from oakum_service.cli.output import STATE_STYLES
 from oakum_service.cli.units import age, count, decimal, duration, rate
 from oakum_service.standing import Status

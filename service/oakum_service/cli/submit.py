@@ -18,7 +18,7 @@ from oakum_service.cli.trying import CheckList, NoDisplay, TryDisplay, TryResult
 from oakum_service.cli.units import parse_duration
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import TrainerView
+    from oakum_service.api.schemas.trainers import TrainerView
     from oakum_service.client import OakumClient
     from oakum_worker.spec import TrainerSpec
 
@@ -219,7 +219,7 @@ def _submit_all(
     follow: bool,
     as_json: bool,
 ) -> None:
-    from oakum_service.api.schemas import TrainerList
+    from oakum_service.api.schemas.trainers import TrainerList
     from oakum_service.client import ClientError
 
     submitted: list[TrainerView] = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from oakum_service.cli.app import CommandError
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import EvaluationView, SeriesPoint
+    from oakum_service.api.schemas.series import EvaluationView, SeriesPoint
 
 _MARKER = ".oakum-trainer"
 _EVENT_FILES = "events.out.tfevents.*"

@@ -13,7 +13,7 @@ from oakum_service.cli.output import STATE_STYLES, JsonFlag, TrainerRef, console
 from oakum_service.cli.units import age, clock, count, decimal, duration
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import TrainerView
+    from oakum_service.api.schemas.trainers import TrainerView
 
 
 @app.command(rich_help_panel=TRAINERS, epilog=example("oakum ps", "oakum ps --all --json"))
@@ -22,7 +22,7 @@ def ps(
     as_json: JsonFlag = False,
 ) -> None:
     """List trainers: status, nodes, range of nodes, progress, how long they have had the status, and why."""
-    from oakum_service.api.schemas import TrainerList
+    from oakum_service.api.schemas.trainers import TrainerList
 
     with connect() as client:
         listing = client.trainers()
@@ -190,7 +190,7 @@ def scale(
     """Change a live trainer's bounds, weight or priority; while it is paused, also its epochs."""
     from pydantic import ValidationError
 
-    from oakum_service.api.schemas import TrainerChange
+    from oakum_service.api.schemas.trainers import TrainerChange
     from oakum_worker.spec import explain as explain_errors
 
     options = {"min_nodes": min_nodes, "max_nodes": max_nodes, "weight": weight, "priority": priority}

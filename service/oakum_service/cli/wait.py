@@ -13,7 +13,7 @@ from oakum_service.cli.output import JsonFlag, TrainerRefs, print_json
 from oakum_service.cli.units import count, duration, parse_duration
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import TrainerView
+    from oakum_service.api.schemas.trainers import TrainerView
 
 _TIMED_OUT = 124
 """Exit code after a timeout, the same as that of `timeout`."""
@@ -40,7 +40,7 @@ def wait(
     with connect() as client:
         ended, left = wait_for_ends(client, trainers, until, first_only=any_)
         if as_json:
-            from oakum_service.api.schemas import TrainerList
+            from oakum_service.api.schemas.trainers import TrainerList
 
             print_json(TrainerList(trainers=ended))
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.live import Live
 
-from oakum_service.api.schemas import TrainerView
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.cli.output import console, print_json
 from oakum_service.cli.screen import now_of, screen_of, steps_of, told_of
 

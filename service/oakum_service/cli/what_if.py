@@ -14,7 +14,7 @@ from oakum_service.cli.submit import read_all
 from oakum_service.cli.units import duration
 
 if TYPE_CHECKING:
-    from oakum_service.api.schemas import SupposedAllocation, WhatIfView
+    from oakum_service.api.schemas.plans import SupposedAllocation, WhatIfView
 
 _CHANGEABLE = {"min_nodes": int, "max_nodes": int, "weight": float, "priority": int}
 
@@ -46,7 +46,7 @@ def what_if(
 
     Each option but --drain-count and --objective may be given several times.
     """
-    from oakum_service.api.schemas import WhatIfRequest
+    from oakum_service.api.schemas.plans import WhatIfRequest
 
     request = WhatIfRequest.model_validate(
         {

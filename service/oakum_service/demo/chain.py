@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
-from oakum_service.api.schemas import TrainerView
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, read_spec

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from oakum_service.api.schemas import TrainerView
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.client import ClientError, OakumClient
 from oakum_service.demo.chain import DemoRole, TrainerChain
 from oakum_service.demo.networks import Network, NetworkSource

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from oakum_service.api.schemas import AttemptView
+from oakum_service.api.schemas.trainers import AttemptView
 from oakum_service.db.engine import Sessions
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase

@@ -9,7 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from oakum_service.api.schemas import Event, TrainerChange
+from oakum_service.api.schemas.events import Event
+from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_service.client import (
     ApiError,
     NotConfigured,

@@ -18,7 +18,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from answering_service import trainer
-from oakum_service.api.schemas import TrainerList, TrainerView
+from oakum_service.api.schemas.trainers import TrainerList, TrainerView
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import app
 from oakum_service.client import ServiceUnreachable

@@ -1,0 +1,75 @@
+"""Documents of the cluster: its nodes and its sums."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from oakum_service.api.schemas.hold import HoldView
+from oakum_service.states import NodeState
+
+
+class NodeView(BaseModel):
+    """One node: what it is used for and which trainer's fragment is on it."""
+
+    name: str
+    state: NodeState
+    since: float
+    node_type: str = ""
+    foreground_job: str | None = None
+    trainer: str | None = None
+    """Name of the trainer whose fragment is on the node."""
+    fragment_phase: str | None = None
+    hole_ends_at: float | None = None
+    """Forecast end of the hole, if there is one."""
+
+
+class NodeList(BaseModel):
+    """Every node at the last recorded change."""
+
+    snapshot: int
+    taken_at: float
+    """When nodes or their jobs last changed."""
+    nodes: list[NodeView]
+    version: str = ""
+    """What a later request gives as `since`."""
+    is_difference: bool = False
+    """Whether only what has changed since `since` is here."""
+    gone: list[str] = []
+    """Of a difference: nodes that the cluster no longer has."""
+
+
+class ClusterView(BaseModel):
+    """The cluster at a glance. Sums and delays are over the last seven days."""
+
+    scheduler: str
+    num_nodes: int
+    num_foreground: int
+    num_holes: int
+    num_training: int
+    """Number of holes in which a fragment is a member of a generation."""
+    idle_node_s: float
+    """Node-seconds in holes."""
+    used_node_s: float
+    """Node-seconds in holes during which a fragment trained."""
+    harvested_node_s: float = 0.0
+    """Node-seconds that fragments have trained since the service was set up, however long ago."""
+    foreground_jobs_started: int
+    foreground_delay_p50_s: float | None
+    foreground_delay_p99_s: float | None
+    foreground_delay_max_s: float | None
+    foreground_delay_last_s: float | None = None
+    """Delay of the last foreground start; all delays are the seconds that a job waited for our fragments to
+    leave."""
+    num_fragments: int = 0
+    """Number of live fragments, warming up or not."""
+    held: bool = False
+    """Whether there is a hold: every fragment has to leave and none is launched."""
+    hold: HoldView | None = None
+    """The hold, if there is one."""
+    fault: str | None = None
+    """Why the service cannot write to its database, which makes this document outdated, and what to do; null if
+    it can."""
+    dry_run: bool = False
+    """Whether plans are made and shown without being carried out."""
+    snapshot_age_s: float | None = None
+    """Seconds since the scheduler's state was read; null before the first reading."""

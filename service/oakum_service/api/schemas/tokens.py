@@ -1,0 +1,72 @@
+"""Documents of tokens and of the sessions that are begun with them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class TokenView(BaseModel):
+    """A token without its text."""
+
+    id: str
+    name: str
+    """The user who holds it."""
+    role: str
+    label: str
+    created_at: float
+    expires_at: float | None
+    used_at: float | None
+    """Its last use, to about five minutes; null before the first one."""
+
+
+class NewToken(TokenView):
+    """A token that was just made; its text is told this once."""
+
+    token: str
+
+
+class TokenList(BaseModel):
+    """Tokens, in the order in which they were made."""
+
+    tokens: list[TokenView]
+
+
+class TokenRequest(BaseModel):
+    """A token to be made."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")]
+    role: Literal["hook", "viewer", "user", "admin"] = "user"
+    label: Annotated[str, Field(max_length=63, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    expires_in_s: Annotated[float, Field(gt=0, le=1e10, allow_inf_nan=False)] | None = None
+    """Seconds until it expires; null: it is valid until it is revoked."""
+
+
+class SessionRequest(BaseModel):
+    """The token to sign in with."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    token: Annotated[str, Field(min_length=1, max_length=500)]
+
+
+class SessionView(BaseModel):
+    """Who the caller is."""
+
+    name: str
+    role: str
+    expires_at: float | None
+    """When the session or token expires; null: it is valid until it is revoked."""
+    may_submit: bool
+    """Whether the caller may submit and retry trainers here."""
+
+
+class RotateRequest(BaseModel):
+    """How long the token that is replaced stays valid."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    overlap_s: Annotated[float, Field(ge=0, le=30 * 86400.0, allow_inf_nan=False)] = 3600.0
