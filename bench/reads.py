@@ -36,15 +36,11 @@ from oakum_service.cli import output
 from oakum_service.connections import guarded_protocol
 from oakum_service.control.usage import complete_hours
 from oakum_service.db.engine import open_engine, upgrade
-from oakum_service.db.models import (
-    EventRecord,
-    ForegroundStart,
-    Fragment,
-    NodeInterval,
-    PlanRecord,
-    SnapshotRecord,
-    Trainer,
-)
+from oakum_service.db.models.cluster import ForegroundStart, NodeInterval, SnapshotRecord
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.grant import Grant
 from oakum_service.documents.node import Node, RecordedNodes
 from oakum_service.states import NodeState, TrainerState

@@ -76,7 +76,7 @@ def serve(parent: Connection, agents: int, database: str | None) -> None:
     from api_under_test import ApiUnderTest, report
     from oakum_service.connections import allow_most_open_files, guarded_protocol
     from oakum_service.db.engine import open_engine, upgrade
-    from oakum_service.db.models import Fragment, FragmentState
+    from oakum_service.db.models.fragments import Fragment, FragmentState
 
     allow_most_open_files()
     with tempfile.TemporaryDirectory() as folder:

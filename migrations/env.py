@@ -4,7 +4,7 @@ from alembic import context
 
 from oakum_service.config import Settings
 from oakum_service.db.engine import open_engine
-from oakum_service.db.models import Base
+from oakum_service.db.models.base import Base
 
 engine = context.config.attributes.get("engine") or open_engine(Settings().database)
 with engine.connect() as connection:

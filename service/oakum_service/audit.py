@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import AuditRecord
+from oakum_service.db.models.events import AuditRecord
 
 KEPT_S = 365 * 24 * 3600.0
 """Seconds for which every row is kept."""

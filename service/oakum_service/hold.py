@@ -8,7 +8,9 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from oakum_service.db import event_log
-from oakum_service.db.models import Fragment, Hold, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.installation import Hold
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.standing import ActiveHold, hold_sentence
 
 _ROW = 1

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from oakum_service.config import Settings
 from oakum_service.config_file import nearest
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import SettingRecord
+from oakum_service.db.models.installation import SettingRecord
 from oakum_service.errors import NotFound, RequestError
 
 CHANGEABLE: Final = ("objective", "look_ahead_s", "solver_limit_s", "groups", "user_cap", "poll_s")

@@ -8,7 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.db import event_log
-from oakum_service.db.models import Fragment, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.pause import Pause
 from oakum_service.log_fields import about
 from oakum_service.states import LIVE_STATES

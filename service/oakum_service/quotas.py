@@ -12,7 +12,9 @@ from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
-from oakum_service.db.models import Fragment, QuotaRecord, Trainer
+from oakum_service.db.models.callers import QuotaRecord
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import LIVE_STATES
 from oakum_service.trainer_files import Checkpoints
 

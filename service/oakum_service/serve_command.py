@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from oakum_service.config import Settings
 from oakum_service.control.new_trainers import add_trainer
-from oakum_service.db.models import Trainer
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.log_format import begin_log
 from oakum_service.server import OakumServer
 from oakum_service.states import TrainerState

@@ -37,7 +37,7 @@ from oakum_service.db.engine import (
 )
 from oakum_service.db.installation import claim
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.writability import Writability
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 
 _ID_LENGTH = 12
 LOCAL_ADMIN = "local-admin"

@@ -17,7 +17,7 @@ from api_under_test import ApiUnderTest
 from dashboard_page import Server
 from empty_databases import empty_database as empty_database
 from oakum_service.api.auth import Role
-from oakum_service.db.models import ForegroundStart, SnapshotRecord
+from oakum_service.db.models.cluster import ForegroundStart, SnapshotRecord
 from oakum_service.documents.node import Node, RecordedNodes
 from oakum_service.states import NodeState
 from service_page import ServicePage

@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from api_under_test import ApiUnderTest, problem_of
 from oakum_service import audit
 from oakum_service.api.auth import Role
-from oakum_service.db.models import AuditRecord
+from oakum_service.db.models.events import AuditRecord
 from oakum_service.states import TrainerState
 
 

@@ -9,7 +9,7 @@ import pytest
 from api_under_test import SPEC, ApiUnderTest, problem_of, report
 from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 from oakum_service.schedulers.local import LocalCluster
 
 ROLES = {

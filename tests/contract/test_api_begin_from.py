@@ -9,7 +9,7 @@ import pytest
 
 from api_under_test import SPEC, ApiUnderTest, problem_of
 from oakum_service.api.auth import Role
-from oakum_service.db.models import EventRecord
+from oakum_service.db.models.events import EventRecord
 from oakum_service.states import TrainerState
 from oakum_worker.checkpoint import manifest
 from oakum_worker.checkpoint.adoption import is_adopted

@@ -13,18 +13,11 @@ from api_under_test import ApiUnderTest, full_spec, problem_of, report
 from oakum_service.control.observe import write_snapshot
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.db import event_log
-from oakum_service.db.models import (
-    EvaluationRecord,
-    EventRecord,
-    ForegroundStart,
-    Fragment,
-    FragmentState,
-    MeasuredRate,
-    NodeInterval,
-    PlanRecord,
-    ProgressSample,
-    Report,
-)
+from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.progress import EvaluationRecord, MeasuredRate, ProgressSample
 from oakum_service.documents.node import Node
 from oakum_service.documents.time_account import TimeAccount
 from oakum_service.schedulers.port import JobStart, Snapshot

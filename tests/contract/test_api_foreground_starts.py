@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from api_under_test import ApiUnderTest
-from oakum_service.db.models import ForegroundStart
+from oakum_service.db.models.cluster import ForegroundStart
 
 
 @pytest.fixture

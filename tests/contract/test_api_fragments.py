@@ -17,7 +17,7 @@ from fastapi.testclient import TestClient
 from api_under_test import ApiUnderTest, problem_of, report
 from oakum_service.api import report_inbox
 from oakum_service.api.revisions import Revisions
-from oakum_service.db.models import Fragment, FragmentState, Report
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentReport, Phase, TrainingProgress
 

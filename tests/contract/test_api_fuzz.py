@@ -19,7 +19,7 @@ from api_under_test import SPEC, ApiUnderTest, problem_of, report
 from num_examples import scaled
 from oakum_service.control.observe import Observation
 from oakum_service.control.plan import pose, write_plan
-from oakum_service.db.models import Trainer
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import TrainerState
 from oakum_solver.solve import solve
 from oakum_worker.protocol import Phase

@@ -19,7 +19,8 @@ from api_under_test import ApiUnderTest, FakeScheduler, problem_of
 from oakum_service.api import hooks
 from oakum_service.api.auth import Role
 from oakum_service.control.retention import forget
-from oakum_service.db.models import ApiToken, HookEventRecord
+from oakum_service.db.models.callers import ApiToken
+from oakum_service.db.models.cluster import HookEventRecord
 from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.hooks.rows import STALE_S
 from waiting import wait_until

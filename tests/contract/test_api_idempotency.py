@@ -8,7 +8,8 @@ import pytest
 
 from api_under_test import SPEC, ApiUnderTest, problem_of
 from oakum_service.api.auth import Role
-from oakum_service.db.models import IdempotencyRecord, Trainer
+from oakum_service.db.models.callers import IdempotencyRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import TrainerState
 
 KEY = {"Idempotency-Key": "a1"}

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from api_under_test import ApiUnderTest, problem_of
-from oakum_service.db.models import NoticeRecord, Trainer
+from oakum_service.db.models.events import NoticeRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.notice import Notice
 
 WEBHOOK = "https://hooks.example.org/services/T0/s3cret"

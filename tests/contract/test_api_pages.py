@@ -14,7 +14,10 @@ from sqlalchemy import Engine, event
 from api_under_test import ApiUnderTest, problem_of
 from oakum_service.control.usage import complete_hours, usage_since
 from oakum_service.db.engine import open_readers
-from oakum_service.db.models import ForegroundStart, Fragment, FragmentState, NodeInterval, Trainer, UsageHour
+from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
+from oakum_service.db.models.fragments import Fragment, FragmentState
+from oakum_service.db.models.trainers import Trainer
+from oakum_service.db.models.usage import UsageHour
 from oakum_service.states import NodeState, TrainerState
 
 LISTS = ("cluster", "holes?since_s=600", "timeline?since_s=600", "trainers", "plans", "events/recent")

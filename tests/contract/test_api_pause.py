@@ -14,7 +14,8 @@ from oakum_service.api.auth import Role
 from oakum_service.control.endings import end
 from oakum_service.control.observe import Observation
 from oakum_service.control.plan import pose, write_plan
-from oakum_service.db.models import Fragment, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.node import Node
 from oakum_service.documents.time_account import TimeAccount

@@ -9,7 +9,7 @@ import pytest
 
 from api_under_test import SPEC, ApiUnderTest, problem_of
 from oakum_service.api.auth import Role
-from oakum_service.db.models import FragmentState
+from oakum_service.db.models.fragments import FragmentState
 from oakum_service.states import TrainerState
 
 USUAL = {"trainers": 100, "nodes": None, "node_hours": None, "storage_gib": None, "weight": 1.0}

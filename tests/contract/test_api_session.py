@@ -12,7 +12,7 @@ from oakum_service import tokens
 from oakum_service.api.auth import Role
 from oakum_service.api.session import SESSION_S
 from oakum_service.api.session_cookie import GUARD_HEADER
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 
 GUARD = {GUARD_HEADER: "1"}
 

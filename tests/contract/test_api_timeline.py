@@ -10,7 +10,9 @@ import pytest
 from api_under_test import ApiUnderTest
 from oakum_service.control.observe import newest_observation, write_snapshot
 from oakum_service.control.retention import HISTORY_S
-from oakum_service.db.models import FragmentState, NodeInterval, UsageHour
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import FragmentState
+from oakum_service.db.models.usage import UsageHour
 from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState

@@ -9,7 +9,9 @@ import pytest
 from api_under_test import SPEC, ApiUnderTest, FakeScheduler, problem_of
 from oakum_service import hold
 from oakum_service.control.observe import write_snapshot
-from oakum_service.db.models import EventRecord, PlanRecord, Trainer
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.states import NodeState, TrainerState
 

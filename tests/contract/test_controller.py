@@ -11,7 +11,8 @@ from sqlalchemy.exc import OperationalError
 from api_under_test import ApiUnderTest, FakeScheduler, report
 from controlled import controlled
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.db.models import Fragment, FragmentState, ProgressSample
+from oakum_service.db.models.fragments import Fragment, FragmentState
+from oakum_service.db.models.progress import ProgressSample
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase

@@ -32,7 +32,11 @@ from oakum_service.db.engine import (
 )
 from oakum_service.db.installation import claim
 from oakum_service.db.lease import TERM_S, LeaseHolder
-from oakum_service.db.models import Base, EventRecord, Fragment, PlanRecord, Report, Trainer
+from oakum_service.db.models.base import Base
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import ConfigurationError, LeaseLost
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase

@@ -22,7 +22,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from num_examples import scaled
 from oakum_service.control.decide import Decision
 from oakum_service.control.membership import MembershipUpdater, _give_up, _publish
-from oakum_service.db import models
+from oakum_service.db.models.fragments import Fragment as FragmentRow
+from oakum_service.db.models.fragments import FragmentState
+from oakum_service.db.models.trainers import GenerationRecord
+from oakum_service.db.models.trainers import Trainer as TrainerRow
 from oakum_worker.protocol import FragmentReport, Held, Phase
 from oakum_worker.spec import TrainerSpec
 
@@ -53,7 +56,7 @@ class NoDatabase:
     matter."""
 
     def add(self, row: object) -> None:
-        assert isinstance(row, models.GenerationRecord)
+        assert isinstance(row, GenerationRecord)
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ class Fragment:
     """The newest revision when its job's end was noticed."""
 
     def __post_init__(self) -> None:
-        self.row = models.Fragment(id=self.id, trainer_id="t", node=f"node of {self.id}", released=False, cause="")
+        self.row = FragmentRow(id=self.id, trainer_id="t", node=f"node of {self.id}", released=False, cause="")
 
     @property
     def works(self) -> bool:
@@ -145,7 +148,7 @@ class MembershipMachine(RuleBasedStateMachine):
     def begin(self, min_nodes: int) -> None:
         self.min_nodes = min_nodes
         spec = TrainerSpec(name="t", entrypoint="a:b", global_batch=64, epochs=1, min_nodes=min_nodes)
-        self.trainer = models.Trainer(
+        self.trainer = TrainerRow(
             id="t",
             spec=spec,
             generation=0,
@@ -188,7 +191,7 @@ class MembershipMachine(RuleBasedStateMachine):
     def _forget(self, fragment: Fragment) -> None:
         """Its job has ended. Its last report is still read, until something new is published."""
         if fragment.known:
-            fragment.known, fragment.row.state = False, models.FragmentState.ENDED
+            fragment.known, fragment.row.state = False, FragmentState.ENDED
             fragment.ended_at_revision = self.trainer.revision
 
     def _lose_power(self) -> Event:

@@ -26,7 +26,8 @@ from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import QuotaSettings, Settings
 from oakum_service.control.membership import MembershipUpdater
 from oakum_service.db.engine import open_engine, open_readers, open_reporters, open_sessions
-from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs

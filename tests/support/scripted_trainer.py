@@ -14,7 +14,9 @@ from oakum_service.control.membership import MembershipUpdater
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.control.observe import end_fragments
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import EventRecord, Fragment, FragmentState, Report, Trainer
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import NodeState

@@ -21,7 +21,8 @@ from oakum_service.control.controller import Controller
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.states import NodeState

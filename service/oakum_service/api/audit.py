@@ -11,7 +11,8 @@ from oakum_service.api.auth import Role, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.paging import page
 from oakum_service.api.schemas.audit import AuditEntry, AuditLog
-from oakum_service.db.models import LARGEST_ID, AuditRecord
+from oakum_service.db.models.base import LARGEST_ID
+from oakum_service.db.models.events import AuditRecord
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 

@@ -21,7 +21,7 @@ from oakum_service.api.session_cookie import session_text
 from oakum_service.api.token_uses import TokenUses
 from oakum_service.audit import Actor
 from oakum_service.connections import uid_of
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import Forbidden, Unauthorized
 from oakum_service.identity.accounts import account_at_socket
 from oakum_service.tokens import digest, is_valid, short_id

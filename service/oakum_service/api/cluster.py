@@ -22,13 +22,10 @@ from oakum_service.api.schemas.foreground import ForegroundJobRequest, Foregroun
 from oakum_service.api.schemas.intervals import HoleList, Interval
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.control.usage import usage_since
-from oakum_service.db.models import (
-    ForegroundStart,
-    Fragment,
-    Harvest,
-    NodeInterval,
-    Trainer,
-)
+from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
+from oakum_service.db.models.usage import Harvest
 from oakum_service.errors import Conflict
 from oakum_service.schedulers.local import LocalCluster
 from oakum_service.states import NodeState, TrainerState

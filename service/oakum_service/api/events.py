@@ -16,7 +16,8 @@ from oakum_service.api.auth import Principal, Role, Viewer, is_still_valid
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.ownership import ONLY_ITS_USER, is_private_event, names_of_others
 from oakum_service.api.schemas.events import Event, EventList
-from oakum_service.db.models import LARGEST_ID, EventRecord
+from oakum_service.db.models.base import LARGEST_ID
+from oakum_service.db.models.events import EventRecord
 from oakum_service.errors import Busy, ServiceError
 
 router = APIRouter(prefix="/v1/events", tags=["events"])

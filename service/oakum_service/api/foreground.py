@@ -16,7 +16,7 @@ from oakum_service.api.cluster import SinceS, quantile
 from oakum_service.api.context import InContext
 from oakum_service.api.paging import Before, Place, older_than, page, place
 from oakum_service.api.schemas.foreground import DelayPeriod, ForegroundStarts, ForegroundStartView
-from oakum_service.db.models import ForegroundStart
+from oakum_service.db.models.cluster import ForegroundStart
 
 router = APIRouter(prefix="/v1/foreground", tags=["cluster"])
 

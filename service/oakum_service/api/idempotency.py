@@ -16,7 +16,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from oakum_service.api.auth import Principal
-from oakum_service.db.models import IdempotencyRecord
+from oakum_service.db.models.callers import IdempotencyRecord
 from oakum_service.errors import Conflict
 
 _KEPT_S = 24 * 3600.0

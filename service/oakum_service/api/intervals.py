@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import NodeInterval, SnapshotRecord
+from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
 from oakum_service.documents.node import RecordedNodes
 
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import Fragment
+from oakum_service.db.models.fragments import Fragment
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray
 
 _NEWEST_FRAGMENTS = 8

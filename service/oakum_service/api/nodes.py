@@ -11,7 +11,9 @@ from sqlalchemy.orm import Session
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas.cluster import NodeList, NodeView
-from oakum_service.db.models import Fragment, FragmentState, NodeInterval, Report, SnapshotRecord, Trainer
+from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import Trainer
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 

@@ -14,7 +14,8 @@ from oakum_service.api.auth import Role, User, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.notices import NoticeList, NoticeTest, NoticeTested, NoticeView
 from oakum_service.api.views import find_trainer
-from oakum_service.db.models import NoticeRecord, Trainer
+from oakum_service.db.models.events import NoticeRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.notice import Notice
 from oakum_service.errors import Conflict, NoticeFailed
 from oakum_service.notices.sender import Courier

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.api.auth import Principal, Role
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.db.models import Trainer
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Forbidden
 from oakum_service.states import TrainerState
 

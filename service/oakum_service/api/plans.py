@@ -11,7 +11,8 @@ from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas.plans import PlanList, PlanView
 from oakum_service.api.views import current_plan, plan_view
-from oakum_service.db.models import LARGEST_ID, PlanRecord
+from oakum_service.db.models.base import LARGEST_ID
+from oakum_service.db.models.plans import PlanRecord
 from oakum_service.errors import NotFound
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from fastapi import Header
 
-from oakum_service.db.models import Trainer
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import PreconditionFailed
 from oakum_service.states import TrainerState
 

@@ -15,7 +15,9 @@ from oakum_service import audit, quotas
 from oakum_service.api.auth import Admin, Principal, Role, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.quotas import QuotaLimits, QuotaList, QuotaUse, QuotaView
-from oakum_service.db.models import Fragment, QuotaRecord, Trainer
+from oakum_service.db.models.callers import QuotaRecord
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, Forbidden
 from oakum_service.live_settings import current
 from oakum_service.states import LIVE_STATES

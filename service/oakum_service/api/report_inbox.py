@@ -17,7 +17,7 @@ from oakum_service.change_signal import ChangeSignal
 from oakum_service.control.report_pace import LONGEST_S, report_interval_s
 from oakum_service.db.batch_writer import BatchWriter
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, Report
+from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.instruments import REPORT_WRITE_S, REPORTS
 from oakum_worker.protocol import FragmentReport
 

@@ -9,7 +9,8 @@ from sqlalchemy import select
 
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 
 _FRESH_S = 0.5
 """Age from which the revisions are read anew without a change here: another process may have made one."""

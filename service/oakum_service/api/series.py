@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oakum_service.api.schemas.series import SeriesPoint
-from oakum_service.db.models import ProgressSample
+from oakum_service.db.models.progress import ProgressSample
 
 _MOMENT_S = 1e-3
 """Seconds after which a value that is no longer known ends, so that no line is drawn from it to a later point."""

@@ -12,7 +12,7 @@ from oakum_service.api.auth import Principal, Role, Viewer, principal_of
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.tokens import SessionRequest, SessionView
 from oakum_service.api.session_cookie import drop_session, keep_session, require_guard
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import Forbidden
 
 router = APIRouter(prefix="/v1/session", tags=["session"])

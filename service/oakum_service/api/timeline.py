@@ -27,7 +27,9 @@ from oakum_service.api.schemas.node_history import (
 )
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.control.usage import hourly_usage
-from oakum_service.db.models import Fragment, NodeInterval, Report, Trainer
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import RequestError
 from oakum_service.node_history.bars import (
     FragmentBar,

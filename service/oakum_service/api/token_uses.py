@@ -9,7 +9,7 @@ from sqlalchemy import update
 from sqlalchemy.exc import SQLAlchemyError
 
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 
 _log = logging.getLogger(__name__)
 _EVERY_S = 300.0

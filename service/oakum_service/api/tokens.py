@@ -14,7 +14,7 @@ from oakum_service.api.auth import Admin, Principal, Role, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas.tokens import NewToken, RotateRequest, TokenList, TokenRequest, TokenView
 from oakum_service.db import event_log
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import NotFound
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])

@@ -44,7 +44,8 @@ from oakum_service.control.new_trainers import add_trainer, add_trainer_from, re
 from oakum_service.control.restart_points import check_epochs, set_totals
 from oakum_service.control.retrying import retry
 from oakum_service.db import event_log
-from oakum_service.db.models import EvaluationRecord, ProgressSample, Trainer
+from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Busy, Conflict, Forbidden, NoticeRefused, RequestError
 from oakum_service.log_fields import about
 from oakum_service.states import LIVE_STATES, TrainerState

@@ -26,7 +26,10 @@ from oakum_service.api.schemas.trainers import (
 from oakum_service.control.dry_run import Prospect
 from oakum_service.control.rates import measured_rates
 from oakum_service.control.warm_ups import warm_up_node_s
-from oakum_service.db.models import Fragment, MeasuredRate, PlanRecord, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.progress import MeasuredRate
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.durations import START_UP, duration
 from oakum_service.documents.grant import Grant
 from oakum_service.errors import NotFound

@@ -16,7 +16,7 @@ from oakum_service.api.context import InContext
 from oakum_service.api.schemas.plans import SupposedAllocation, SupposedChange, WhatIfRequest, WhatIfView
 from oakum_service.api.views import find_trainer
 from oakum_service.control.what_if import Hypothesis, Outcome, foresee, outcome
-from oakum_service.db.models import Trainer
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Busy, Conflict
 from oakum_service.live_settings import current
 from oakum_service.states import TrainerState

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.orm import Session
 
-    from oakum_service.db.models import ApiToken
+    from oakum_service.db.models.callers import ApiToken
 
 SERVICE = "Service"
 

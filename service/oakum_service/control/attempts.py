@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from oakum_service.control.endings import end
-from oakum_service.db.models import GenerationRecord, Trainer
+from oakum_service.db.models.trainers import GenerationRecord, Trainer
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import TrainingProgress

@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import ProgressSample, Trainer
+from oakum_service.db.models.progress import ProgressSample
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import LIVE_STATES
 
 

@@ -35,7 +35,8 @@ from oakum_service.control.waiting_times import WaitingTimes
 from oakum_service.db import event_log
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.db.models import Fragment, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.writability import Writability
 from oakum_service.errors import LeaseLost, SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs

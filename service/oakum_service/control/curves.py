@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.control.rates import measured_rates
-from oakum_service.db.models import MeasuredRate, Trainer
+from oakum_service.db.models.progress import MeasuredRate
+from oakum_service.db.models.trainers import Trainer
 from oakum_solver.curves import Sample, curve_from_points, fit_curve, newcomer_curve
 from oakum_solver.exploration import Exploration, explore
 from oakum_solver.problem import Curve

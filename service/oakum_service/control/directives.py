@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import NoLongerWanted
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Directive, Generation, Member

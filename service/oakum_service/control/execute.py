@@ -16,7 +16,9 @@ from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.observe import Observation
 from oakum_service.db import event_log
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Report, Trainer, live_fragments
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report, live_fragments
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.log_fields import about

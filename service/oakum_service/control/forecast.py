@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import Fragment, NodeInterval, Report
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState

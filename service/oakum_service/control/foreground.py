@@ -10,7 +10,9 @@ from sqlalchemy.orm import Session
 
 from oakum_service.control.ledger import charge
 from oakum_service.db.after_commit import after_commit
-from oakum_service.db.models import ForegroundStart, Fragment, Report, Trainer
+from oakum_service.db.models.cluster import ForegroundStart
+from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.instruments import FOREGROUND_DELAY_S
 from oakum_service.schedulers.port import JobStart
 

@@ -7,7 +7,9 @@ from sqlalchemy.orm import Session
 
 from oakum_service.control.ledger import charge_fragment
 from oakum_service.db.after_commit import after_commit
-from oakum_service.db.models import Fragment, FragmentState, Harvest, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState
+from oakum_service.db.models.trainers import Trainer
+from oakum_service.db.models.usage import Harvest
 from oakum_service.instruments import FRAGMENT_ENDS
 
 _DAY_S = 24 * 3600.0

@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import Fragment, LedgerRecord, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
+from oakum_service.db.models.usage import LedgerRecord
 
 
 @dataclass

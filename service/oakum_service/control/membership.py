@@ -13,7 +13,8 @@ from oakum_service.control.endings import end
 from oakum_service.control.fragment_view import SAID_GOODBYE, Known, Late, Membership, view
 from oakum_service.control.report_reader import ReportReader
 from oakum_service.db import event_log
-from oakum_service.db.models import Fragment, FragmentState, GenerationRecord, Report, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import GenerationRecord, Trainer
 from oakum_service.documents.time_account import TimeAccount
 from oakum_service.log_fields import about
 from oakum_service.states import LIVE_STATES, TimeUse, TrainerState

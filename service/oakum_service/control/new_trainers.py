@@ -11,7 +11,7 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 
 from oakum_service.db import event_log
-from oakum_service.db.models import Trainer
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, Forbidden
 from oakum_service.log_fields import about
 from oakum_service.states import TrainerState

@@ -16,7 +16,7 @@ from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from oakum_service.control.observe import Observation
-from oakum_service.db.models import NodeInterval
+from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
 from oakum_solver.node_preference import NodePreference

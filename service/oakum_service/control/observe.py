@@ -16,15 +16,9 @@ from oakum_service.control.foreground import write_starts
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.report_pace import silence_s
 from oakum_service.db import event_log
-from oakum_service.db.models import (
-    Fragment,
-    FragmentState,
-    NodeInterval,
-    Report,
-    SnapshotRecord,
-    Trainer,
-    live_fragments,
-)
+from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report, live_fragments
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node, RecordedNodes
 from oakum_service.log_fields import about
 from oakum_service.schedulers.port import Snapshot

@@ -18,7 +18,8 @@ from oakum_service.control.observe import Observation
 from oakum_service.control.speed_trials import guaranteed_now, unmeasured
 from oakum_service.control.waiting_times import wait_of
 from oakum_service.db import event_log
-from oakum_service.db.models import PlanRecord, Trainer
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.durations import START_UP, expected_s
 from oakum_service.documents.grant import Grant
 from oakum_service.quotas import NodeHours

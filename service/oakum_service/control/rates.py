@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import MeasuredRate
+from oakum_service.db.models.progress import MeasuredRate
 from oakum_service.documents.rate_window import RateWindow
 from oakum_solver.exploration import Exploration
 from oakum_worker.protocol import TrainingProgress

@@ -23,7 +23,9 @@ from oakum_service.control.ledger import charge
 from oakum_service.control.rates import RateRecorder
 from oakum_service.db import event_log
 from oakum_service.db.after_commit import after_commit
-from oakum_service.db.models import EvaluationRecord, Fragment, GenerationRecord, ProgressSample, Report, Trainer
+from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
+from oakum_service.db.models.trainers import GenerationRecord, Trainer
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.durations import START_UP, with_another
 from oakum_service.states import STALLS, TimeUse, TrainerState

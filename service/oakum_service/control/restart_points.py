@@ -5,7 +5,8 @@ from __future__ import annotations
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import Fragment, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict
 
 

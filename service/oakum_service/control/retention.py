@@ -17,21 +17,12 @@ from sqlalchemy import ColumnElement, CursorResult, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service import audit, tokens
-from oakum_service.db.models import (
-    EvaluationRecord,
-    EventRecord,
-    ForegroundStart,
-    Fragment,
-    GenerationRecord,
-    HookEventRecord,
-    MeasuredRate,
-    NodeInterval,
-    PlanRecord,
-    ProgressSample,
-    Report,
-    SnapshotRecord,
-    Trainer,
-)
+from oakum_service.db.models.cluster import ForegroundStart, HookEventRecord, NodeInterval, SnapshotRecord
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.progress import EvaluationRecord, MeasuredRate, ProgressSample
+from oakum_service.db.models.trainers import GenerationRecord, Trainer
 from oakum_service.notices import outbox as notices
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray
 

@@ -11,7 +11,9 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import Fragment, MeasuredRate, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.progress import MeasuredRate
+from oakum_service.db.models.trainers import Trainer
 from oakum_solver import problem as solver
 
 LONGEST_S = 300.0

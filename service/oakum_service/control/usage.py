@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from oakum_service.db.models import Fragment, NodeInterval, UsageHour
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.usage import UsageHour
 from oakum_service.states import NodeState
 
 _HOUR_S = 3600.0

@@ -7,7 +7,8 @@ from collections.abc import Collection
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import Fragment, Trainer
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 
 
 def warm_up_node_s(session: Session, trainers: Collection[str], now: float) -> dict[str, float]:

@@ -19,7 +19,8 @@ from sqlalchemy import Connection, Engine, func, inspect, select, text
 from sqlalchemy.orm import Session
 
 from oakum_service.db.engine import migration_scripts, reachable
-from oakum_service.db.models import Base, Lease
+from oakum_service.db.models.base import Base
+from oakum_service.db.models.installation import Lease
 from oakum_service.errors import ConfigurationError
 
 _PAGES_AT_ONCE = 2000

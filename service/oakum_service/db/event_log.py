@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import EventRecord
+from oakum_service.db.models.events import EventRecord
 
 _log = logging.getLogger("oakum")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from sqlalchemy.orm import Session
 
 from oakum_service.config import this_host
-from oakum_service.db.models import Installation
+from oakum_service.db.models.installation import Installation
 from oakum_service.errors import ConfigurationError
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.config import this_host
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Lease
+from oakum_service.db.models.installation import Lease
 from oakum_service.errors import LeaseLost
 
 TERM_S = 10.0

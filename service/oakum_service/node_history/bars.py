@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from oakum_service.db.models import Fragment, NodeInterval, Trainer
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import NodeState
 
 

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from sqlalchemy import Select, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from oakum_service.db.models import Fragment, NodeInterval
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import Fragment
 from oakum_service.node_history.bars import Window
 from oakum_service.states import NodeState
 

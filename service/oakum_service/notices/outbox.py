@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import NoticeRecord, Trainer
+from oakum_service.db.models.events import NoticeRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.notice import Notice
 from oakum_worker.spec_options import NoticeEvent, NotifySpec
 

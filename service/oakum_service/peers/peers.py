@@ -13,7 +13,8 @@ from sqlalchemy import select
 
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder, database_time
-from oakum_service.db.models import Lease, PostedState
+from oakum_service.db.models.cluster import PostedState
+from oakum_service.db.models.installation import Lease
 from oakum_service.errors import PayloadError
 from oakum_service.peers.line import LONGEST, Line
 from oakum_service.schedulers.port import Scheduler

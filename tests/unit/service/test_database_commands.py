@@ -17,7 +17,7 @@ from oakum_service import tokens
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.db.engine import open_engine, open_sessions
-from oakum_service.db.models import Lease
+from oakum_service.db.models.installation import Lease
 
 load_commands()
 Output = Callable[[], tuple[str, str]]

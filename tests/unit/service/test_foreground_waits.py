@@ -8,7 +8,9 @@ from sqlalchemy import select
 from api_under_test import SPEC, report
 from oakum_service.control.foreground import write_starts
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import ForegroundStart, Fragment, FragmentState, Report, Trainer
+from oakum_service.db.models.cluster import ForegroundStart
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.schedulers.port import JobStart
 
 

@@ -10,7 +10,8 @@ from api_under_test import report
 from oakum_service.control.membership import MembershipUpdater
 from oakum_service.control.observe import end_fragments
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import FragmentReport, Phase

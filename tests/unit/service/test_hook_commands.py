@@ -13,7 +13,7 @@ import pytest
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.db.engine import open_engine, open_readers, upgrade
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import ConfigurationError
 from oakum_service.schedulers.slurm.hooks.installation import HookInstallation, read_token
 from oakum_service.schedulers.slurm.hooks.report import Hook

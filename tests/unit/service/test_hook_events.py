@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import HookEventRecord
+from oakum_service.db.models.cluster import HookEventRecord
 from oakum_service.schedulers.slurm.hooks.event import HookEvent
 from oakum_service.schedulers.slurm.hooks.event_writer import HookEventWriter
 from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, check_nodes, parse_nodes

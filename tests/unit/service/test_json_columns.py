@@ -13,7 +13,11 @@ from sqlalchemy.exc import StatementError
 from api_under_test import SPEC, report
 from oakum_service.db.engine import Sessions
 from oakum_service.db.json_columns import JsonOf
-from oakum_service.db.models import Base, Fragment, FragmentState, MeasuredRate, PlanRecord, Report, Trainer
+from oakum_service.db.models.base import Base
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.progress import MeasuredRate
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.grant import Grant
 from oakum_service.documents.rate_window import RateWindow

@@ -18,7 +18,9 @@ from oakum_service.control.observe import Observation, end_fragments, place_frag
 from oakum_service.control.report_pace import report_interval_s, silence_s
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.db.models import Fragment, FragmentState, PlanRecord, Report, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs

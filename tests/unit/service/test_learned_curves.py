@@ -12,7 +12,8 @@ from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.rates import RateRecorder, measured_rates
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import MeasuredRate, Trainer
+from oakum_service.db.models.progress import MeasuredRate
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import TrainerState
 from oakum_solver.curves import linear_curve
 from oakum_solver.exploration import Exploration

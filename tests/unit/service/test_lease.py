@@ -8,7 +8,8 @@ from sqlalchemy import select
 from oakum_service.db import event_log, lease
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import TERM_S, LeaseHolder
-from oakum_service.db.models import EventRecord, Lease
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.installation import Lease
 from oakum_service.errors import LeaseLost
 
 

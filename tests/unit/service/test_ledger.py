@@ -12,7 +12,8 @@ from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.ledger import LedgerSums, ledger
 from oakum_service.control.retention import forget
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, Report, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.schedulers.port import JobStart
 from oakum_worker.protocol import Phase
 from scripted_trainer import ScriptedTrainer

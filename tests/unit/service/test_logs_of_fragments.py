@@ -10,7 +10,8 @@ import pytest
 from api_under_test import SPEC
 from oakum_service.api.logs import read_log
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState
+from oakum_service.db.models.trainers import Trainer
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray
 
 

@@ -10,7 +10,9 @@ import pytest
 from sqlalchemy.orm import Session
 
 from oakum_service.db.engine import open_engine, open_sessions, upgrade
-from oakum_service.db.models import Fragment, NodeInterval, Trainer
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.node_history.bars import (
     FragmentBar,
     Stretch,

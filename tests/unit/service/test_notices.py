@@ -25,7 +25,9 @@ from oakum_service.control.endings import end
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.db.models import EventRecord, NoticeRecord, PlanRecord, Trainer
+from oakum_service.db.models.events import EventRecord, NoticeRecord
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.notice import Notice
 from oakum_service.errors import ConfigurationError, NoticeFailed, NoticeRefused
 from oakum_service.notices import outbox, webhook

@@ -15,7 +15,8 @@ from sqlalchemy import delete, select
 from num_examples import scaled
 from oakum_service.control.observe import Observation, write_snapshot
 from oakum_service.db.engine import Sessions, open_engine, open_sessions
-from oakum_service.db.models import EventRecord, ForegroundStart, NodeInterval, SnapshotRecord
+from oakum_service.db.models.cluster import ForegroundStart, NodeInterval, SnapshotRecord
+from oakum_service.db.models.events import EventRecord
 from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import JobStart, Snapshot
 from oakum_service.states import NodeState

@@ -10,7 +10,9 @@ from oakum_service.control.observe import Observation
 from oakum_service.control.planner import Planner
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.db.models import EventRecord, PlanRecord, Trainer
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState

@@ -15,7 +15,10 @@ from oakum_service.control.new_trainers import add_trainer
 from oakum_service.control.observe import Observation, write_snapshot
 from oakum_service.control.plan import pose, write_plan
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, NodeInterval, PlanRecord, Report, Trainer
+from oakum_service.db.models.cluster import NodeInterval
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState

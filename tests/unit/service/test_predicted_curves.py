@@ -14,7 +14,7 @@ from torch import nn
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Trainer
+from oakum_service.db.models.trainers import Trainer
 from oakum_worker.chain import Chain
 from oakum_worker.channel import News, NewsWriter
 from oakum_worker.checkpoint.durable import DurableCheckpoints

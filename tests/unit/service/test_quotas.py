@@ -9,7 +9,7 @@ import pytest
 from oakum_service.config import QuotaSettings, Settings
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState
+from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.quotas import NodeHours, caps, node_hours_used, set_quota, week_begin
 from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import solve

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import EvaluationRecord
+from oakum_service.db.models.progress import EvaluationRecord
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import BestEvaluation, Phase
 from scripted_trainer import ScriptedTrainer

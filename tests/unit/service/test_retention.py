@@ -13,19 +13,12 @@ from oakum_service.control import retention
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.retention import ENDED_TRAINERS_S, HISTORY_S, forget, remove_folders
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import (
-    EvaluationRecord,
-    ForegroundStart,
-    Fragment,
-    FragmentState,
-    GenerationRecord,
-    Harvest,
-    NodeInterval,
-    PlanRecord,
-    ProgressSample,
-    Report,
-    Trainer,
-)
+from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
+from oakum_service.db.models.trainers import GenerationRecord, Trainer
+from oakum_service.db.models.usage import Harvest
 
 
 def test_what_nodes_did_is_known_for_as_long_as_the_history_reaches(sessions: Sessions) -> None:

@@ -21,7 +21,11 @@ from oakum_service.db.engine import (
     open_sessions,
     upgrade,
 )
-from oakum_service.db.models import ApiToken, Base, Fragment, PlanRecord, Trainer
+from oakum_service.db.models.base import Base
+from oakum_service.db.models.callers import ApiToken
+from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.plans import PlanRecord
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import ConfigurationError
 
 ROWS_OF_0002: dict[str, dict[str, object]] = {

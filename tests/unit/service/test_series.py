@@ -10,7 +10,7 @@ from sqlalchemy import select
 from oakum_service.api.series import points_of
 from oakum_service.control.chart_points import record_gap
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import ProgressSample
+from oakum_service.db.models.progress import ProgressSample
 from oakum_worker.protocol import Pace, Phase
 from scripted_trainer import ScriptedTrainer
 

@@ -17,7 +17,8 @@ import pytest
 
 from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings, Settings
-from oakum_service.db.models import ApiToken, Trainer
+from oakum_service.db.models.callers import ApiToken
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.serve_command import describe_ended, submit_once

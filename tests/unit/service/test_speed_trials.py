@@ -11,7 +11,9 @@ import pytest
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.speed_trials import LONGEST_S, guaranteed_now, unmeasured
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, MeasuredRate, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState
+from oakum_service.db.models.progress import MeasuredRate
+from oakum_service.db.models.trainers import Trainer
 from oakum_solver.objectives import NamedObjective
 from oakum_solver.problem import Curve, PlannedTrainer
 from oakum_worker.protocol import TrainingProgress

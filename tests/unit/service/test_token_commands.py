@@ -15,7 +15,7 @@ from oakum_service import tokens
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.db.engine import open_engine, open_readers, open_sessions, upgrade
-from oakum_service.db.models import ApiToken
+from oakum_service.db.models.callers import ApiToken
 
 load_commands()
 

@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Engine, event
 
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import Fragment, FragmentState, Trainer
+from oakum_service.db.models.fragments import Fragment, FragmentState
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.schedulers.port import JobStart, Snapshot
 from virtual_site import VirtualSite
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.control.waiting_times import WaitingTimes, wait_of
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models import EventRecord, Fragment, FragmentState, Trainer
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.fragments import Fragment, FragmentState
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import TrainerState
 from oakum_solver.guard import StarvationGuard, Wait
 from oakum_worker.spec import TrainerSpec

@@ -9,7 +9,7 @@ from ClusterShell.NodeSet import NodeSet
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service.db.models import HookEventRecord
+from oakum_service.db.models.cluster import HookEventRecord
 from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, parse_nodes
 

@@ -1,0 +1,124 @@
+"""Trainers, and their generations."""
+
+from __future__ import annotations
+
+from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from oakum_service.db.json_columns import JsonOf
+from oakum_service.db.models.base import NONE_BY_DEFAULT, Base
+from oakum_service.documents.crash import NewestCrash
+from oakum_service.documents.durations import Measured
+from oakum_service.documents.pause import Pause
+from oakum_service.documents.time_account import TimeAccount
+from oakum_worker.protocol import Pace, TrainingProgress
+from oakum_worker.spec import TrainerSpec
+
+
+class Trainer(Base):
+    """One elastic training job: what was asked for and where it stands."""
+
+    __tablename__ = "trainers"
+
+    id: Mapped[str] = mapped_column(String(36), primary_key=True)
+    name: Mapped[str] = mapped_column(String(63), index=True)
+    spec: Mapped[TrainerSpec] = mapped_column(JsonOf(TrainerSpec, cached=True))
+    state: Mapped[str] = mapped_column(String(16), index=True)
+    message: Mapped[str] = mapped_column(Text, default="")
+    """Why the trainer ended. Before that, its present problem, until training is past it or has its next
+    checkpoint."""
+    cancel_requested: Mapped[bool] = mapped_column(default=False)
+    pause: Mapped[Pause | None] = mapped_column(JsonOf(Pause, optional=True), **NONE_BY_DEFAULT)
+    """Its user's pause; None if there is none."""
+    submitted_at: Mapped[float]
+    user_name: Mapped[str | None] = mapped_column(String(63))
+    """Name of the token that submitted the trainer; null in rows from before this was recorded."""
+    started_at: Mapped[float | None]
+    ended_at: Mapped[float | None]
+
+    generation: Mapped[int] = mapped_column(default=0)
+    members: Mapped[tuple[str, ...]] = mapped_column(default=())
+    """Fragment ids of the newest generation's members, in order of rank."""
+    saver: Mapped[str | None] = mapped_column("closer", String(36))
+    """Fragment that writes a durable checkpoint before training pauses; null while there are members."""
+    has_state: Mapped[bool] = mapped_column(default=False)
+    """Whether a member of the newest generation had the trainer's state when it was published."""
+    ended_through: Mapped[int] = mapped_column("over", default=0)
+    """Every generation up to this one has ended: its group is unusable."""
+    revision: Mapped[int] = mapped_column(default=0)
+    """Number of the newest orders to the trainer's fragments; rises with every change of them."""
+    published_at: Mapped[float] = mapped_column(default=0.0)
+
+    progress: Mapped[TrainingProgress | None] = mapped_column(
+        JsonOf(TrainingProgress, optional=True), **NONE_BY_DEFAULT
+    )
+    """Newest progress; None before the first one."""
+    pace: Mapped[Pace | None] = mapped_column(JsonOf(Pace, optional=True), **NONE_BY_DEFAULT)
+    """Newest pace that the trainer's rank 0 reported; None before the first one and without nodes."""
+    steps_at_size: Mapped[dict[int, int]] = mapped_column(JsonOf(dict[int, int]), default=dict)
+    """Number of nodes -> steps taken on so many nodes, repeated steps included."""
+    past_node_s: Mapped[float] = mapped_column(default=0.0)
+    """Node-seconds from the launch to the end of the fragments that have ended."""
+    past_warm_up_node_s: Mapped[float] = mapped_column(default=0.0)
+    """Part of these before each fragment's first generation."""
+    nodes_lost: Mapped[int] = mapped_column(default=0)
+    nodes_gained: Mapped[int] = mapped_column(default=0)
+    rescales: Mapped[int] = mapped_column(default=0)
+    stall_s: Mapped[float] = mapped_column(default=0.0)
+    last_stall_s: Mapped[float | None]
+    durations: Mapped[Measured] = mapped_column(JsonOf(Measured), default=dict)
+    """Newest measured seconds of stalls by kind and of start-ups: `control.durations`."""
+    account: Mapped[TimeAccount | None] = mapped_column(JsonOf(TimeAccount, optional=True), **NONE_BY_DEFAULT)
+    """How the trainer's time since its first start divides; None before that start."""
+    checkpoint_step: Mapped[int | None]
+    """Step of the newest durable checkpoint."""
+    checkpoint_at: Mapped[float | None]
+    """When the service first heard of that checkpoint; null if the service found it on the disk."""
+    crashes: Mapped[int] = mapped_column(default=0)
+    """Attempts at the present stretch of training that have ended in errors: `control.attempts`."""
+    crashed_step: Mapped[int] = mapped_column(default=-1)
+    """Most steps that had been finished when one of these attempts ended."""
+    crash: Mapped[NewestCrash | None] = mapped_column(
+        JsonOf(NewestCrash, optional=True, sparse=True), **NONE_BY_DEFAULT
+    )
+    """The newest crash that ended an attempt; None before the first one."""
+
+    guard_waited_s: Mapped[float] = mapped_column(default=0.0)
+    guard_served_s: Mapped[float] = mapped_column(default=0.0)
+    """Seconds served. Together with `guard_waited_s`, the trainer's `oakum_solver.guard.Wait`."""
+    waiting_since: Mapped[float | None]
+    """When the trainer lost its last node or, before its first node, was submitted; null while it has nodes."""
+
+    __table_args__ = (Index("ix_trainers_submitted", "submitted_at", "id"),)
+
+    @property
+    def told_step(self) -> int:
+        """Number of finished steps according to the newest progress; 0 before the first one."""
+        return 0 if self.progress is None else self.progress.step
+
+    @property
+    def told_rate(self) -> float | None:
+        """Samples/s according to the newest progress; None if it has none."""
+        return None if self.progress is None else self.progress.samples_per_s
+
+    @property
+    def present_batch(self) -> int:
+        """Samples per step at present."""
+        return (self.progress and self.progress.global_batch) or self.spec.global_batch
+
+
+class GenerationRecord(Base):
+    """One generation of a trainer: its nodes, why it was made, and how it began."""
+
+    __tablename__ = "generations"
+
+    trainer_id: Mapped[str] = mapped_column(ForeignKey("trainers.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    nodes: Mapped[tuple[str, ...]]
+    cause: Mapped[str] = mapped_column(String(255))
+    published_at: Mapped[float] = mapped_column(index=True)
+    formed_at: Mapped[float | None]
+    step: Mapped[int | None]
+    stall_s: Mapped[float | None]
+    """Seconds of stall that the change of members cost, without the first step."""
+    source: Mapped[str | None] = mapped_column(String(16))

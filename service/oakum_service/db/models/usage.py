@@ -1,0 +1,50 @@
+"""Node-time that was used, in sums that are kept for ever."""
+
+from __future__ import annotations
+
+from sqlalchemy import String
+from sqlalchemy.orm import Mapped, mapped_column
+
+from oakum_service.db.models.base import Base
+
+
+class Harvest(Base):
+    """What fragments that ended on one day have trained; kept for ever."""
+
+    __tablename__ = "harvests"
+
+    day: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Days since 1970-01-01, UTC."""
+    node_s: Mapped[float]
+    """Node-seconds from each fragment's first generation to its end."""
+
+
+class UsageHour(Base):
+    """Sums of one hour that is over (`control.usage`); kept for ever."""
+
+    __tablename__ = "usage_hours"
+
+    hour: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Hours since 1970-01-01, UTC."""
+    idle_node_s: Mapped[float]
+    """Node-seconds in holes."""
+    used_node_s: Mapped[float]
+    """Node-seconds in which fragments trained."""
+
+
+class LedgerRecord(Base):
+    """What is charged to one user in one month (`control.ledger`); kept for ever."""
+
+    __tablename__ = "ledger"
+
+    month: Mapped[str] = mapped_column(String(7), primary_key=True)
+    """Such as `2026-11`, by UTC."""
+    user_name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    """Empty for trainers without a user."""
+    lent_node_s: Mapped[float]
+    warm_up_node_s: Mapped[float]
+    grow_node_s: Mapped[float]
+    shrink_node_s: Mapped[float]
+    loss_node_s: Mapped[float]
+    repeated_node_s: Mapped[float]
+    foreground_delay_s: Mapped[float]
