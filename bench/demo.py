@@ -27,7 +27,7 @@ from rich.table import Table
 
 from oakum_service.api.schemas.intervals import Interval, Timeline
 from oakum_service.cli import output
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from peers.contestants import connect, end_all, wait_until
 
 _EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

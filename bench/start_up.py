@@ -30,7 +30,7 @@ from rich.progress import track
 from rich.table import Table
 
 from oakum_service.cli import output
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.schedulers.fragment_processes import find
 from oakum_worker.spec import TrainerSpec, read_spec
 from peers.contestants import connect, end_all, wait_until

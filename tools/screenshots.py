@@ -24,7 +24,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.chrome.webdriver import WebDriver
 
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 
 ROOT = Path(__file__).resolve().parent.parent

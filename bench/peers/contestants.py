@@ -23,7 +23,8 @@ import httpx
 import psutil
 
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client import ClientError, OakumClient
+from oakum_service.client.errors import ClientError
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_worker.spec import TrainerSpec
 from peers.timeline import StepLogs

@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from running_service import RunningService, small_spec, state_of, wait_for_size
 from service_page import Address, ServicePage

@@ -11,7 +11,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.ui import Select
 
 from accessibility import violations
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from running_service import RunningService, small_spec, state_of
 from service_page import Address, ServicePage
 from waiting import wait_until

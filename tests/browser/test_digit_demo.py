@@ -21,7 +21,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from dashboard_page import Page, Server
 from digit_networks import DigitNetworks
 from digit_strokes import Point, strokes_of
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.demo import FOLDER
 from oakum_service.demo.chain import DemoRole, TrainerChain, read_specs
 from oakum_service.demo.follower import Follower

@@ -110,13 +110,13 @@ def test_a_timeline_of_too_much_begins_later_and_says_so(api: ApiUnderTest) -> N
 
 
 def test_the_client_reads_all_pages(api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    from oakum_service import client as module
+    from oakum_service.client import oakum_client as module
 
     add_holes(api, [10.0 * number for number in range(1, 31)])
     ids = end_trainers(api, 5)
     client = module.OakumClient(url="http://service.test", token="t")
     monkeypatch.setattr(module, "_LONG_PAGE", 2)
-    monkeypatch.setattr(client, "_http", api.viewer)
+    monkeypatch.setattr(client._connection, "_http", api.viewer)
     monkeypatch.setattr(api.viewer, "get", _with_small_first_pages(api.viewer.get))
     assert [view.id for view in client.trainers().trainers] == ids
     holes = client.holes(600).holes

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from oakum_service.client import ClientError, OakumClient
+from oakum_service.client.errors import ClientError
+from oakum_service.client.oakum_client import OakumClient
 from running_service import RunningService, formed_messages, small_spec, wait_for_steps
 from waiting import wait_until
 from warm_processes import run_warm

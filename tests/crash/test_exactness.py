@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from oakum_service.api.schemas.trainers import TrainerChange, TrainerView
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 from running_service import TASKS, RunningService, nodes_of_fragments, small_spec, state_of

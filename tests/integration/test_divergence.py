@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.__main__ import app
 from oakum_worker.checkpoint.durable import DurableCheckpoints

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oakum_service.api.schemas.trainers import AttemptView, TrainerView
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from running_service import SEVERAL_STARTS_S, RunningService, events_of, small_spec
 from waiting import wait_until

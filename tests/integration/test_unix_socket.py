@@ -14,7 +14,9 @@ import httpx
 import pytest
 
 from certificates import make_certificate
-from oakum_service.client import NotConfigured, OakumClient, find_address
+from oakum_service.client.address import find_address
+from oakum_service.client.errors import NotConfigured
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.config import Settings
 from oakum_service.errors import ConfigurationError, Forbidden
 from oakum_service.identity.accounts import account_at_socket

@@ -15,7 +15,8 @@ import httpx
 import psutil
 import pytest
 
-from oakum_service.client import ApiError, OakumClient
+from oakum_service.client.errors import ApiError
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 from running_service import processes_of, small_spec, state_of, train_alone, wait_for_size

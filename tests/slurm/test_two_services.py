@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.db.engine import open_engine, upgrade
 from postgres_server import running_postgres
 from running_service import small_spec, wait_for_size

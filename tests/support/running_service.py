@@ -15,7 +15,7 @@ import psutil
 
 from oakum_service.api.schemas.events import Event
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 from running_service import TASKS, RunningService, events_of
 from slurm_site import Accounted, SlurmSite
 from waiting import wait_until

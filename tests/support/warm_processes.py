@@ -30,7 +30,7 @@ from waiting import DEADLINE_S
 
 _PRELOADED = (
     "oakum_service.cli.serve",
-    "oakum_service.client",
+    "oakum_service.client.oakum_client",
     "oakum_service.serve_command",
     "oakum_worker.__main__",
     "alembic.command",

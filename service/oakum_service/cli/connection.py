@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 from oakum_service.cli.app import CommandError
 
 if TYPE_CHECKING:
-    from oakum_service.client import OakumClient
+    from oakum_service.client.oakum_client import OakumClient
 
 
 @contextmanager
 def connect() -> Iterator[OakumClient]:
     """Context that yields a client of the configured service. Where a `ClientError` is raised within it,
     `CommandError` is raised instead, which ends the command with the message."""
-    from oakum_service.client import ClientError, OakumClient
+    from oakum_service.client.errors import ClientError
+    from oakum_service.client.oakum_client import OakumClient
 
     try:
         with OakumClient() as client:

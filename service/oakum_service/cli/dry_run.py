@@ -12,7 +12,7 @@ from oakum_service.cli.units import duration, rate
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.submissions import DryRunView
-    from oakum_service.client import OakumClient
+    from oakum_service.client.oakum_client import OakumClient
     from oakum_worker.spec import TrainerSpec
 
 

@@ -162,7 +162,8 @@ def uninstall(
 
 
 def _address() -> str:
-    from oakum_service.client import ClientError, OakumClient
+    from oakum_service.client.errors import ClientError
+    from oakum_service.client.oakum_client import OakumClient
 
     try:
         with OakumClient() as client:

@@ -15,7 +15,7 @@ from oakum_service.cli.output import JsonFlag, TrainerRef, print_json
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.trainers import LogText
-    from oakum_service.client import OakumClient
+    from oakum_service.client.oakum_client import OakumClient
 
 _PERIOD_S = 1.0
 _MOST_LINES = 10_000

@@ -19,7 +19,7 @@ from oakum_service.cli.units import clock, count, decimal
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.series import EvaluationView, SeriesPoint
-    from oakum_service.client import OakumClient
+    from oakum_service.client.oakum_client import OakumClient
 
 _MOST_POINTS = 5000
 _SHOWN = 20
@@ -84,7 +84,7 @@ def _write_run(client: OakumClient, trainer: str, folder: Path, *, follow: bool)
     """Write the trainer's run for TensorBoard; with `follow` until the trainer has ended. A service that does not
     answer for a while, as in a restart, is waited for."""
     from oakum_service.cli.tensorboard import TensorBoardRun
-    from oakum_service.client import ServiceUnreachable
+    from oakum_service.client.errors import ServiceUnreachable
 
     view = client.trainer(trainer)
     run = TensorBoardRun(folder / view.name, view.id)

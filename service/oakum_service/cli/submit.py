@@ -19,7 +19,7 @@ from oakum_service.cli.units import parse_duration
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.trainers import TrainerView
-    from oakum_service.client import OakumClient
+    from oakum_service.client.oakum_client import OakumClient
     from oakum_worker.spec import TrainerSpec
 
 Specs = Annotated[
@@ -111,7 +111,7 @@ def refuse_unacceptable(
     So what only the service knows, such as the names in use and the hosts that it notifies, is known of all specs
     before one is submitted.
     """
-    from oakum_service.client import ApiError
+    from oakum_service.client.errors import ApiError
 
     refused = []
     for path, spec in documents.items():
@@ -220,7 +220,7 @@ def _submit_all(
     as_json: bool,
 ) -> None:
     from oakum_service.api.schemas.trainers import TrainerList
-    from oakum_service.client import ClientError
+    from oakum_service.client.errors import ClientError
 
     submitted: list[TrainerView] = []
     for path, spec in specs.items():

@@ -14,7 +14,7 @@ from oakum_service.cli.output import console, print_json
 from oakum_service.cli.screen import now_of, screen_of, steps_of, told_of
 
 if TYPE_CHECKING:
-    from oakum_service.client import OakumClient
+    from oakum_service.client.oakum_client import OakumClient
 
 _PERIOD_S = 1.0
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client import ClientError, OakumClient
+from oakum_service.client.errors import ClientError
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.demo.chain import DemoRole, TrainerChain
 from oakum_service.demo.networks import Network, NetworkSource
 from oakum_service.standing import Status

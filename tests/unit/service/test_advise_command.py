@@ -14,7 +14,7 @@ from answering_service import Service, trainer
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.cli.trying import TryResult
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 
 load_commands()
 
@@ -79,7 +79,8 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Service], None]:
     def set_up(service: Service) -> None:
         transport = httpx.MockTransport(service)
         monkeypatch.setattr(
-            "oakum_service.client.OakumClient", lambda: OakumClient("http://x", "secret", transport=transport)
+            "oakum_service.client.oakum_client.OakumClient",
+            lambda: OakumClient("http://x", "secret", transport=transport),
         )
 
     return set_up

@@ -21,7 +21,7 @@ from answering_service import trainer
 from oakum_service.api.schemas.trainers import TrainerList, TrainerView
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import app
-from oakum_service.client import ServiceUnreachable
+from oakum_service.client.errors import ServiceUnreachable
 from oakum_service.config import Settings
 from oakum_service.demo.chain import DemoRole, TrainerChain, read_specs
 from oakum_service.demo.follower import Follower

@@ -11,7 +11,7 @@ from answering_service import Service, trainer
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.cli.completion import complete_trainer
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 
 load_commands()
 
@@ -28,7 +28,7 @@ def test_names_that_begin_so_come_with_the_newest_state(
     def connected(timeout_s: float) -> OakumClient:
         return OakumClient("http://oakum.test", "secret", transport=transport, timeout_s=timeout_s)
 
-    monkeypatch.setattr("oakum_service.client.OakumClient", connected)
+    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
     assert complete_trainer("di") == [("digits", "running")]
     assert complete_trainer("") == [("digits", "running"), ("other", "running")]
 
@@ -57,7 +57,7 @@ def test_the_shell_is_given_the_names(
     def connected(timeout_s: float) -> OakumClient:
         return OakumClient("http://oakum.test", "secret", transport=transport, timeout_s=timeout_s)
 
-    monkeypatch.setattr("oakum_service.client.OakumClient", connected)
+    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
     monkeypatch.setenv("_OAKUM_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))

@@ -12,7 +12,8 @@ import pytest
 import oakum
 from answering_service import Service, trainer
 from oakum_service import trainer_ends
-from oakum_service.client import ApiError, ClientError, OakumClient
+from oakum_service.client.errors import ApiError, ClientError
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.python_client import Client, ExportError
 from oakum_worker.errors import SpecError
 from oakum_worker.spec import TrainerSpec

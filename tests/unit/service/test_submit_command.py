@@ -14,7 +14,7 @@ from answering_service import Service, trainer
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.cli.trying import TryDisplay, TryResult
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 
 load_commands()
 
@@ -59,7 +59,7 @@ def service(monkeypatch: pytest.MonkeyPatch, url: str) -> Service:
     def connected() -> OakumClient:
         return OakumClient(url, "secret", transport=transport)
 
-    monkeypatch.setattr("oakum_service.client.OakumClient", connected)
+    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
     monkeypatch.setattr("oakum_service.cli.watch._PERIOD_S", 0)
     return service
 

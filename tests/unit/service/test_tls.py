@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from certificates import Certificate, make_certificate
-from oakum_service.client import OakumClient, ServiceUnreachable
+from oakum_service.client.errors import ServiceUnreachable
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.config import Settings
 from oakum_service.errors import ConfigurationError
 from oakum_service.server import OakumServer

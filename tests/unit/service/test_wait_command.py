@@ -13,7 +13,7 @@ import pytest
 from answering_service import EVENT, Service, trainer
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
-from oakum_service.client import OakumClient
+from oakum_service.client.oakum_client import OakumClient
 
 load_commands()
 
@@ -73,7 +73,7 @@ def waited(monkeypatch: pytest.MonkeyPatch, ends: list[dict[str, str]], *argumen
     def connected() -> OakumClient:
         return OakumClient("http://oakum.test", "secret", transport=httpx.MockTransport(service))
 
-    monkeypatch.setattr("oakum_service.client.OakumClient", connected)
+    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
     try:
         return run(["wait", *arguments])
     finally:
