@@ -8,7 +8,9 @@ from collections.abc import Iterable
 import pytest
 
 import membership_model as model
-from membership_model import Trainer, World
+from membership_canonical import canonical
+from membership_model import Trainer
+from membership_world import DEAD, GONE, P_BROKEN, P_READY, P_TRAINING, TRAINING, World, training
 
 
 class Search:
@@ -25,7 +27,7 @@ class Search:
     def run(self, start: World, most_events: int) -> int:
         """Search all worlds; returns their number. Raises `AssertionError`, with the events that led there, at
         the first broken promise."""
-        start = model.canonical(start)
+        start = canonical(start)
         self._came_from[start] = None
         frontier = [start]
         for num_events in range(most_events + 1):
@@ -43,7 +45,7 @@ class Search:
             found.append(world)
             moves = self._trainer.moves(world)
             if moves:
-                self._onward[world] = model.canonical(moves[0][1])
+                self._onward[world] = canonical(moves[0][1])
             waiting.extend(self._reach(world, [*moves, *model.launches(world)]))
         return found
 
@@ -54,7 +56,7 @@ class Search:
             self.num_moves += 1
             if (broken := broken_promise(world, name, after, self._min_nodes)) is not None:
                 raise AssertionError(f"{broken}:\n{self._way_to(world)}\n{name}\n{after}")
-            after = model.canonical(after)
+            after = canonical(after)
             if after not in self._came_from:
                 self._came_from[after] = name, world
                 new.append(after)
@@ -78,7 +80,7 @@ class Search:
                 way[at] = None
                 after = self._onward.get(at)
                 if after is None and (moves := self._trainer.moves(at)):
-                    after = model.canonical(moves[0][1])
+                    after = canonical(moves[0][1])
                 if after is None:
                     assert is_at_rest(at, self._min_nodes), f"{at} is the end of\n{self._way_to(world)}"
                     break
@@ -105,10 +107,10 @@ def broken_promise(before: World, name: str, after: World, min_nodes: int) -> st
 
 def is_disturbed_by_the_plan_alone(world: World, min_nodes: int) -> bool:
     """Whether nobody is lost, killed or hurried, and enough who stay are known to be able to train."""
-    known = {model.P_READY, model.P_TRAINING, model.P_BROKEN}
+    known = {P_READY, P_TRAINING, P_BROKEN}
     able = sum(f.is_wanted and f.report is not None and f.report.phase in known for f in world.fragments)
     disturbed = any(
-        f.is_signalled or f.is_restarted or (f.place in (model.GONE, model.DEAD) and not f.is_released)
+        f.is_signalled or f.is_restarted or (f.place in (GONE, DEAD) and not f.is_released)
         for f in world.fragments
     )
     return able >= min_nodes and not disturbed
@@ -121,9 +123,9 @@ def is_at_rest(world: World, min_nodes: int) -> bool:
         return False
     if len(wanted) < min_nodes:
         return not world.word.members
-    training = {i for i, f in enumerate(world.fragments) if f.place == model.TRAINING}
-    formed = {f.formed for f in world.fragments if f.place == model.TRAINING}
-    return wanted == training == set(world.word.members) and formed <= {world.word.generation}
+    at_work = {i for i, f in enumerate(world.fragments) if f.place == TRAINING}
+    formed = {f.formed for f in world.fragments if f.place == TRAINING}
+    return wanted == at_work == set(world.word.members) and formed <= {world.word.generation}
 
 
 @pytest.mark.parametrize(
@@ -135,13 +137,13 @@ def test_no_order_of_events_and_messages_breaks_a_promise(
 ) -> None:
     """Of those that train already, and of others that are launched at any moment, some are lost, killed, preempted
     or released; messages may be as late as they like."""
-    assert Search(Trainer()).run(model.training(num_members, num_fragments), most_events) > 300
+    assert Search(Trainer()).run(training(num_members, num_fragments), most_events) > 300
 
 
 def test_no_two_events_break_a_promise_while_a_node_joins() -> None:
     """Messages take less time than a rank to start."""
-    assert Search(Trainer(is_prompt=True)).run(model.training(1, 2), most_events=2) > 10_000
+    assert Search(Trainer(is_prompt=True)).run(training(1, 2), most_events=2) > 10_000
 
 
 def test_a_trainer_that_needs_several_nodes_waits_for_them_with_all_that_it_has() -> None:
-    assert Search(Trainer(min_nodes=2), min_nodes=2).run(model.training(2, 2), most_events=2) > 300
+    assert Search(Trainer(min_nodes=2), min_nodes=2).run(training(2, 2), most_events=2) > 300

@@ -1,31 +1,42 @@
-"""A trainer's fragments, and what is published to them, as values that a search can enumerate.
+"""The rules by which a trainer's fragments, and what is published to them, change, for a search of all that can
+happen.
 
 The service's part is the real one, `view` and `decide`, and so is a rank's choice of what to answer to. What else
 agents and ranks do is told here as `fragment.agent` and `rank.process` of the worker do it, without time, torch or
 processes: a move is one thing that one of them does, and moves may follow each other in any order. Reports and
 directives are level-triggered; delivering one brings the newest.
-
-A state is worth 2 (the newest finished step), 1 (an older one) or 0 (none), in ranks, in agents' memory and on the
-disk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache, lru_cache
-from operator import itemgetter
-from typing import NamedTuple
 
+from membership_world import (
+    DEAD,
+    FORMING,
+    GONE,
+    H_NOWHERE,
+    HELD,
+    NEW,
+    P_READY,
+    P_TRAINING,
+    P_WARMING,
+    PHASES,
+    SYNCING,
+    TRAINING,
+    WAITING,
+    WARMING,
+    Fragment,
+    Told,
+    Word,
+    World,
+)
 from oakum_service.control.decide import Decision, decide
 from oakum_service.control.fragment_view import SAID_GOODBYE, Known, Late, Membership, view
-from oakum_worker.protocol import Directive, FragmentReport, Generation, Held, Member, Phase
+from oakum_worker.protocol import Directive, FragmentReport, Generation, Member
 from oakum_worker.rank.membership import calls_for_an_answer, is_sent_away
 
-Members = tuple[int, ...]
-NEW, WARMING, WAITING, FORMING, SYNCING, TRAINING, GONE, DEAD = range(8)
-"""Where a fragment is: not launched, building its task, between generations, meeting the others, taking the state
-over, training; its agent has left in order, or without a word."""
-HERE = (WARMING, WAITING, FORMING, SYNCING, TRAINING)
 TRAINS = "a generation trains"
 LOSSES = ("a rank is killed", "a node is lost")
 ORDERS = ("the scheduler wants a node", "the plan releases a node")
@@ -37,140 +48,6 @@ SOON = (
     "a connection breaks",
     "a job's end is known",
 )
-
-
-PHASES = tuple(Phase)
-P_WARMING, P_READY, P_TRAINING, P_BROKEN, P_LEAVING, P_LEFT = (
-    PHASES.index(phase)
-    for phase in (Phase.WARMING, Phase.READY, Phase.TRAINING, Phase.BROKEN, Phase.LEAVING, Phase.LEFT)
-)
-"""Numbers, as enumerations are slow to hash."""
-HELD = tuple(Held)
-H_NOWHERE, H_MEMORY, H_RANKS = (HELD.index(held) for held in (Held.NOWHERE, Held.MEMORY, Held.RANKS))
-
-
-class Word(NamedTuple):
-    """The published generation that agents are told of."""
-
-    generation: int = 0
-    members: Members = ()
-    ended_through: int = 0
-    saver: int | None = None
-    has_state: bool = False
-
-
-class Told(NamedTuple):
-    """The fields of a report that the decision uses."""
-
-    phase: int
-    generation: int
-    broken: int
-    holds: int
-
-
-class Fragment(NamedTuple):
-    """One fragment: its agent, its one rank, and what the service knows of it."""
-
-    place: int = NEW
-    state: int = 0
-    copy: int = 0
-    """In the agent's memory."""
-    formed: int = 0
-    """Newest generation that the rank has begun to form."""
-    group: Members = ()
-    """Its members, while the rank is in it."""
-    expects_state: bool = False
-    """Whether one of them should have the state."""
-    told: int = 0
-    """Newest generation that the rank has formed."""
-    was_alone: bool = False
-    """In that generation."""
-    broken: int = 0
-    agreed: int = 0
-    has_joined: bool = False
-    rank_phase: int = P_WARMING
-    is_restarted: bool = False
-    has_handed_over: bool = False
-    """All have agreed at a step boundary to go on without it."""
-    is_signalled: bool = False
-    is_closing: bool = False
-    seen: Word = Word()
-    seen_leave: bool = False
-    named_in: int = 0
-    """Newest generation that the agent knows of in which it is named."""
-    named_with: int = 0
-    """How many members that one has."""
-    report: Told | None = None
-    """What has arrived."""
-    is_released: bool = False
-    is_ended: int = 0
-    """1 from when the end of its job is known until something is published, 2 from then on."""
-    is_given_up: bool = False
-    ready: int = 0
-    """Which one it was to become ready, counted from 1."""
-
-    @property
-    def is_here(self) -> bool:
-        """Whether the fragment's agent lives."""
-        return self.place in HERE
-
-    @property
-    def is_wanted(self) -> bool:
-        """Whether the fragment is to train."""
-        return self.is_here and not (self.is_released or self.is_signalled or self.is_given_up)
-
-    def tells(self) -> Told:
-        """The report that the fragment's agent sends now."""
-        if self.place == GONE:
-            phase = P_LEFT
-        elif self.is_signalled or self.is_closing:
-            phase = P_LEAVING
-        else:
-            phase = P_WARMING if self.place == WARMING else self.rank_phase
-        held = H_RANKS if self.state and self.place != WARMING else H_NOWHERE
-        if self.place == WARMING and self.copy:
-            held = H_MEMORY
-        return Told(phase, self.told, self.broken, held)
-
-    def left(self) -> Fragment:
-        """The fragment after its agent has sent its last report and exited: nothing is left on its node."""
-        return self._replace(place=GONE, state=0, copy=0, group=())
-
-    def broke(self, name: int) -> Fragment:
-        """The fragment after its rank has seen its group break, or was told that the generation is over."""
-        broken = self._replace(place=WAITING, group=(), broken=self.formed)
-        return broken._replace(rank_phase=P_BROKEN) if self.has_joined else broken.ready_again(name)
-
-    def ready_again(self, name: int) -> Fragment:
-        """The fragment with its rank READY again, like one that was in no generation before."""
-        kept = name in self.seen.members
-        return self._replace(rank_phase=P_READY, named_in=self.named_in * kept, named_with=self.named_with * kept)
-
-
-class World(NamedTuple):
-    """Everything."""
-
-    fragments: tuple[Fragment, ...]
-    word: Word = Word()
-    durable: int = 0
-
-    def having(self, changes: dict[int, Fragment], **more: object) -> World:
-        """A copy of the world with some fragments replaced."""
-        fragments = tuple(changes.get(i, fragment) for i, fragment in enumerate(self.fragments))
-        return self._replace(fragments=fragments, **more)  # type: ignore[arg-type]
-
-    @property
-    def num_wanted(self) -> int:
-        """How many fragments are to train."""
-        return sum(f.is_wanted for f in self.fragments)
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether the newest finished step is held by any rank, agent or disk."""
-        return self.durable == 2 or any(
-            f.is_here and 2 in (f.state, f.copy) and not f.has_handed_over for f in self.fragments
-        )
-
 
 Move = tuple[str, World]
 
@@ -498,123 +375,3 @@ def _signalled(i: int, fragment: Fragment) -> Fragment:
         return fragment.left()
     last = not fragment.named_in or fragment.named_with == 1 or fragment.seen.saver == i
     return fragment._replace(is_signalled=True, is_closing=fragment.is_closing or last)
-
-
-def training(num_members: int, num_fragments: int) -> World:
-    """Some fragments in a generation that trains; the others have not been launched."""
-    members = tuple(range(num_members))
-    word = Word(1, members)
-    fragments = [Fragment() for _ in range(num_fragments)]
-    for i in members:
-        fragment = Fragment(
-            place=TRAINING,
-            state=2,
-            copy=2 if num_members == 1 else 0,
-            formed=1,
-            group=members,
-            told=1,
-            was_alone=num_members == 1,
-            has_joined=True,
-            rank_phase=P_TRAINING,
-            seen=word,
-            named_in=1,
-            named_with=num_members,
-            ready=i + 1,
-        )
-        fragments[i] = fragment._replace(report=fragment.tells())
-    return World(tuple(fragments), word)
-
-
-_FORGOTTEN = Fragment(place=DEAD, is_ended=2)
-
-
-@lru_cache(maxsize=100_000)
-def canonical(world: World) -> World:
-    """The same for worlds that differ only in their fragments' names, in generations' numbers, and in what nobody
-    looks at any more; one of them."""
-    word = world.word
-    kept = [_looked_at(world, i, f) for i, f in enumerate(world.fragments)]
-    place = {member: position for position, member in enumerate(word.members)}
-    order = sorted(range(len(kept)), key=lambda i: _key(i, kept[i], place))
-    new = {old: name for name, old in enumerate(order)}
-    number = _numbers(word, kept)
-    readies = {ready: at for at, ready in enumerate(sorted({0} | {f.ready for f in kept}))}
-    fragments = []
-    for i in order:
-        f = kept[i]
-        report = f.report
-        if report is not None:
-            report = Told(report.phase, number[report.generation], number[report.broken], report.holds)
-        fragments.append(
-            f._replace(
-                formed=number[f.formed],
-                told=number[f.told],
-                broken=number[f.broken],
-                agreed=number[f.agreed],
-                named_in=number[f.named_in],
-                group=tuple(new[member] for member in f.group),
-                seen=_renamed(f.seen, new, number),
-                report=report,
-                ready=readies[f.ready],
-            )
-        )
-    return World(tuple(fragments), _renamed(word, new, number), world.durable)
-
-
-def _looked_at(world: World, i: int, f: Fragment) -> Fragment:
-    if f.place in HERE:
-        past = f.seen.generation <= max(f.formed, f.agreed - 1) and f.seen.saver != i
-        if past and f.has_joined and f.seen != world.word:
-            return f._replace(seen=Word())
-        return f
-    if f.place == NEW:
-        return f
-    said = f.report is not None and f.report.phase == P_LEFT
-    if (said or f.is_ended == 2) and i not in world.word.members:
-        return _FORGOTTEN
-    return Fragment(
-        place=f.place,
-        told=f.told if f.place == GONE else 0,
-        broken=f.broken if f.place == GONE else 0,
-        report=f.report,
-        is_ended=f.is_ended,
-        is_given_up=f.is_given_up,
-    )
-
-
-def _numbers(word: Word, fragments: list[Fragment]) -> dict[int, int]:
-    """Generation -> another number in the same order; neighbours stay neighbours."""
-    found = {0, word.generation, word.ended_through}
-    for f in fragments:
-        found.update((f.formed, f.told, f.broken, f.agreed, f.named_in, f.seen.generation, f.seen.ended_through))
-        if f.report is not None:
-            found.update((f.report.generation, f.report.broken))
-    number, last, at = {}, 0, 0
-    for generation in sorted(found):
-        at += min(generation - last, 2)
-        number[generation] = at
-        last = generation
-    return number
-
-
-def _renamed(word: Word, new: dict[int, int], number: dict[int, int]) -> Word:
-    members = tuple(new[member] for member in word.members)
-    saver = None if word.saver is None else new[word.saver]
-    return Word(number[word.generation], members, number[word.ended_through], saver, word.has_state)
-
-
-_scalars = itemgetter(*(at for at, name in enumerate(Fragment._fields) if name not in ("group", "seen", "report")))
-
-
-def _key(i: int, f: Fragment, place: dict[int, int]) -> tuple[object, ...]:
-    group = f.group.index(i) if i in f.group else -1
-    seen = f.seen
-    named = seen.members.index(i) if i in seen.members else -1
-    return (
-        place.get(i, 9),
-        f.ready,
-        _scalars(f),
-        f.report or (),
-        group,
-        (seen.generation, seen.ended_through, len(seen.members), named, seen.saver == i),
-    )
