@@ -21,6 +21,8 @@ import oakum
 from oakum_worker.errors import TaskError
 from oakum_worker.step.sample_packs import pack, unpack
 from oakum_worker.step.training_loop import TrainingLoop
+from oakum_worker.task import Task
+from oakum_worker.trying.trial import try_out
 from training_ranks import (
     NUM_SAMPLES,
     Points,
@@ -312,3 +314,76 @@ def test_unpacked_samples_are_what_was_packed(samples: list[Any]) -> None:
 def test_samples_of_one_form_are_packed_into_one_tensor_for_each_field() -> None:
     packed = pack([{"image": torch.ones(2, 3), "label": torch.tensor(n)} for n in range(5)])
     assert [tuple(column.values.shape) for column in packed.columns] == [(5, 2, 3), (5,)]  # type: ignore[union-attr]
+
+
+READING = "reading more samples in reader processes"
+
+
+class OpenedOnce(CountedPoints):
+    """Reads from a connection, which belongs to the process that has opened it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened_by = os.getpid()
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if os.getpid() != self.opened_by:
+            raise ConnectionError("bad message from the server")
+        return super().__getitem__(index)
+
+
+def tried(dataset: Any, workers: int, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The events of a try of a spec with so many workers."""
+
+    def entrypoint() -> Task:
+        return build_task(dataset=dataset)
+
+    monkeypatch.setitem(globals(), "entrypoint", entrypoint)
+    events: list[dict[str, Any]] = []
+    try_out(build_spec(workers=workers, entrypoint=f"{__name__}:entrypoint"), events.append)
+    return events
+
+
+def test_a_try_reads_with_as_many_processes_and_ends_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    events = tried(CountedPoints(), 2, monkeypatch)
+    details = {event["check"]: event["detail"] for event in events if event["state"] == "done"}
+    assert details["starting reader processes"] == "2"
+    assert details[READING] == f"{NUM_SAMPLES} of {NUM_SAMPLES} read"
+    wait_until("the readers have ended", lambda: not multiprocessing.active_children())
+
+
+@pytest.mark.parametrize(
+    ("dataset", "check", "said"),
+    [
+        (
+            OpenedOnce(),
+            READING,
+            "raised ConnectionError: bad message from the server in a process that reads samples (workers: 2), "
+            "and nothing in the process that built the task: have the data set open connections, files and GPUs "
+            "in __getitem__, anew in each process, or leave workers out",
+        ),
+        (
+            CountedPoints(fault_at=40),
+            READING,
+            f"reading sample 40 of the data set (CountedPoints, {NUM_SAMPLES} samples) raised OSError: cannot",
+        ),
+        (Stream(), "building the task", "is a stream, which is read in its own order, and workers is 2"),
+    ],
+    ids=["opened once", "fault", "stream"],
+)
+def test_a_try_tells_what_readers_cannot_read(
+    dataset: Any, check: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    last = tried(dataset, 2, monkeypatch)[-1]
+    assert (last["state"], last["check"]) == ("failed", check)
+    assert said in last["message"]
+    wait_until("the readers have ended", lambda: not multiprocessing.active_children())
+
+
+def test_a_try_of_a_stream_reads_it_in_order_in_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    (detail,) = [
+        event["detail"]
+        for event in tried(Stream(), 1, monkeypatch)
+        if (event.get("check"), event["state"]) == (READING, "done")
+    ]
+    assert detail == f"{NUM_SAMPLES} of {NUM_SAMPLES} read"

@@ -18,4 +18,4 @@ def test_readers_of_a_process_of_their_own() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(CASES)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "18 passed" in done.stdout
+    assert "23 passed" in done.stdout

@@ -13,7 +13,7 @@ from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import load_task
 from oakum_worker.trying import memory_need as trial_memory
-from oakum_worker.trying import trial
+from oakum_worker.trying import sample_sweep
 from oakum_worker.trying.memory_need import MemoryNeed, memory_need
 from oakum_worker.trying.trial import try_out
 
@@ -254,7 +254,7 @@ def test_other_ways_of_training_are_tried_too(folder: Path, parallel: dict[str, 
 
 
 def test_only_so_much_time_goes_into_reading(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_SWEEP_S", 0.0)
+    monkeypatch.setattr(sample_sweep, "_SWEEP_S", 0.0)
     events = events_of(spec_of(folder, "raises", arguments={"k": 137}))
     (detail,) = (event["detail"] for event in events if event.get("check") == SWEEP and event["state"] == "done")
     assert detail == "0 of 300 read"

@@ -60,6 +60,7 @@ class ReadAhead:
             )
         self._task, self._seed, self._processes = task, seed, processes
         self._answers: Iterator[_Answer] | None = None
+        self._own: Sequence[BaseProcess] = ()
         self._wanted: Any = multiprocessing.get_context("fork").RawValue(ctypes.c_uint64, 0)
         """Number of the present sequence, which the processes see."""
         self._expected: deque[Read] = deque()
@@ -90,8 +91,13 @@ class ReadAhead:
             self._answers = iter(loader)
             hear_of_ended_loaders_in_reads_alone(self._answers)
         answers.forget()
-        own = [process for process in multiprocessing.active_children() if process not in others]
-        weakref.finalize(self, _end, self._answers, own)
+        self._own = [process for process in multiprocessing.active_children() if process not in others]
+        weakref.finalize(self, _end, self._answers, self._own)
+
+    def abandon(self) -> None:
+        """Kill the processes, whatever they are reading. Nothing can be read afterwards."""
+        for process in self._own:
+            process.kill()
 
     def read(self, wanted: Read, following: Iterator[Read]) -> Any:
         """The samples of `wanted`, as the task's `collate` takes them, or `Collated` where torch's

@@ -7,7 +7,6 @@ written, and the task is of no use afterwards.
 from __future__ import annotations
 
 import math
-import random
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -20,10 +19,9 @@ import torch
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.manifest import manifest_path
 from oakum_worker.checkpoint.weights import find_checkpoint
-from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import CheckpointError, TaskError
 from oakum_worker.memory_advice import memory_advice
-from oakum_worker.profiling.sample_errors import collate, ended_early, few, read
+from oakum_worker.profiling.sample_errors import collate, read
 from oakum_worker.rehearsal import rehearse
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.state.cursor import Cursor
@@ -36,12 +34,9 @@ from oakum_worker.task import Task, build_task, import_entrypoint, refuse
 from oakum_worker.task_checks import describe, first_complaint_unread, lacks_memory
 from oakum_worker.torch_internals import tree_leaves
 from oakum_worker.trying.memory_need import MemoryNeed, memory_need
+from oakum_worker.trying.sample_sweep import SampleSweep
 from oakum_worker.trying.script_trial import ScriptTrial
 
-_SWEEP_S = 3.0
-"""Seconds spent on reading samples to find unreadable ones."""
-_MOST_INDICES = 100_000
-_LARGEST_CHUNK = 256
 _PATIENCE_S = 10.0
 """Seconds that an evaluation is waited for; it may take any time, so taking longer is no failure."""
 _FEW_NAMES = 3
@@ -147,6 +142,7 @@ class _Trial:
         self._state_folder = state_folder
         self._function: Callable[..., Any]
         self._task: Task
+        self._sweep: SampleSweep
         self._loop: TrainingLoop | None = None
         self._read_s = 0.0
         self._computed_s = 0.0
@@ -158,10 +154,13 @@ class _Trial:
         yield Check(f"importing {self._spec.entrypoint.split(':')[0]}", self._import)
         yield Check("building the task", self._build)
         yield Check("reading the first batch", self._read_first)
+        if self._spec.workers:
+            # As in a rank: after a sample was read there, and before it computes.
+            yield Check("starting reader processes", self._start_readers)
         yield Check("computing loss and gradients of two samples", self._compute)
         yield Check("rehearsing", self._rehearse)
         yield Check("estimating memory", self._estimate)
-        yield Check("reading more samples", self._sweep)
+        yield Check(f"reading more samples{' in reader processes' if self._spec.workers else ''}", self._read_more)
         yield Check("setting up the trainer", self._set_up)
         if self._state_folder is not None:
             folder = self._state_folder
@@ -182,6 +181,7 @@ class _Trial:
     def _build(self) -> str:
         self._task = task = build_task(self._function, self._spec)
         refuse(first_complaint_unread(task), self._spec)
+        self._sweep = SampleSweep(task, self._spec)
         self.facts.num_parameters = sum(parameter.numel() for parameter in task.model.parameters())
         self.facts.num_samples = len(task.dataset)
         self.facts.total_samples = len(task.dataset) * self._spec.epochs
@@ -276,34 +276,29 @@ class _Trial:
         self.facts.memory = need = memory_need(self._task, self._spec)
         return need.told
 
-    def _sweep(self) -> str:
-        """Read and collate samples for about 3 s, or all of them if that takes less, to find samples that
-        cannot be read. Adds a remark if reading takes more of a step than computing does. Returns a text that
-        says how many samples were read."""
-        total = len(self._task.dataset)
-        begin_s = time.perf_counter()
-        size, done, began_s = 2, 0, begin_s
-        todo = _Todo(self._task, self._spec.seed)
-        while time.perf_counter() - begin_s < _SWEEP_S and (indices := todo.take(size)):
-            began_s = time.perf_counter()
-            collate(self._task, _read_chunk(self._task, todo, indices), f"the samples {few(indices)}")
-            done += len(indices)
-            if time.perf_counter() - began_s < _SWEEP_S / 10:
-                size = min(2 * size, self._largest_share, _LARGEST_CHUNK)
-        self._read_s = (time.perf_counter() - begin_s) / max(done, 1)
-        share = self._read_s / max(self._read_s + self._computed_s, 1e-9)
-        if self._read_s > _SLOW_READ_S and share > 0.5:
-            self.facts.remarks.append(
-                f"reading a sample takes {self._read_s:.2g} s here, {share:.0%} of a step: prepare the data set "
-                "beforehand, or have it keep what it has read"
-            )
-        return f"{done:,} of {total:,} read"
+    def _start_readers(self) -> str:
+        self._sweep.start_readers()
+        return f"{self._spec.workers}"
 
-    @property
-    def _largest_share(self) -> int:
-        spec = self._spec
-        share = -(-spec.global_batch // (spec.min_nodes * spec.ranks_per_node))
-        return min(spec.micro_batch or share, share)
+    def _read_more(self) -> str:
+        """Read and collate samples for a few seconds, to find samples that cannot be read. Adds a remark if
+        reading takes more of a step than computing does. Returns a text that says how many samples were read."""
+        with self._sweep as sweep:
+            swept = sweep.run()
+        self._read_s = swept.read_s
+        if self._read_s > _SLOW_READ_S and self._read_s > self._computed_s:
+            self.facts.remarks.append(self._slow_reading())
+        return f"{swept.samples:,} of {len(self._task.dataset):,} read"
+
+    def _slow_reading(self) -> str:
+        cure = "prepare the data set beforehand, or have it keep what it has read"
+        if self._sweep.readers:
+            return (
+                f"{self._sweep.readers} read a sample in {self._read_s:.2g} s here, and computing with it takes "
+                f"{max(self._computed_s, 0.0):.2g} s: {cure}, or raise workers"
+            )
+        share = self._read_s / max(self._read_s + self._computed_s, 1e-9)
+        return f"reading a sample takes {self._read_s:.2g} s here, {share:.0%} of a step: {cure}"
 
     def _set_up(self) -> str:
         self._task.optimizer.zero_grad()
@@ -341,44 +336,6 @@ class _Trial:
         except Exception as error:
             raise TaskError(f"evaluate raised {describe(error)}: correct it") from error
         return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-
-
-class _Todo:
-    """Indices of samples in the order in which a trial reads them: the first, the last, then others at random. Of
-    a stream, the indices in order, up to 100,000."""
-
-    def __init__(self, task: Task, seed: int) -> None:
-        total = len(task.dataset)
-        self.stream: Iterator[Any] | None = None
-        if is_stream(task.dataset):
-            self.stream = iter(task.dataset.samples(0, 0))
-            self._indices = list(range(min(total, _MOST_INDICES)))
-            return
-        ends = list(dict.fromkeys([0, total - 1]))
-        some = random.Random(seed).sample(range(total), min(total, _MOST_INDICES))
-        self._indices = list(dict.fromkeys([*ends, *some]))
-
-    def take(self, count: int) -> list[int]:
-        """Remove and return the next `count` indices; fewer near the end, then none."""
-        taken, self._indices = self._indices[:count], self._indices[count:]
-        return taken
-
-
-def _read_chunk(task: Task, todo: _Todo, indices: Sequence[int]) -> Any:
-    if todo.stream is None:
-        return read(task, indices)
-    samples = []
-    for number in indices:
-        try:
-            samples.append(next(todo.stream))
-        except StopIteration:
-            raise TaskError(ended_early(task, number)) from None
-        except (Exception, SystemExit) as error:
-            raise TaskError(
-                f"reading sample {number} of the stream ({type(task.dataset).__name__}) raised {describe(error)}: "
-                "correct the data set"
-            ) from error
-    return samples
 
 
 def _names(names: Sequence[str]) -> str:
