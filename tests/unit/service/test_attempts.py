@@ -6,11 +6,16 @@ import itertools
 
 import pytest
 
+from answering_service import Service
 from oakum_service.api.schemas.trainers import AttemptView
+from oakum_service.cli import load_commands
+from oakum_service.cli.app import run
 from oakum_service.db.engine import Sessions
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase
 from scripted_trainer import ScriptedTrainer
+
+load_commands()
 
 GONE = "the fragment on {} ended without a last report, around step {}: its last lines are in `oakum logs digits`"
 
@@ -158,6 +163,46 @@ class TestDeathsWithoutAWord:
         trainer.progress("b", 2, 15)
         trainer.turn()
         assert trainer.row.crashes == 0
+
+
+KILLED = (
+    "rank 0 was killed (SIGKILL) after step 412: the kernel's out-of-memory killer ended 1 process of its cgroup. "
+    "To need less memory: lower micro_batch"
+)
+
+
+class TestDeathsThatTheAgentExplains:
+    @pytest.fixture
+    def killed(self, attempts: Attempts) -> ScriptedTrainer:
+        """The trainer after the kernel has killed its rank for lack of memory; its agent lives on."""
+        attempts.begin()
+        attempts.train_to(412)
+        generation = attempts.trainer.row.generation
+        crash = {"number": 1, "generation": generation, "step": 412, "message": KILLED, "is_explained": True}
+        attempts.trainer.say(attempts.node, crashes=[crash])
+        attempts.trainer.turn(after_s=1.0)
+        return attempts.trainer
+
+    def test_leave_fewer_attempts_and_are_told_with_what_to_change(self, killed: ScriptedTrainer) -> None:
+        after = f"{KILLED} (n1; its last lines are in `oakum logs digits`)"
+        view = killed.view
+        assert view.attempt == AttemptView(number=2, most=3, after=after)
+        assert view.condition == f"Attempt 2 of 3, after: {after}."
+
+    @pytest.mark.parametrize("command", [["ps"], ["show", "digits"]])
+    def test_are_told_of_by_the_commands(
+        self,
+        killed: ScriptedTrainer,
+        service: Service,
+        capsys: pytest.CaptureFixture[str],
+        command: list[str],
+    ) -> None:
+        document = killed.view.model_dump(mode="json")
+        service.documents["GET", "/v1/trainers"] = {"trainers": [document]}
+        service.documents["GET", "/v1/trainers/digits"] = document
+        assert run(command) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"Attempt 2 of 3, after: {KILLED} (n1; its last lines are in" in shown
 
 
 class TestRaisedErrors:
