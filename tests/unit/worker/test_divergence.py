@@ -152,6 +152,29 @@ class TestSkippedSteps:
         loop.conclude()
         assert sum(not math.isfinite(value) for value in losses) == 8
 
+    def test_of_float16_leave_a_batch_that_adapts_what_it_has_learnt(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Gradients that overflowed tell nothing of the noise, on which the batch and the learning rate depend."""
+        monkeypatch.setattr("oakum_worker.step.batch_sizes._STEPS_BETWEEN_DECISIONS", 10)
+        task = build_task(dataset=Points(torch.float32))
+        task.model.float()
+        task.scheduler = None
+        calls = itertools.count(1)
+        then = task.loss
+        task.loss = lambda model, batch: then(model, batch) * (INF if next(calls) % 40 in (20, 21) else 1.0)
+        spec = build_spec(
+            epochs=20, precision="float16", micro_batch=4, adaptive_batch={"largest": 32}, divergence={"steps": 1}
+        )
+        loop = TrainingLoop(task, spec)
+        losses, batches = [], set()
+        while not loop.finished:
+            batches.add(loop.global_batch)
+            losses.append(loop.step().loss)
+        loop.conclude()
+        assert any(not math.isfinite(value) for value in losses)
+        assert max(batches) > 8
+
     def test_are_divergence_where_there_is_nothing_else(self) -> None:
         task = build_task()
         task.optimizer = OffloadedAdamW(task.model.parameters(), lr=0.01)
