@@ -51,15 +51,21 @@ def test_beside_jobs_that_take_the_longest_idle_it_takes_those_that_have_just_co
     assert rescales < 2.5 * 2 * log.duration_s / float(np.mean(lengths_s))
 
 
-def test_on_theta_as_much_is_won_as_by_knowing_the_future() -> None:
-    """Nodes with the highest numbers stay the longest there, as jobs are placed: 11,535 rescales where these are
-    taken first, 13,311 where nodes are taken by number."""
+@pytest.mark.parametrize(
+    ("cost", "by_number", "share", "efficiency"),
+    [(CostModel.PAPER, 12821, 0.857, 0.9898), (CostModel.IN_PLACE, 13311, 0.871, 0.9934)],
+)
+def test_on_theta_as_much_is_won_as_by_knowing_the_future(
+    cost: CostModel, by_number: int, share: float, efficiency: float
+) -> None:
+    """Nodes with the highest numbers stay the longest there, as jobs are placed: taking these first makes 14 % and
+    13 % fewer rescales than taking nodes by number, and so does taking those that stay the longest indeed."""
     if not THETA.is_file():
         pytest.skip(f"{THETA} is not there")
     log = read_log(THETA).between(30 * 86400.0, 45 * 86400.0)
-    result = replay(log, paper_workload(10), ReplaySettings(cost=CostModel.IN_PLACE))
-    assert result.rescales <= 0.88 * 13311
-    assert result.efficiency / result.zero_cost_bound > 0.9930
+    result = replay(log, paper_workload(10), ReplaySettings(cost=cost))
+    assert result.rescales <= share * by_number
+    assert result.efficiency / result.zero_cost_bound > efficiency
 
 
 def test_no_node_is_taken_that_is_gone_before_a_trainer_has_started_up() -> None:

@@ -21,6 +21,7 @@ from oakum_solver.node_preference import NodePreference
 from oakum_solver.plan import Plan
 from oakum_solver.problem import NodeGroup, PlannedTrainer, Problem
 from oakum_solver.replay.accounts import ReplayAccounts, StepRows
+from oakum_solver.replay.by_number import renamed_by_number
 from oakum_solver.replay.costs import RescaleCosts
 from oakum_solver.replay.result import ReplayResult
 from oakum_solver.replay.settings import LOOK_AHEAD_BOUNDS_S, LOOK_AHEAD_SHARE, ReplaySettings
@@ -144,6 +145,8 @@ class _Replay:
         if self.live:
             problem = self._problem(now_s, idle)
             plan = solve(problem, self.settings.policy, explained=False)
+            if self.settings.nodes_by_number:
+                plan = renamed_by_number(plan, problem)
             self._carry_out(now_s, problem, plan)
             self._note(now_s, len(idle), plan)
         elif self.rows.used and self.rows.used[-1]:
@@ -242,9 +245,11 @@ class _Replay:
     def _groups(self, now_s: float, idle: NDArray[np.int64]) -> tuple[NodeGroup, ...]:
         """Groups of the idle nodes by owner and, with the setting `groups`, by cohort.
 
-        In each group, nodes that are expected to stay idle longest come first.
+        In each group, nodes that are expected to stay idle longest come first, or with the setting
+        `nodes_by_number` those with the lowest numbers.
         """
-        idle = idle[self.preference.order(idle, self._since_s(idle))]
+        if not self.settings.nodes_by_number:
+            idle = idle[self.preference.order(idle, self._since_s(idle))]
         owners = self.owner[idle].astype(np.int64)
         cohorts = self.cohort[idle].astype(np.int64) if self.settings.groups else np.zeros_like(owners)
         keys = cohorts * (len(self.runs) + 1) + owners + 1

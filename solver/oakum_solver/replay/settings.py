@@ -36,6 +36,9 @@ class ReplaySettings:
     policy: Policy = "milp"
     groups: bool = False
     """Whether the planner uses which nodes became idle together, and forecasts of how long their holes last."""
+    nodes_by_number: bool = False
+    """Whether nodes are chosen by their number, and not by how long they are expected to stay idle; a yardstick.
+    Not together with `groups`."""
     published: bool = False
     """Whether the planner counts only what BFTrainer's published objective counts (`problem.PUBLISHED`)."""
     milp_solver: MilpSolver = "cbc"
@@ -52,6 +55,9 @@ class ReplaySettings:
             raise ProblemError(f"max_trainers is {self.max_trainers}: expected at least 1")
         if self.look_ahead_s is not None and not 0 < self.look_ahead_s < math.inf:
             raise ProblemError(f"look_ahead_s is {self.look_ahead_s}: expected seconds above 0")
+
+        if self.nodes_by_number and self.groups:
+            raise ProblemError("nodes_by_number and groups exclude each other: nodes of several groups differ")
 
     @property
     def terms(self) -> Terms:

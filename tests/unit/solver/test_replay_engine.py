@@ -309,3 +309,20 @@ def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> No
 def test_costs_that_make_no_sense_are_refused(costs: dict[str, float]) -> None:
     with pytest.raises(ProblemError, match="expected a finite number >= 0"):
         replayed(TWO_HOLES, item("x", LINEAR), cost=CostModel.IN_PLACE, **costs)
+
+
+def test_nodes_by_number_are_the_lowest_ones_for_the_first_trainers() -> None:
+    """x loses a, which jobs take first, and goes on on c; y stays on b. The learnt choice begins with c and b."""
+    log = hole_log(("a", 0, 50), ("b", 0, 100), ("c", 0, 100))
+    x, y = item("x", (10.0,)), item("y", (10.0,))
+    sizes = {number: replayed(log, x, y, nodes_by_number=number).trainers for number in (True, False)}
+    assert [trainer.sizes for trainer in sizes[True]] == [
+        ((0.0, 1), (50.0, 1), (100.0, 0)),
+        ((0.0, 1), (100.0, 0)),
+    ]
+    assert [trainer.sizes for trainer in sizes[False]] == [((0.0, 1), (100.0, 0))] * 2
+
+
+def test_nodes_by_number_and_groups_exclude_each_other() -> None:
+    with pytest.raises(ProblemError, match="nodes of several groups differ"):
+        ReplaySettings(nodes_by_number=True, groups=True)
