@@ -1,4 +1,4 @@
-"""The benchmarks of parallel training still run: short runs, and tables with all of their cases."""
+"""Benchmarks still run: short runs, and tables with all of their cases."""
 
 from __future__ import annotations
 
@@ -108,3 +108,13 @@ def test_rounds_prepared_blocks_and_digits_are_measured(
     assert [one["begins from"] for one in figures["digits"]] == ["stack", "random weights"]
     assert figures["digits"][0]["plain loop has its bits"] is True
     assert all(0 < one["accuracy"] <= 1 and one["reconstruction_mse"] > 0 for one in figures["digits"])
+
+
+def test_mistakes_are_made_and_told_with_what_to_do(bench: Any, tmp_path: Path) -> None:
+    mistakes, file = bench("mistakes"), tmp_path / "figures.json"
+    mistakes.main(only=["unknown field", "DataLoader"], json_file=file)
+    unknown, loader = json.loads(file.read_text())
+    assert "did you mean `global_batch`?" in unknown["message"]
+    assert "the data set is a DataLoader: give the data set in it" in loader["message"]
+    assert loader["seconds"] > 0 < loader["cpu_s"]
+    assert (unknown["status"], loader["status"]) == (1, 1)
