@@ -8,6 +8,7 @@ from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.value import ValueModel
 
 CURVE = Curve(((1, 1.0),))
+LINEAR = Curve(((1, 1.0), (2, 2.0)))
 
 
 def group(nodes: str, owner: str | None = None, horizon_s: float = 600.0) -> NodeGroup:
@@ -39,7 +40,7 @@ def test_a_trainer_that_stays_keeps_its_nodes_in_their_order() -> None:
 
 def test_nodes_come_from_the_pools_that_were_chosen() -> None:
     groups = (group("n1 n2"), group("n3 n4", horizon_s=60.0), group("n5", "a", horizon_s=60.0))
-    assert placed(*groups, a={0: 1, 1: 2}, b={0: 1}) == ("n5 n1 n3", "n2")
+    assert placed(*groups, a={0: 1, 1: 2}, b={0: 1}) == ("n5 n2 n3", "n1")
 
 
 def test_a_shrinking_trainer_keeps_nodes_of_the_pools_that_were_chosen() -> None:
@@ -68,11 +69,40 @@ def test_more_nodes_than_a_pool_has_are_never_granted() -> None:
 
 def test_the_trainer_that_a_stall_costs_most_takes_the_nodes_that_stay_the_longest() -> None:
     trainers = (
-        PlannedTrainer("cheap", CURVE, shrink_stall_s=1.0),
-        PlannedTrainer("dear", CURVE, shrink_stall_s=5.0),
+        PlannedTrainer("cheap", LINEAR, shrink_stall_s=1.0),
+        PlannedTrainer("dear", LINEAR, shrink_stall_s=5.0),
     )
-    problem = Problem(trainers, (group("stays goes"),))
-    assert assign_nodes(ValueModel(problem), ({0: 1}, {0: 1})) == {"cheap": ("goes",), "dear": ("stays",)}
+    problem = Problem(trainers, (group("n1 n2 n3 n4"),))
+    assert assign_nodes(ValueModel(problem), ({0: 2}, {0: 2})) == {"cheap": ("n3", "n4"), "dear": ("n1", "n2")}
+
+
+@pytest.mark.parametrize(
+    ("grow_s", "shrink_s", "nodes"),
+    [(1.0, 1.0, {"wide": ("n2", "n3", "n4"), "single": ("n1",)}),
+     (18.0, 12.0, {"wide": ("n1", "n2", "n3"), "single": ("n4",)})],
+    ids=["stalls are short", "stalls are long"],
+)  # fmt: skip
+def test_where_stalls_are_short_the_trainer_that_would_be_given_another_node_comes_first(
+    grow_s: float, shrink_s: float, nodes: dict[str, tuple[str, ...]]
+) -> None:
+    """A node adds 1 to the single trainer and 0.5 to the wide one, which would have to give one up in exchange."""
+    stalls = {"grow_stall_s": grow_s, "shrink_stall_s": shrink_s, "startup_s": 20.0}
+    wide = PlannedTrainer("wide", Curve(((1, 1.0), (2, 1.9), (3, 2.4))), max_nodes=3, **stalls)
+    problem = Problem(
+        (wide, PlannedTrainer("single", CURVE, **stalls)), (group("n1 n2 n3 n4"),), look_ahead_s=60.0
+    )
+    assert assign_nodes(ValueModel(problem), ({0: 3}, {0: 1})) == nodes
+
+
+def test_while_nodes_are_left_over_nobody_has_to_give_one_up() -> None:
+    """Then a loss costs what it takes to let an idle node join, here more for the wide trainer."""
+    stalls = {"grow_stall_s": 10.0, "shrink_stall_s": 0.0, "startup_s": 0.0}
+    wide = PlannedTrainer("wide", Curve(((1, 1.0), (2, 1.5))), **stalls)
+    trainers = (PlannedTrainer("single", CURVE, **stalls), wide)
+    for spare, first in (("", "single"), (" n4", "wide")):
+        problem = Problem(trainers, (group("n1 n2 n3" + spare),), look_ahead_s=1000.0)
+        grants = assign_nodes(ValueModel(problem), ({0: 1}, {0: 2}))
+        assert grants[first][0] == "n1"
 
 
 def test_a_stall_is_weighed_in_the_trainer_s_own_scale_and_not_in_samples() -> None:
