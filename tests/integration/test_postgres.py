@@ -205,6 +205,19 @@ class TestTurns:
             subjects = session.execute(select(EventRecord.subject).order_by(EventRecord.id)).scalars().all()
         assert subjects == ["first", "second"]
 
+    def test_a_writer_that_is_stopped_is_waited_for_no_longer_than_a_pause_may_take(
+        self, engine: Engine, empty_url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("oakum_service.db.engine._LONGEST_PAUSE_S", 0.5)
+        stopped = open_engine(empty_url)
+        with stopped.connect() as connection:
+            connection.execute(text("SELECT 1"))  # in its turn, in which it says no more
+            with open_sessions(engine).begin() as session:
+                event_log.record(session, "node.hole", "second", "")
+            with pytest.raises(DBAPIError):
+                connection.execute(text("SELECT 1"))
+        stopped.dispose()
+
     def test_a_reader_waits_for_nobody(self, engine: Engine, sessions: Sessions) -> None:
         with sessions.begin() as session:
             event_log.record(session, "node.hole", "first", "")

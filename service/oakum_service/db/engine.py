@@ -26,6 +26,9 @@ Sessions = sessionmaker[Session]
 
 _WRITERS = 0x6F616B756D
 """Key of the PostgreSQL advisory lock that every writer takes; "oakum" in ASCII."""
+_LONGEST_PAUSE_S = 30.0
+"""Between two statements of a transaction, on PostgreSQL. A service that is stopped within one has every writer
+wait: the server then ends its connection, so that another service can take over."""
 
 
 def open_engine(url: str) -> Engine:
@@ -107,6 +110,8 @@ def _prepare_postgresql(connection, _record) -> None:  # type: ignore[no-untyped
             return super().dump(obj.replace("\0", "\ufffd"))
 
     connection.adapters.register_dumper(str, NulFree)
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{_LONGEST_PAUSE_S:g}s'")
+    connection.commit()
 
 
 def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]
