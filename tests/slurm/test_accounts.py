@@ -171,7 +171,7 @@ def test_nodes_are_given_back_and_a_killed_service_finds_the_users_fragments_aga
 ) -> None:
     service.start()
     alice = service.client_of(accounts.alice)
-    alice.submit(curious("elastic", reports, [], epochs=100_000, max_nodes=2, step_s=0.02))
+    alice.submit(curious("elastic", reports, [], epochs=100_000, max_nodes=2, step_s=0.15))
     wait_for_size(alice, "elastic", 2)
     assert uids_of_ranks(accounts) == {uid_of(accounts.alice)}
     service.kill()

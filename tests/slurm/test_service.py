@@ -25,7 +25,7 @@ _SOON_S = 200.0
 
 def endless(name: str, **fields: object) -> TrainerSpec:
     """The spec of an endless trainer on two nodes, so that little time is spent on starting processes."""
-    return small_spec(name, **({"epochs": 100_000, "max_nodes": 2, "arguments": {"step_s": 0.02}} | fields))
+    return small_spec(name, **({"epochs": 100_000, "max_nodes": 2} | fields))
 
 
 @pytest.mark.timeout(1200)

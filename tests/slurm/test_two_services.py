@@ -89,7 +89,7 @@ def test_one_is_killed_or_hangs_and_the_other_goes_on_with_every_fragment(
     asked_first, asked_second = one.start(), other.start()
     assert announced(other) == one.url
     # Asked of the one that is not the controller.
-    asked_second.submit(small_spec("elastic", epochs=100_000, max_nodes=2, arguments={"step_s": 0.02}))
+    asked_second.submit(small_spec("elastic", epochs=100_000, max_nodes=2))
     wait_for_size(asked_second, "elastic", 2)
     assert asked_second.cluster().snapshot_age_s is not None
     generation = asked_first.trainer("elastic").generation

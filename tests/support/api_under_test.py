@@ -107,14 +107,26 @@ def _event_loop() -> BlockingPortal:
     return portal
 
 
+_OWNERS = (("slurm-hooks", "hook"), ("vera", "viewer"), ("ulla", "user"), ("anna", "admin"))
+"""Name and role of those to whom a token belongs from the beginning."""
+
+
+@functools.cache
+def _settings() -> Settings:
+    """Settings that are copied for each test: reading them takes longer than most tests.
+
+    Tests send as fast as they can, and any spec; those of quotas set their own.
+    """
+    quota = QuotaSettings(requests_per_s=math.inf, weight=1e6, curve_gain=math.inf)
+    return Settings(quota=quota, trust_users=True)
+
+
 class ApiUnderTest:
     """The app, a client for each role, and what a test needs to put into the database."""
 
     def __init__(self, data_dir: Path, scheduler: Scheduler | None = None, url: str | None = None) -> None:
         """The database is at `url`, or in the data directory; its schema has to be there."""
-        # Tests send as fast as they can, and any spec; those of quotas set their own.
-        quota = QuotaSettings(requests_per_s=math.inf, weight=1e6, curve_gain=math.inf)
-        self.settings = Settings(data_dir=data_dir, database_url=url, quota=quota, trust_users=True)
+        self.settings = _settings().model_copy(update={"data_dir": data_dir, "database_url": url}, deep=True)
         self.engine = open_engine(self.settings.database)
         self.sessions = open_sessions(self.engine)
         self.scheduler = scheduler or FakeScheduler()
@@ -130,11 +142,13 @@ class ApiUnderTest:
             news_for_readers=self.news_for_readers,
         )
         self.app = create_app(self.context)
+        with self.sessions.begin() as session:
+            hook, viewer, user, admin = (tokens.create(session, *owner) for owner in _OWNERS)
         self.anonymous = self.client(None)
-        self.hook = self.client(self.new_token("slurm-hooks", Role.HOOK))
-        self.viewer = self.client(self.new_token("vera", Role.VIEWER))
-        self.user = self.client(self.new_token("ulla", Role.USER))
-        self.admin = self.client(self.new_token("anna", Role.ADMIN))
+        self.hook = self.client(hook)
+        self.viewer = self.client(viewer)
+        self.user = self.client(user)
+        self.admin = self.client(admin)
 
     def keeper(self) -> MembershipUpdater:
         """The part of the controller that reads reports."""

@@ -46,6 +46,8 @@ def replace_inherited_state() -> None:
     _clear_environment()
     _shorten_temporary_folder()
     _move_home()
+    # Threads that wait for parts of small products spin, and take the cores from everything else.
+    os.environ["OMP_NUM_THREADS"] = "1"
     os.environ["TZ"] = "UTC"
     time.tzset()
     os.environ["LANG"] = "C.UTF-8"
