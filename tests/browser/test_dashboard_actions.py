@@ -8,7 +8,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
@@ -81,7 +80,7 @@ def test_one_signs_in_by_a_cookie_that_scripts_cannot_read_and_out_again(
 def test_a_trainers_page_tells_all_and_back_leads_back(page: ServicePage, tokens: dict[str, str]) -> None:
     page.enter(tokens["admin"])
     page.wait(lambda: page.texts(".trainer h3 a") == ["long"], "the card")
-    page.driver.find_element(By.CSS_SELECTOR, "#overview .trainer h3 a").click()
+    page.click("#overview .trainer h3 a")
     page.wait(lambda: page.texts(".view-head h2") == ["long"], "the trainer's page")
     assert not page.shows("#overview")
     page.wait(lambda: len(page.texts("#view .chart .main-svg")) >= 3, "the charts")
@@ -185,13 +184,13 @@ def test_the_log_is_searched_as_one_types(
 ) -> None:
     page.enter(tokens["admin"], "trainers/long")
     page.wait(lambda: page.shows("#log summary"), "the log")
-    page.driver.find_element(By.CSS_SELECTOR, "#log summary").click()
+    page.click("#log summary")
     page.wait(lambda: "lines" in "".join(page.texts("#log .found")), "lines")
-    page.driver.find_element(By.ID, "log-search").send_keys("no line has these words")
+    page.write("#log-search", "no line has these words")
     page.wait(lambda: page.texts("#log .found")[0].startswith("0 of the newest"), "none of them")
     assert page.texts("#log .log") == [""]
     wanted = client.logs("long").lines[-1].strip()[-24:]
-    page.driver.find_element(By.ID, "log-search").send_keys(Keys.CONTROL + "a" + Keys.NULL, wanted)
+    page.write("#log-search", Keys.CONTROL + "a" + Keys.NULL + wanted)
 
     def only_those() -> bool:
         shown = page.texts("#log .log")[0].splitlines()
@@ -234,7 +233,7 @@ def test_a_plan_is_shown_as_the_difference_to_the_one_before(
     page.wait(lambda: f"Compared with plan {plan.parent}" in "".join(page.texts("#view p")), "its parent")
     shown = dict(zip(page.texts("#view tbody th"), page.texts("#view tbody tr"), strict=True))
     assert "long" in shown
-    page.driver.find_element(By.LINK_TEXT, f"plan {plan.parent}").click()
+    page.click(f"#view p a[href='#/plans/{plan.parent}']")
     page.wait(lambda: page.texts(".view-head h2") == [f"Plan {plan.parent}"], "the parent")
 
 

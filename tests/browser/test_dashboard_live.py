@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from selenium.webdriver.common.by import By
 
 from dashboard_page import Page, Server
 from oakum_service.api.schemas.hold import HoldView
@@ -236,8 +235,8 @@ def test_without_a_valid_token_the_page_asks_for_one(page: Page) -> None:
     page.open(token="made-up")
     page.wait(lambda: page.shows("#sign-in"), "the form")
     assert "does not accept this token" in page.texts("#sign-in-message")[0]
-    page.driver.find_element(By.ID, "token").send_keys(TOKEN)
-    page.driver.find_element(By.CSS_SELECTOR, "#sign-in button").click()
+    page.write("#token", TOKEN)
+    page.click("#sign-in button")
     page.wait(lambda: page.texts(".trainer h3"), "cards")
     assert not page.shows("#sign-in")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from selenium.webdriver.common.by import By
 
 from accessibility import violations
 from dashboard_page import Page
@@ -68,7 +67,7 @@ def test_a_trainer_has_one_colour_everywhere(opened: Page) -> None:
 
 def test_the_range_can_be_changed(opened: Page) -> None:
     before = bars_drawn(opened)
-    opened.driver.find_element(By.CSS_SELECTOR, "#ranges label:nth-of-type(3)").click()
+    opened.click("#ranges label:nth-of-type(3)")
     opened.wait(lambda: bars_drawn(opened) > 2 * before, "jobs of an hour")
 
 
@@ -107,7 +106,7 @@ def test_a_card_tells_what_changes_while_it_trains(opened: Page) -> None:
 
 
 def test_the_nodes_can_be_read_as_a_table(opened: Page, cluster: SimulatedCluster) -> None:
-    opened.driver.find_element(By.CSS_SELECTOR, ".node-table summary").click()
+    opened.click(".node-table summary")
     opened.wait(lambda: opened.texts("#nodes tbody th") == cluster.nodes, "a row for every node")
 
 
@@ -142,7 +141,7 @@ def test_the_overview_breaks_no_rule_of_accessibility(opened: Page, dark: bool) 
     opened.driver.execute_script("document.querySelector('.charts').scrollIntoView()")
     opened.wait(lambda: opened.texts(".main-svg .lines"), "charts")
     assert violations(opened, dark=dark) == []
-    opened.driver.find_element(By.CSS_SELECTOR, ".node-table summary").click()
+    opened.click(".node-table summary")
     choose = "const rows = document.getElementById('rows-show'); rows.value = 'dense';"
     opened.driver.execute_script(f"{choose} rows.dispatchEvent(new Event('input'))")
     opened.wait(lambda: opened.shows("canvas.density"), "all nodes at once")

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select
 
 from accessibility import violations
@@ -79,13 +79,12 @@ def test_a_trainer_is_submitted_with_an_error_first(page: ServicePage, client: O
 def test_a_pasted_spec_fills_the_form_and_what_is_wrong_in_it_is_told(page: ServicePage) -> None:
     page.go("submit")
     page.wait(lambda: page.shows("#field-name"), "the form")
-    page.driver.find_element(By.CSS_SELECTOR, "#view details summary").click()
-    paste = page.driver.find_element(By.ID, "spec-text")
-    paste.send_keys("name: [1\n")
+    page.click("#view details summary")
+    page.write("#spec-text", "name: [1\n")
     page.press("Fill the fields from it")
     page.wait(lambda: any("neither YAML nor JSON" in text for text in page.texts("#view .wrong")), "the error")
-    paste.clear()
-    paste.send_keys("name: delta\nepochs: 3\nbatch: 7\ncheckpoint: {every_s: 9}\nprecision: bfloat16\n")
+    page.on("#spec-text", WebElement.clear)
+    page.write("#spec-text", "name: delta\nepochs: 3\nbatch: 7\ncheckpoint: {every_s: 9}\nprecision: bfloat16\n")
     page.press("Fill the fields from it")
     page.wait(lambda: any("left out: batch" in text for text in page.texts("#view .wrong")), "what is no field")
     value = "return document.querySelector(`[name=${arguments[0]}]`).value"
@@ -123,7 +122,7 @@ def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(page
     layers = "return [...document.querySelectorAll('.main-svg')].map((e) => e.getBoundingClientRect().top)"
     assert len(set(page.driver.execute_script(layers))) == 1, "legend and hover text lie over the lines"
     page.wait(lambda: page.texts(".legendtext") == ["alpha", "beta"], "the legend")
-    Select(page.driver.find_element(By.ID, "field-by")).select_by_visible_text("Node-hours")
+    page.on("#field-by", lambda field: Select(field).select_by_visible_text("Node-hours"))
     page.wait(lambda: len(lines(page)) == 2 and lines(page) != over_steps, "another axis")
     assert all(most < 1 for _, most in lines(page))
     page.press("Steps", "#view th")
@@ -139,7 +138,7 @@ def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(page
     page.driver.get(link)
     page.wait(lambda: rows(page) == ["beta", "alpha"], "what the link shows")
     page.wait(lambda: len(lines(page)) == 2, "its lines")
-    page.driver.find_element(By.CSS_SELECTOR, "#view tbody th a").click()
+    page.click("#view tbody th a")
     page.wait(lambda: page.texts(".view-head h2") == ["beta"], "a trainer's page")
     page.back()
     page.wait(lambda: rows(page) == ["beta", "alpha"], "the comparison again")

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
@@ -40,7 +39,7 @@ class TablesPage(ServicePage):
 
     def search(self, text: str) -> None:
         """Write into the search field."""
-        self.driver.find_element(By.CSS_SELECTOR, "input[type=search]").send_keys(text)
+        self.write("input[type=search]", text)
 
     def sort(self, title: str) -> None:
         """Press the head of a column."""
@@ -115,7 +114,7 @@ def test_a_search_narrows_the_nodes_and_one_step_back_undoes_it(
     page.driver.get("about:blank")
     page.driver.get(link)
     page.shows_rows("n2")
-    page.driver.find_element(By.LINK_TEXT, "digits").click()
+    page.click(".listing a[href$='/trainers/digits']")
     page.wait(lambda: page.texts(".view-head h2") == ["digits"], "the trainer")
     page.back()
     page.shows_rows("n2")
@@ -134,9 +133,9 @@ def test_nodes_are_sorted_and_filtered_and_none_that_is_lent_is_called_unused(
     page.sort("Node")
     page.shows_rows("n10", "n2", "n1")
     assert page.attributes(".listing thead th:first-child", "aria-sort") == {"descending"}
-    page.driver.find_element(By.CSS_SELECTOR, "select option[value=lent]").click()
+    page.click("select option[value=lent]")
     page.shows_rows("n2")
-    page.driver.find_element(By.CSS_SELECTOR, "select option[value=unused]").click()
+    page.click("select option[value=unused]")
     page.shows_rows("n10")
     assert page.asked == "#/nodes?sort=-name&state=unused"
     page.back()
@@ -201,11 +200,11 @@ def test_a_delay_that_happened_is_found_from_the_overview(page: TablesPage, api:
         session.add(ForegroundStart(job="old", started_at=now - 3 * 86400.0, num_nodes=1, delay_s=99.0))
     page.enter(admin, "")
     page.wait(lambda: page.shows("#summary a"), "the tile")
-    page.driver.find_element(By.CSS_SELECTOR, "#summary a").click()
+    page.click("#summary a")
     page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["81_2", "82"], "the longest first")
     assert "2 jobs started; the longest wait was 12 s" in page.texts("#delay-sum")[0].replace("\u202f", " ")
     assert len(page.texts(".trend tbody tr")) >= 1
-    page.driver.find_element(By.CSS_SELECTOR, "#field-reach option[value='604800']").click()
+    page.click("#field-reach option[value='604800']")
     page.wait(lambda: page.texts(".listing tbody td:nth-child(2)") == ["old", "81_2", "82"], "the week")
     assert "within=604800" in page.asked
     page.back()
@@ -217,8 +216,8 @@ def test_a_token_is_made_used_replaced_and_revoked(page: TablesPage, api: ApiUnd
     page.enter(admin, "tokens")
     page.wait(lambda: "anna" in page.names, "the tokens")
     page.press("Make a token")
-    page.driver.find_element(By.NAME, "name").send_keys("ursula")
-    page.driver.find_element(By.NAME, "days").send_keys("2")
+    page.fill("name", "ursula")
+    page.fill("days", "2")
     page.press("Make it", "dialog")
     page.wait(lambda: page.shows("#token-text"), "its text")
     text = page.texts("#token-text")[0]
@@ -253,7 +252,7 @@ def test_a_viewer_sees_no_way_to_make_tokens_and_the_audit_log_tells_who_did_wha
     assert not page.shows("#views [data-view=submit]")
     page.enter(admin, "audit")
     page.wait(lambda: any("trainer.submitted" in text for text in page.texts(".listing td")), "the acts")
-    page.driver.find_element(By.CSS_SELECTOR, "select option[value=refused]").click()
+    page.click("select option[value=refused]")
     page.wait(lambda: len(page.names) == 1, "the refused one")
     assert page.texts(".listing tbody td:nth-child(2)")[0].startswith("vera")
     page.search("no such act")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from selenium.webdriver import ActionChains, Keys
-from selenium.webdriver.common.by import By
+from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.remote.webelement import WebElement
 
 from dashboard_page import Page
@@ -27,10 +27,6 @@ def opened(page: Page) -> Page:
     page.wait(lambda: page.texts(".plot .training"), "fragments")
     page.wait(lambda: page.attributes(".strip-window", "width") != {None}, "the strip")
     return page
-
-
-def element(page: Page, selector: str) -> WebElement:
-    return page.driver.find_element(By.CSS_SELECTOR, selector)
 
 
 def told(page: Page) -> str:
@@ -54,12 +50,33 @@ def wheel(page: Page, selector: str, share: float = 0.5, **turned: Any) -> None:
 
 
 def drag(page: Page, selector: str, by_px: int, at_share: float = 0.5) -> None:
-    target = element(page, selector)
-    start = round((at_share - 0.5) * target.size["width"])
-    chain = ActionChains(page.driver).move_to_element_with_offset(target, start, 0).click_and_hold()
-    for _ in range(4):
-        chain.move_by_offset(by_px // 4, 0)
-    chain.release().perform()
+    def pull(target: WebElement) -> None:
+        start = round((at_share - 0.5) * target.size["width"])
+        chain = ActionChains(page.driver).move_to_element_with_offset(target, start, 0).click_and_hold()
+        for _ in range(4):
+            chain.move_by_offset(by_px // 4, 0)
+        chain.release().perform()
+
+    page.on(selector, pull)
+
+
+def point_at_widest_bar(page: Page, selector: str) -> str:
+    """Move the mouse to the middle of the widest bar that is not near an edge; returns its trainer."""
+    script = """
+        const middle = (bar) => { const box = bar.getBoundingClientRect(); return (box.left + box.right) / 2; };
+        const rows = document.querySelector(".rows").getBoundingClientRect();
+        const isSeen = (bar) => middle(bar) > rows.left + 150 && middle(bar) < rows.right - 200;
+        const bars = [...document.querySelectorAll(arguments[0])].filter(isSeen);
+        const [bar] = bars.sort((a, b) => b.getBoundingClientRect().width - a.getBoundingClientRect().width);
+        bar.scrollIntoView({ block: "nearest" });
+        const { top, bottom } = bar.getBoundingClientRect();
+        return [bar.dataset.trainer, middle(bar), (top + bottom) / 2];
+    """
+    trainer, x, y = page.driver.execute_script(script, selector)
+    mouse = ActionBuilder(page.driver)
+    mouse.pointer_action.move_to_location(round(x), round(y))
+    mouse.perform()
+    return str(trainer)
 
 
 def test_the_wheel_over_the_axis_zooms_and_what_is_under_it_stays(opened: Page) -> None:
@@ -86,41 +103,40 @@ def test_dragging_the_rows_shows_what_was_before_and_now_leads_back(
     drag(opened, ".rows", 600)
     opened.wait(lambda: opened.attributes(".plot .foreground", "data-job") - jobs, "earlier jobs")
     assert {"from", "to"} <= query(opened).keys()
-    element(opened, "#to-now").click()
+    opened.click("#to-now")
     opened.wait(lambda: "to now" in told(opened), "the present")
     opened.wait(lambda: "from" not in query(opened), "an address without a time")
 
 
 def test_keys_zoom_and_move(opened: Page) -> None:
-    rows = element(opened, ".rows")
-    rows.send_keys("-")
+    opened.write(".rows", "-")
     opened.wait(lambda: told(opened).startswith("4 min 30 s: "), "half as much again")
-    rows.send_keys("+")
+    opened.write(".rows", "+")
     opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
-    rows.send_keys(Keys.ARROW_LEFT)
+    opened.write(".rows", Keys.ARROW_LEFT)
     opened.wait(lambda: "to now" not in told(opened), "an earlier time")
-    rows.send_keys("n")
+    opened.write(".rows", "n")
     opened.wait(lambda: "to now" in told(opened), "the present")
 
 
 def test_buttons_do_what_keys_do(opened: Page) -> None:
-    element(opened, "#zoom-out").click()
+    opened.click("#zoom-out")
     opened.wait(lambda: told(opened).startswith("6 min 00 s: "), "twice the time")
-    element(opened, "#zoom-in").click()
+    opened.click("#zoom-in")
     opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
-    element(opened, "#earlier").click()
+    opened.click("#earlier")
     opened.wait(lambda: "to now" not in told(opened), "an earlier time")
-    element(opened, "#later").click()
-    element(opened, "#later").click()
+    opened.click("#later")
+    opened.click("#later")
     opened.wait(lambda: "to now" in told(opened), "the present")
-    assert not element(opened, "#to-now").is_enabled()
+    assert opened.shows("#to-now:disabled")
 
 
 def test_a_time_is_chosen_on_the_strip(opened: Page) -> None:
     drag(opened, ".strip-chart", 200, at_share=0.2)
     opened.wait(lambda: {"from", "to"} <= query(opened).keys(), "a fixed time")
     chosen = query(opened)
-    width = element(opened, ".strip-chart").size["width"]
+    width = opened.driver.execute_script("return document.querySelector('.strip-chart').clientWidth")
     assert int(chosen["to"]) - int(chosen["from"]) == pytest.approx(3600 * 200 / width, rel=0.1)
 
 
@@ -130,8 +146,8 @@ def test_a_link_reproduces_time_and_rows(opened: Page, cluster: SimulatedCluster
     opened.driver.get("about:blank")
     opened.driver.get(address)
     opened.wait(lambda: told(opened).startswith("9 of 12 nodes; 5 min 00 s: "), "the time and the rows")
-    assert element(opened, "#rows-find").get_attribute("value") == "node-00"
-    assert element(opened, "#rows-order").get_attribute("value") == "state"
+    chosen = "return ['find', 'order'].map((name) => document.getElementById(`rows-${name}`).value)"
+    assert opened.driver.execute_script(chosen) == ["node-00", "state"]
 
 
 def test_a_link_that_is_followed_on_the_open_page_is_shown(opened: Page) -> None:
@@ -148,10 +164,9 @@ def test_a_link_with_nonsense_shows_the_present(page: Page) -> None:
 
 
 def test_rows_are_found_and_none_is_told(opened: Page, cluster: SimulatedCluster) -> None:
-    find = element(opened, "#rows-find")
-    find.send_keys("node-01")
+    opened.write("#rows-find", "node-01")
     opened.wait(lambda: opened.texts(".plot .name") == ["node-010", "node-011", "node-012"], "three nodes")
-    find.send_keys("nothing")
+    opened.write("#rows-find", "nothing")
     opened.wait(lambda: opened.shows("#no-rows"), "a sentence")
     assert "No node is like that" in opened.texts("#no-rows")[0]
     opened.wait(lambda: query(opened).get("find") == "node-01nothing", "the address")
@@ -181,26 +196,19 @@ def test_all_nodes_at_once_tell_their_shares_and_lead_to_the_rows(opened: Page) 
     assert not opened.shows(".rows")
     script = "const c = document.querySelector('canvas.density'); return [c.width, c.height]"
     opened.wait(lambda: opened.driver.execute_script(script)[1] == 12, "a band for each node")
-    canvas = element(opened, "canvas.density")
-    ActionChains(opened.driver).move_to_element_with_offset(canvas, 0, 0).perform()
+    picture = "canvas.density"
+    opened.on(picture, lambda e: ActionChains(opened.driver).move_to_element_with_offset(e, 0, 0).perform())
     opened.wait(lambda: any("foreground jobs 49" in text for text in opened.texts(".tip p")), "shares")
-    ActionChains(opened.driver).double_click(canvas).perform()
+    opened.on(picture, lambda e: ActionChains(opened.driver).double_click(e).perform())
     opened.wait(lambda: opened.shows(".rows"), "the rows")
     assert opened.errors() == []
 
 
 def test_pointing_and_clicking_tell_what_a_bar_is(opened: Page) -> None:
-    bar = opened.driver.execute_script("""
-        const middle = (bar) => { const box = bar.getBoundingClientRect(); return (box.left + box.right) / 2; };
-        const rows = document.querySelector(".rows").getBoundingClientRect();
-        const isSeen = (bar) => middle(bar) > rows.left + 150 && middle(bar) < rows.right - 200;
-        const bars = [...document.querySelectorAll(".plot rect.training")].filter(isSeen);
-        return bars.sort((a, b) => b.getBoundingClientRect().width - a.getBoundingClientRect().width)[0];
-    """)
-    trainer = bar.get_attribute("data-trainer")
-    ActionChains(opened.driver).move_to_element(bar).perform()
+    trainer = point_at_widest_bar(opened, ".plot rect.training")
     opened.wait(lambda: any(f": {trainer} " in text for text in opened.texts(".tip strong")), "what it is")
-    ActionChains(opened.driver).move_to_element(bar).click().perform()
+    point_at_widest_bar(opened, f".plot rect.training[data-trainer='{trainer}']")
+    ActionChains(opened.driver).click().perform()
     opened.wait(lambda: opened.shows("#selected a"), "the trainer's link")
     assert opened.attributes("#selected a", "href") == {f"#/trainers/{trainer}"}
 
@@ -208,7 +216,7 @@ def test_pointing_and_clicking_tell_what_a_bar_is(opened: Page) -> None:
 def test_one_trainer_is_told_from_the_others_by_the_legend(opened: Page) -> None:
     opened.wait(lambda: opened.texts(".legend-trainer"), "trainers in the legend")
     name = opened.texts(".legend-trainer")[0]
-    element(opened, ".legend-trainer").click()
+    opened.click(".legend-trainer")
     dimmed = opened.wait(lambda: opened.attributes(".plot .dimmed", "data-trainer"), "others in the background")
     assert name not in dimmed
 

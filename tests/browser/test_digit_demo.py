@@ -233,15 +233,15 @@ def test_a_slider_changes_a_number_and_the_decoder_redraws(page: Page) -> None:
     assert value == 1
     assert np.corrcoef(decoded, shades)[0, 1] < -0.999  # Ink is dark.
     assert redrawn() != before
-    page.driver.find_element("id", "restore").click()
+    page.click("#restore")
     assert redrawn() == before
 
 
 def test_by_keyboard_an_example_is_shown_and_cleared(page: Page) -> None:
-    page.driver.find_element("id", "example").send_keys(Keys.ENTER)
+    page.write("#example", Keys.ENTER)
     page.wait(lambda: page.texts("#digit") == ["4"], "the next example")
     page.wait(lambda: page.texts("#spoken")[0].startswith("Recognised: 4"), "what screen readers say")
-    page.driver.find_element("id", "clear").send_keys(Keys.ENTER)
+    page.write("#clear", Keys.ENTER)
     page.wait(lambda: page.texts("#digit") == ["–"], "the empty pad")
     assert page.attributes("#pad", "aria-label") == {"Drawing: empty"}
     unnamed = "canvas:not([aria-label]), input:not([aria-label])"
@@ -328,7 +328,7 @@ def test_a_server_that_is_away_is_told_and_drawing_goes_on(page: Page) -> None:
     page.wait(lambda: page.shows("#banner"), "the banner")
     assert "start “oakum demo digits” again" in page.texts("#banner")[0]
     assert page.texts("#liveness") == ["Offline"]
-    page.driver.find_element("id", "example").click()
+    page.click("#example")
     page.wait(lambda: page.texts("#digit") == ["4"], "the next example")
     page.server.start()
     page.wait(lambda: not page.shows("#banner"), "the end of the outage")

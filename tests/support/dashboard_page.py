@@ -10,8 +10,15 @@ from typing import Any, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
-from selenium.common.exceptions import TimeoutException
+from selenium.common.exceptions import (
+    ElementNotInteractableException,
+    NoSuchElementException,
+    StaleElementReferenceException,
+    TimeoutException,
+)
+from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 from simulated_cluster import TOKEN
@@ -19,6 +26,7 @@ from waiting import DEADLINE_S
 
 Seen = TypeVar("Seen")
 _SHOWN_CHARACTERS = 1000
+_NOT_THERE = (NoSuchElementException, StaleElementReferenceException, ElementNotInteractableException)
 
 
 class Server:
@@ -92,6 +100,27 @@ class Page:
     def _place_of_the_browser(self) -> str:
         history = self.driver.execute_cdp_cmd("Page.getNavigationHistory", {})  # type: ignore[attr-defined]
         return str(history["entries"][history["currentIndex"]]["url"])
+
+    def on(self, selector: str, act: Callable[[WebElement], object]) -> None:
+        """Act on the first element of a selector. The page may draw the element anew at any moment, and no element
+        outlives that: where it is gone before `act` is through, `act` begins again with its successor."""
+
+        def has_acted() -> bool:
+            try:
+                act(self.driver.find_element(By.CSS_SELECTOR, selector))
+            except _NOT_THERE:
+                return False
+            return True
+
+        self.wait(has_acted, f"{selector}, to act on it")
+
+    def click(self, selector: str) -> None:
+        """Click with the mouse on an element, once it is there."""
+        self.on(selector, WebElement.click)
+
+    def write(self, selector: str, keys: str) -> None:
+        """Press keys in an element, once it is there."""
+        self.on(selector, lambda element: element.send_keys(keys))
 
     def texts(self, selector: str) -> list[str]:
         """Text of every element, read at once so that a refresh cannot come between."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
 
 from dashboard_page import Page
 
@@ -42,7 +42,10 @@ class ServicePage(Page):
         return self.texts(f"{within} button")
 
     def fill(self, name: str, value: str) -> None:
-        """Write into a field of the open dialog or form."""
-        field = self.driver.find_element(By.CSS_SELECTOR, f"[name={name}]")
-        field.clear()
-        field.send_keys(value)
+        """Write into a field of the open dialog or form, instead of what is in it."""
+
+        def rewrite(field: WebElement) -> None:
+            field.clear()
+            field.send_keys(value)
+
+        self.on(f"[name={name}]", rewrite)
