@@ -206,17 +206,27 @@ class TestTurns:
         assert subjects == ["first", "second"]
 
     def test_a_writer_that_is_stopped_is_waited_for_no_longer_than_a_pause_may_take(
-        self, engine: Engine, empty_url: str, monkeypatch: pytest.MonkeyPatch
+        self, engine: Engine, empty_url: str
     ) -> None:
-        monkeypatch.setattr("oakum_service.db.engine._LONGEST_PAUSE_S", 0.5)
         stopped = open_engine(empty_url)
-        with stopped.connect() as connection:
+        patient = open_engine(f"{empty_url}&options=-c%20lock_timeout%3D30s")
+        with stopped.execution_options(longest_pause_s=0.5).connect() as connection:
             connection.execute(text("SELECT 1"))  # in its turn, in which it says no more
-            with open_sessions(engine).begin() as session:
+            with open_sessions(patient).begin() as session:
                 event_log.record(session, "node.hole", "second", "")
             with pytest.raises(DBAPIError):
                 connection.execute(text("SELECT 1"))
         stopped.dispose()
+        patient.dispose()
+
+    def test_only_a_writers_pauses_are_limited(self, engine: Engine, sessions: Sessions) -> None:
+        limit = text("SHOW idle_in_transaction_session_timeout")
+        unlimited = [open_readers(engine), open_reporters(engine)]
+        with sessions.begin() as session:
+            assert session.execute(limit).scalar_one() == "30s"
+        for others in unlimited:  # on the writer's connection, which is back in the pool
+            with others.begin() as session:
+                assert session.execute(limit).scalar_one() == "0"
 
     def test_a_reader_waits_for_nobody(self, engine: Engine, sessions: Sessions) -> None:
         with sessions.begin() as session:

@@ -27,8 +27,8 @@ Sessions = sessionmaker[Session]
 _WRITERS = 0x6F616B756D
 """Key of the PostgreSQL advisory lock that every writer takes; "oakum" in ASCII."""
 _LONGEST_PAUSE_S = 30.0
-"""Between two statements of a transaction, on PostgreSQL. A service that is stopped within one has every writer
-wait: the server then ends its connection, so that another service can take over."""
+"""Between two statements of a writer's transaction, on PostgreSQL. A service that is stopped within one has every
+other writer wait: the server then ends its connection, so that another service can take over."""
 
 
 def open_engine(url: str) -> Engine:
@@ -110,14 +110,16 @@ def _prepare_postgresql(connection, _record) -> None:  # type: ignore[no-untyped
             return super().dump(obj.replace("\0", "\ufffd"))
 
     connection.adapters.register_dumper(str, NulFree)
-    connection.execute(f"SET idle_in_transaction_session_timeout = '{_LONGEST_PAUSE_S:g}s'")
-    connection.commit()
 
 
 def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]
     options = connection.get_execution_options()
-    if not options.get("read_only") and not options.get("out_of_turn"):
-        connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITERS})")
+    if options.get("read_only") or options.get("out_of_turn"):
+        return
+    # Both in one statement: each costs a way to the server and back. The limit ends with the transaction.
+    pause_ms = round(1000 * options.get("longest_pause_s", _LONGEST_PAUSE_S))
+    limit = f"set_config('idle_in_transaction_session_timeout', '{pause_ms}', true)"
+    connection.exec_driver_sql(f"SELECT {limit}, pg_advisory_xact_lock({_WRITERS})")
 
 
 def open_sessions(engine: Engine) -> Sessions:
