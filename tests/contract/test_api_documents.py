@@ -18,11 +18,13 @@ from oakum_service.db.models.events import EventRecord
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import EvaluationRecord, MeasuredRate, ProgressSample
+from oakum_service.documents.grant import Grant
 from oakum_service.documents.node import Node
 from oakum_service.documents.time_account import TimeAccount
 from oakum_service.schedulers.port import JobStart, Snapshot
 from oakum_service.states import NodeState, TimeUse, TrainerState
 from oakum_worker.protocol import Phase
+from plan_records import plan_record
 
 PROGRESS = {
     "generation": 3,
@@ -107,18 +109,8 @@ def observe_foreground_jobs(api: ApiUnderTest, now: float) -> None:
 
 def plan_of_two_nodes(trainer: str, now: float) -> PlanRecord:
     """A plan that grants the trainer n1 and n2."""
-    return PlanRecord(
-        snapshot=2,
-        made_at=now - 35.0,
-        objective="throughput",
-        look_ahead_s=30.0,
-        value=75.0,
-        bound=100.0,
-        solver="cbc",
-        solve_s=0.01,
-        optimal=False,
-        allocations={trainer: {"nodes": ["n1", "n2"], "why": "all_idle", "reason": "no other node is idle"}},
-    )
+    grant = Grant(("n1", "n2"), "all_idle", "no other node is idle")
+    return plan_record({trainer: grant}, snapshot=2, made_at=now - 35.0, value=75.0, bound=100.0, optimal=False)
 
 
 def trained_for_two_minutes(now: float) -> dict[str, Any]:

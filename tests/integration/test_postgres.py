@@ -35,11 +35,11 @@ from oakum_service.db.lease import TERM_S, LeaseHolder
 from oakum_service.db.models.base import Base
 from oakum_service.db.models.events import EventRecord
 from oakum_service.db.models.fragments import Fragment, Report
-from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import ConfigurationError, LeaseLost
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase
+from plan_records import plan_record
 from postgres_server import PostgresServer
 from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of
 from waiting import wait_until
@@ -120,9 +120,8 @@ class TestSchema:
     def test_a_plans_objective_is_cut_where_an_older_schema_has_no_room_for_it(
         self, engine: Engine, sessions: Sessions
     ) -> None:
-        facts = {"snapshot": 1, "made_at": 5.0, "look_ahead_s": 30.0, "value": 1.0, "bound": 1.0, "solve_s": 0.1}
         with sessions.begin() as session:
-            session.add(PlanRecord(objective="x" * 500, solver="cbc", optimal=True, allocations={}, **facts))
+            session.add(plan_record(objective="x" * 500))
         downgrade(engine, "0002")
         with engine.connect() as connection:
             assert connection.execute(text("SELECT objective FROM plans")).scalar_one() == "x" * 32

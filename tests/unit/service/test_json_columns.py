@@ -15,7 +15,6 @@ from oakum_service.db.engine import Sessions
 from oakum_service.db.json_columns import JsonOf
 from oakum_service.db.models.base import Base
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
-from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import MeasuredRate
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.crash import NewestCrash
@@ -25,6 +24,7 @@ from oakum_service.documents.time_account import TimeAccount
 from oakum_service.states import TimeUse
 from oakum_worker.protocol import Phase
 from oakum_worker.spec import TrainerSpec
+from plan_records import plan_record
 
 FREE = {("audit", "details"), ("events", "data"), ("idempotency", "body")}
 """What is passed on as it is: facts that differ from event to event or act to act, and answers of the API."""
@@ -93,9 +93,7 @@ def test_what_is_written_is_the_json_of_before(sessions: Sessions) -> None:
         windows = (RateWindow(5.0, 90.0),)
         rate = {"nodes": 1, "seconds": 5.0, "samples": 450.0, "explored_s": 0.0, "recent": windows}
         session.add(MeasuredRate(trainer_id="t", **rate))
-        plan = {"snapshot": 1, "made_at": 0.0, "objective": "o", "look_ahead_s": 1.0, "value": 1.0, "bound": 1.0}
-        plan |= {"solver": "cbc", "solve_s": 0.0, "optimal": True}
-        session.add(PlanRecord(**plan, allocations={"t": Grant(("n",), "all_idle", "no other node is idle")}))
+        session.add(plan_record({"t": Grant(("n",), "all_idle", "no other node is idle")}))
         session.flush()
 
         def kept(column: str, table: str) -> Any:

@@ -19,8 +19,8 @@ from oakum_service.control.report_pace import report_interval_s, silence_s
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
-from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.grant import Grant
 from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
@@ -28,6 +28,7 @@ from oakum_service.schedulers.port import ArrayScheduler, OwnJob, Snapshot
 from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
 from oakum_worker.spec import TrainerSpec
+from plan_records import plan_record
 
 
 class OneByOne:
@@ -72,19 +73,7 @@ def launch(sessions: Sessions, folder: Path, scheduler: OneByOne, grants: dict[s
         for name in grants:
             spec = TrainerSpec(name=name, entrypoint="a:b", global_batch=8, epochs=1)
             session.add(Trainer(id=name, name=name, spec=spec, state="waiting", submitted_at=0.0))
-        allocations = {name: {"nodes": nodes, "why": "", "reason": ""} for name, nodes in grants.items()}
-        plan = PlanRecord(
-            snapshot=1,
-            made_at=0.0,
-            objective="throughput",
-            look_ahead_s=30.0,
-            value=1.0,
-            bound=1.0,
-            solver="greedy",
-            solve_s=0.0,
-            optimal=True,
-            allocations=allocations,
-        )
+        plan = plan_record({name: Grant(tuple(nodes), "", "") for name, nodes in grants.items()})
         session.add(plan)
         session.flush()
         plan_id = plan.id

@@ -26,8 +26,8 @@ from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.events import EventRecord, NoticeRecord
-from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.grant import Grant
 from oakum_service.documents.notice import Notice
 from oakum_service.errors import ConfigurationError, NoticeFailed, NoticeRefused
 from oakum_service.notices import outbox, webhook
@@ -38,6 +38,7 @@ from oakum_service.webhook_addresses import AllowedAddresses, VettedAddress
 from oakum_worker.protocol import TrainingProgress
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.spec_options import NotifySpec
+from plan_records import plan_record
 from receiver import Receiver
 from waiting import wait_until
 
@@ -410,15 +411,9 @@ def test_a_message_with_header_lines_in_it_stays_in_the_body(tmp_path: Path) -> 
 
 
 def plan(sessions: Sessions, trainer: str, why: str, nodes: tuple[str, ...] = ()) -> None:
-    given = {trainer: {"nodes": [*nodes], "why": why, "reason": "others gain more"}}
-    others = {"other": {"nodes": ["n1", "n2"], "why": "at_maximum", "reason": "its maximum is 2 nodes"}}
+    other = Grant(("n1", "n2"), "at_maximum", "its maximum is 2 nodes")
     with sessions.begin() as session:
-        session.add(
-            PlanRecord(
-                snapshot=1, made_at=0.0, objective="throughput", look_ahead_s=30.0, value=1.0, bound=1.0,
-                solver="cbc", solve_s=0.0, optimal=True, allocations=given | others,
-            )
-        )  # fmt: skip
+        session.add(plan_record({trainer: Grant(nodes, why, "others gain more"), "other": other}))
 
 
 def test_who_waits_long_though_nodes_are_idle_is_told_once(

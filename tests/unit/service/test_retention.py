@@ -19,6 +19,7 @@ from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
 from oakum_service.db.models.trainers import GenerationRecord, Trainer
 from oakum_service.db.models.usage import Harvest
+from plan_records import plan_record
 
 
 def test_what_nodes_did_is_known_for_as_long_as_the_history_reaches(sessions: Sessions) -> None:
@@ -154,10 +155,8 @@ def test_evaluations_are_thinned_out_over_the_whole_training(
 
 def test_plans_are_forgotten_by_age_but_for_the_one_in_force(sessions: Sessions) -> None:
     now = 2_000_000_000.0
-    facts = {"snapshot": 1, "objective": "throughput", "look_ahead_s": 30.0, "value": 1.0, "bound": 1.0}
-    facts |= {"solver": "cbc", "solve_s": 0.0, "optimal": True, "allocations": {}}
     with sessions.begin() as session:
-        session.add_all([PlanRecord(made_at=now - HISTORY_S - 5.0, **facts) for _ in range(3)])
+        session.add_all([plan_record(made_at=now - HISTORY_S - 5.0) for _ in range(3)])
         session.flush()
         forget(session, now)
         assert list(session.execute(select(PlanRecord.id)).scalars()) == [3]
