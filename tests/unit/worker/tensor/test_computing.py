@@ -386,6 +386,23 @@ def test_what_cannot_be_computed_is_refused_by_name(model: nn.Module, words: lis
         assert word in str(refusal.value)
 
 
+@every_grid
+@pytest.mark.parametrize("first", [nn.Embedding(8, 18), nn.Linear(4, 18)])
+def test_flattened_positions_are_refused_before_a_linear_layer_and_their_mean_is_not(
+    grid: Grid, first: nn.Module
+) -> None:
+    tokens = torch.arange(SAMPLES * 6).view(SAMPLES, 6) % 8
+    batch = tokens if isinstance(first, nn.Embedding) else nn.functional.one_hot(tokens % 4, 4).float()
+    flat = nn.Sequential(first, nn.Flatten(), nn.Linear(108, 18))
+    with pytest.raises(TaskError) as refusal:
+        plan(flat, grid, lambda model, batch: model(batch).sum(), batch, SAMPLES)
+    said = f"2 (Linear): tensor parallelism cannot compute this step on a tensor of shape ({SAMPLES}, 108): its "
+    assert str(refusal.value).startswith(f"{said}dimension 1 has 6 sections side by side (flattened positions, ")
+    assert "take the mean over the positions instead of flattening them" in str(refusal.value)
+    averaged = nn.Sequential(first, nn.Linear(18, 18))
+    plan(averaged, grid, lambda model, batch: model[1](model[0](batch).mean(1)).sum(), batch, SAMPLES)
+
+
 def test_heads_that_the_side_does_not_divide_are_refused() -> None:
     chain = build_transformer(1)
     with pytest.raises(TaskError, match="number of heads"):

@@ -271,7 +271,7 @@ def _of_features(splits: Splits) -> Splits:
 def arranged(value: Spread, splits: Splits, used_along: Axes) -> Spread:
     """The value cut by `splits`, for a computation that differs between ranks along the axes `used_along`.
     Dimensions that are cut in another way are gathered as far as necessary and cut again, which is collective.
-    Raises `TaskError` where a fused projection would have to be cut in another way than it is."""
+    Raises `TaskError` where a dimension of several sections would have to be cut in another way than it is."""
     work, local, wires = value.work, value.local, value.work.wires
     held: list[Split | None] = list(value.splits)
     for dim, (have, want) in enumerate(zip(value.splits, splits, strict=True)):
@@ -279,7 +279,7 @@ def arranged(value: Spread, splits: Splits, used_along: Axes) -> Spread:
             continue
         kept = _common_axes(have, want, wires)
         if have.fold > 1 and kept != have.axes:
-            refuse("this step", f"on a fused projection of shape {tuple(value.shape)}")
+            raise TaskError(_sections_apart(value, dim, have))
         axes = have.axes
         while axes != kept:
             do = gathered if axes[-1] in used_along else collected
@@ -292,6 +292,15 @@ def arranged(value: Spread, splits: Splits, used_along: Axes) -> Spread:
             local = work.cut_again(local, dim, value.shape[dim], held[dim], want)
             held[dim] = want
     return Spread(local, value.shape, tuple(held), work)
+
+
+def _sections_apart(value: Spread, dim: int, have: Split) -> str:
+    return (
+        f"tensor parallelism cannot compute this step on a tensor of shape {tuple(value.shape)}: its dimension "
+        f"{dim} has {have.fold} sections side by side (flattened positions, or queries, keys and values of one "
+        "projection), and each rank has a part of every section: take the mean over the positions instead of "
+        "flattening them, use the sections one by one, or train without parallel.tensor"
+    )
 
 
 def _common_axes(have: Split, want: Split | None, wires: Wires) -> Axes:
