@@ -16,6 +16,7 @@ from oakum_worker.parallel.grids.arranging import GridArranger
 from oakum_worker.parallel.grids.layouts import GridLayout
 from oakum_worker.parallel.pipeline.arranging import MOST_RANKS, USUAL_LINKS
 from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.tensor.conversion import NOT_USED, DividedParameter
 from oakum_worker.parallel.tensor.grids import Grid
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import load_task
@@ -60,8 +61,8 @@ class GridsProfile:
     layouts: tuple[NodesGrid, ...]
     largest_grid: str = "none"
     """The grid with the most ranks among `layouts`, such as `cube of 2`; `none` where no grid is used."""
-    converted: tuple[str, ...] = ()
-    """A line for each parameter: its name, what it is, and by which axes of `largest_grid` it is divided."""
+    converted: tuple[DividedParameter, ...] = ()
+    """What each parameter is, and by which axes of `largest_grid` it is divided."""
 
 
 def profile_grids(
@@ -167,9 +168,13 @@ def _converted_as_text(found: GridsProfile) -> Iterator[str]:
     if not found.converted:
         return
     yield f"\nParameters on a {found.largest_grid}:"
-    kinds: Counter[str] = Counter()
-    for line in found.converted:
-        name, _, divided = line.partition(": ")
-        kinds[f"{re.sub(r'[0-9]+', '*', name)}: {divided}"] += 1
+    kinds = Counter(f"{re.sub(r'[0-9]+', '*', one.name)}: {_divided(one)}" for one in found.converted)
     for kind, number in kinds.items():
         yield f"  {kind}" if number == 1 else f"  {kind} ({number} parameters)"
+
+
+def _divided(parameter: DividedParameter) -> str:
+    if not parameter.axes:
+        return "not used: whole on every rank" if parameter.role == NOT_USED else "whole on every rank"
+    sections = f", in {parameter.sections} sections" if parameter.sections > 1 else ""
+    return f"{parameter.role}, by {', '.join(parameter.axes)}{sections}"

@@ -209,9 +209,16 @@ def test_the_profile_lists_the_fastest_grid_for_each_number_of_nodes(tmp_path: P
     assert found["layouts"][7]["fits"]
     assert found["layouts"][7]["ranks_per_grid"] > 1
     assert found["products"] == 9
-    table, _, _ = CliRunner().invoke(profile_app, command).output.partition("\n\nParameters on a ")
+    names = [parameter["name"] for parameter in found["converted"]]
+    assert names
+    assert len(set(names)) == len(names)
+    text = CliRunner().invoke(profile_app, command).output
+    table, _, parameters = text.partition(f"\n\nParameters on a {found['largest_grid']}:\n")
     assert len(table.splitlines()) == 1 + 9 + 3
     assert "does not fit" in table.splitlines()[1]
+    listed = parameters.splitlines()
+    assert 0 < len(listed) < len(names), "alike parameters share a line"
+    assert any(" parameters)" in line for line in listed)
 
 
 def build_tied_task(num_layers: int) -> Task:

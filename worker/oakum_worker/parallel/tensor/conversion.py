@@ -28,11 +28,26 @@ import torch
 from torch import nn
 
 from oakum_worker.parallel.blocks import Block
-from oakum_worker.parallel.tensor.grids import Grid
+from oakum_worker.parallel.tensor.grids import Axes, Grid
 from oakum_worker.parallel.tensor.placements import Placement
 
+NOT_USED = "not used"
+"""The role of a parameter that the model's pass does not use."""
 PLACEMENT = "oakum_placement"
 """The attribute of a parameter that holds its `Placement` while the parameter is a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class DividedParameter:
+    """What one parameter is for the converter, and how it is divided; for people."""
+
+    name: str
+    role: str
+    """Such as `linear weight, A` or `bias`, or `NOT_USED`."""
+    axes: Axes
+    """The axes of the grid that divide it; empty where every rank has it whole."""
+    sections: int = 1
+    """Sections of its first dimension, each of which is divided by itself."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +58,8 @@ class Conversion:
     grid: Grid
     placements: Mapping[str, Placement]
     """By the parameters' names in `model.named_parameters()`: a tied parameter has its first name alone."""
-    converted: tuple[str, ...]
-    """For each module with parameters of its own, in the order of execution, what it has become, for people."""
+    converted: tuple[DividedParameter, ...]
+    """One for each parameter, in the order of execution; those that are not used come last."""
 
     def block(self, name: str, rank: int) -> Block:
         """The elements of the parameter `name` that `rank` of the grid has."""

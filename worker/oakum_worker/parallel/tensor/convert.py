@@ -11,7 +11,7 @@ from torch import nn
 
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.tensor.computing import BlockMode, Share
-from oakum_worker.parallel.tensor.conversion import Conversion
+from oakum_worker.parallel.tensor.conversion import NOT_USED, Conversion, DividedParameter
 from oakum_worker.parallel.tensor.grids import Grid
 from oakum_worker.parallel.tensor.placements import Placement, Splits
 from oakum_worker.parallel.tensor.spread import Spread, Work, of_batch
@@ -49,7 +49,6 @@ class _Planner:
         self._model = model
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
         self._placed: dict[int, Placement] = {}
-        self._notes: dict[str, str] = {}
         self._modules: list[str] = []
 
     def knows(self, value: Any) -> bool:
@@ -61,11 +60,9 @@ class _Planner:
         return self._placed.get(id(parameter))
 
     def place(self, parameter: nn.Parameter, splits: Splits, role: str) -> Placement:
-        """Set the parameter's placement, in place of an earlier one: its dimensions are cut by `splits`. `role` is
-        the parameter's description in the conversion's notes. Returns the placement."""
+        """Set the parameter's placement, in place of an earlier one: its dimensions are cut by `splits`. `role`
+        says what the parameter is. Returns the placement."""
         self._placed[id(parameter)] = made = Placement(tuple(parameter.shape), splits, role)
-        name = self._names.get(id(parameter), "a parameter of another model")
-        self._notes[name] = f"{role}, by {', '.join(made.axes)}" if made.axes else "whole on every rank"
         return made
 
     def fold(self, parameters: Sequence[nn.Parameter], fold: int) -> bool:
@@ -76,9 +73,6 @@ class _Planner:
             return False
         for parameter, placement in zip(parameters, found, strict=True):
             self._placed[id(parameter)] = placement.folded(fold)
-            name = self._names.get(id(parameter))
-            if name is not None:
-                self._notes[name] += f", in {fold} sections"
         return True
 
     @contextmanager
@@ -105,8 +99,18 @@ class _Planner:
         for name, parameter in self._model.named_parameters():
             placement = self._placed.get(id(parameter)) or Placement.replicated(tuple(parameter.shape))
             placements[name] = placement
-            self._notes.setdefault(name, "not used: whole on every rank")
-        return Conversion(grid, placements, tuple(f"{name}: {note}" for name, note in self._notes.items()))
+        return Conversion(grid, placements, (*self._used(), *self._unused()))
+
+    def _used(self) -> Iterator[DividedParameter]:
+        for identity, placement in self._placed.items():
+            name = self._names.get(identity, "a parameter of another model")
+            first = placement.splits[0] if placement.splits else None
+            yield DividedParameter(name, placement.role, placement.axes, 1 if first is None else first.fold)
+
+    def _unused(self) -> Iterator[DividedParameter]:
+        for identity, name in self._names.items():
+            if identity not in self._placed:
+                yield DividedParameter(name, NOT_USED, ())
 
     def _entering(self, name: str) -> Callable[..., None]:
         def enter(*_: Any) -> None:
