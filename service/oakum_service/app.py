@@ -28,6 +28,7 @@ from oakum_service.api import (
     snapshots,
     timeline,
     tokens,
+    trainer_records,
     trainers,
     what_if,
 )
@@ -80,6 +81,7 @@ def routed_app() -> FastAPI:
     app.add_middleware(RequestMetrics)
     for module in (
         trainers,
+        trainer_records,
         cluster,
         nodes,
         timeline,

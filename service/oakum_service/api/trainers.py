@@ -7,7 +7,6 @@ import threading
 import time
 from http import HTTPStatus
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Body, Query
 from fastapi.encoders import jsonable_encoder
@@ -17,36 +16,38 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service import audit, hold, pause
-from oakum_service.api.auth import Principal, Role, User, Viewer
+from oakum_service.api.acceptance import (
+    acceptable,
+    beginning,
+    check_priority,
+    check_trust,
+    refuse_taken,
+    unacceptable,
+)
+from oakum_service.api.auth import Principal, User, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
-from oakum_service.api.logs import read_log
-from oakum_service.api.ownership import check_may_change, check_may_read, may_read, visible_view
+from oakum_service.api.ownership import check_may_change, may_read, visible_view
 from oakum_service.api.paging import Before, Place, older_than, page, place
 from oakum_service.api.preconditions import ETAG, IfMatch, check_if_match, etag_of
 from oakum_service.api.problems import problem_response
 from oakum_service.api.quotas import check_quota
-from oakum_service.api.schemas.series import EvaluationList, EvaluationView, Series
 from oakum_service.api.schemas.submissions import DryRunRequest, DryRunView, SpecDocument, SpecText
 from oakum_service.api.schemas.trainers import (
-    Explanation,
-    LogText,
     PauseRequest,
     TrainerChange,
     TrainerList,
     TrainerView,
 )
-from oakum_service.api.series import points_of
-from oakum_service.api.views import dry_run_view, explanation, find_trainer, trainer_view, trainer_views
+from oakum_service.api.views import dry_run_view, find_trainer, trainer_view, trainer_views
 from oakum_service.control import dry_run
-from oakum_service.control.new_trainers import add_trainer, add_trainer_from, refuse_state_of, step_to_begin_from
+from oakum_service.control.new_trainers import add_trainer, add_trainer_from
 from oakum_service.control.restart_points import check_epochs, set_totals
 from oakum_service.control.retrying import retry
 from oakum_service.db import event_log
-from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.errors import Busy, Conflict, Forbidden, NoticeRefused, RequestError
+from oakum_service.errors import Busy, Conflict, RequestError
 from oakum_service.log_fields import about
 from oakum_service.states import LIVE_STATES, TrainerState
 from oakum_solver.errors import ProblemError
@@ -66,8 +67,6 @@ BeginFrom = Annotated[
 
 _dry_running = threading.Lock()
 _DRY_RUN_PATIENCE_S = 5.0
-_BEFORE_S = 120.0
-"""Seconds of samples before the first point that is asked for: a point may depend on the sample before it."""
 _ENDED = [state for state in TrainerState if state.ended]
 
 
@@ -115,9 +114,9 @@ def submit_trainer(
 ) -> JSONResponse:
     """Submit a trainer; the body is its spec."""
     try:
-        spec = _acceptable(document, user, context)
+        spec = acceptable(document, user, context)
     except ValidationError as error:
-        return _unacceptable(error)
+        return unacceptable(error)
     with context.sessions.begin() as session:
         response = answer_once(
             session,
@@ -137,30 +136,15 @@ def check_trainer(
 ) -> Response:
     """Answer as submitting this spec would, but submit nothing: 204 where it would be accepted now."""
     try:
-        spec = _acceptable(document, user, context)
+        spec = acceptable(document, user, context)
     except ValidationError as error:
-        return _unacceptable(error)
+        return unacceptable(error)
     with context.readers.begin() as session:
-        _refuse_taken(session, spec, user)
+        refuse_taken(session, spec, user)
         check_quota(session, context, spec, user, is_new=True)
         if begin_from is not None:
-            _beginning(session, spec, user, context, begin_from)
+            beginning(session, spec, user, context, begin_from)
     return Response(status_code=HTTPStatus.NO_CONTENT)
-
-
-def _acceptable(document: dict[str, Any], user: Principal, context: Context) -> TrainerSpec:
-    """The spec in the document. Raises pydantic's `ValidationError` if the document is not a spec, and
-    `Forbidden` or `Conflict` if this service refuses the spec."""
-    spec = TrainerSpec.model_validate(document)
-    _check_trust(user, user.name, context)
-    _check_priority(spec.priority, user)
-    _check_recipients(spec, context)
-    return spec
-
-
-def _unacceptable(error: ValidationError) -> JSONResponse:
-    lines = explain(error)
-    return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, f"the spec cannot be accepted: {lines[0]}", lines)
 
 
 @router.post("/read")
@@ -179,14 +163,14 @@ def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> R
     """Return the plan that would be made if the trainer were submitted now, without submitting it. One dry run
     is computed at a time."""
     try:
-        spec = _acceptable(request.spec, user, context)
+        spec = acceptable(request.spec, user, context)
     except ValidationError as error:
-        return _unacceptable(error)
+        return unacceptable(error)
     if not _dry_running.acquire(timeout=_DRY_RUN_PATIENCE_S):
         raise Busy("other dry runs are being computed: ask again in a moment")
     try:
         with context.readers.begin() as session:
-            _refuse_taken(session, spec, user)
+            refuse_taken(session, spec, user)
             check_quota(session, context, spec, user, is_new=True)
             problem, observed, candidate = dry_run.pose_with_candidate(session, context.settings, spec, user.name)
             held = hold.held(session) is not None
@@ -199,51 +183,15 @@ def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> R
     return JSONResponse(dry_run_view(spec.name, prospect, held=held).model_dump(mode="json"))
 
 
-def _check_recipients(spec: TrainerSpec, context: Context) -> None:
-    """Raise `Conflict` for recipients to whom no notice could ever be sent."""
-    settings = context.settings.notices
-    for each in spec.notify:
-        if each.email is not None and settings.mail_from is None:
-            raise Conflict(
-                "notify: this service sends no e-mail: leave email out, or ask an administrator to set "
-                "OAKUM_NOTICES_MAIL_FROM"
-            )
-        if each.webhook is not None:
-            try:
-                settings.allowed.check(urlsplit(each.webhook))
-            except NoticeRefused as error:
-                raise Conflict(f"notify: {error}") from error
-
-
-def _check_trust(user: Principal, owner: str | None, context: Context) -> None:
-    """Raise `Forbidden` where code that the user submits may not run in the account that runs it: the service's,
-    or that of the trainer's `owner`. Raises `AccountUnavailable` where that cannot be found out."""
-    context.files.check(owner)
-    if user.role < Role.ADMIN and not context.settings.users_may_submit:
-        raise Forbidden(
-            "trainers' code runs in the service's own account here, where it can read everybody's checkpoints and "
-            "the service's secrets, so only administrators submit trainers: ask one to submit yours, or to set "
-            "OAKUM_TRUST_USERS=1 if all users are trusted with that"
-        )
-
-
-def _check_priority(priority: int, user: Principal) -> None:
-    if priority > 0 and user.role < Role.ADMIN:
-        raise Forbidden(
-            f"priority {priority} needs the role admin; {user.bearer} has {user.role.name.lower()}: "
-            "give a priority of 0 or below, or ask an administrator"
-        )
-
-
 def _insert(
     session: Session, spec: TrainerSpec, user: Principal, context: Context, begin_from: str | None
 ) -> TrainerView:
-    _refuse_taken(session, spec, user)
+    refuse_taken(session, spec, user)
     check_quota(session, context, spec, user, is_new=True)
     if begin_from is None:
         trainer = add_trainer(session, spec, user.name)
     else:
-        other, step = _beginning(session, spec, user, context, begin_from)
+        other, step = beginning(session, spec, user, context, begin_from)
         trainer = add_trainer_from(session, spec, user.name, other, context.files.checkpoints(user.name), step)
     session.flush()
     _record(session, user, "submitted", trainer, **({"begin_from": begin_from} if begin_from else {}))
@@ -255,30 +203,6 @@ def _record(session: Session, user: Principal, action: str, trainer: Trainer, **
     audit.record(
         session, user.actor, f"trainer.{action}", trainer.name, trainer.user_name, id=trainer.id, **details
     )
-
-
-def _beginning(
-    session: Session, spec: TrainerSpec, user: Principal, context: Context, begin_from: str
-) -> tuple[Trainer, int | None]:
-    """The trainer to begin from, and the step of its checkpoint (None: the newest). Raises `NotFound`, `Forbidden`
-    or `Conflict` where the user's trainer cannot begin so."""
-    name, _, at = begin_from.partition("/")
-    other = find_trainer(session, name)
-    refuse_state_of(other, spec, user.name)
-    checkpoints = context.files.checkpoints(other.user_name)
-    return other, step_to_begin_from(at, lambda: checkpoints.best_step(other.id))
-
-
-def _refuse_taken(session: Session, spec: TrainerSpec, user: Principal) -> None:
-    """Raise `Conflict` if a live trainer has the spec's name; the message tells the trainer's state only to those
-    who may read it."""
-    taken = session.execute(select(Trainer).where(Trainer.name == spec.name, Trainer.state.not_in(_ENDED)))
-    if (other := taken.scalars().first()) is not None:
-        if not may_read(user, other):
-            raise Conflict(f"another user's trainer has the name {spec.name!r}: choose another name")
-        raise Conflict(
-            f"a trainer named {spec.name!r} is {other.state}: choose another name or `oakum cancel {spec.name}`"
-        )
 
 
 @router.get("/{ref}")
@@ -312,7 +236,7 @@ def change_trainer(
 ) -> JSONResponse:
     """Change a live trainer's bounds, weight or priority; while it is paused, also its epochs."""
     if change.priority is not None:
-        _check_priority(change.priority, user)
+        check_priority(change.priority, user)
 
     def carry_out() -> TrainerView:
         trainer = _live(session, ref, user, if_match)
@@ -411,9 +335,9 @@ def retry_trainer(
         trainer = find_trainer(session, ref)
         check_may_change(user, trainer)
         check_if_match(if_match, trainer)
-        _check_trust(user, trainer.user_name, context)
+        check_trust(user, trainer.user_name, context)
         if TrainerState(trainer.state).ended:
-            _refuse_taken(session, trainer.spec, user)
+            refuse_taken(session, trainer.spec, user)
             check_quota(session, context, trainer.spec, user, is_new=True)
         retry(session, trainer, user.name, context.files.checkpoints(trainer.user_name), time.time())
         _record(session, user, "retried", trainer)
@@ -435,72 +359,3 @@ def _live(session: Session, ref: str, user: Principal, if_match: str | None) -> 
     if TrainerState(trainer.state).ended:
         raise Conflict(f"trainer {trainer.name!r} is {trainer.state} and cannot be changed any more")
     return trainer
-
-
-@router.get("/{ref}/series")
-def show_series(
-    ref: str,
-    context: InContext,
-    viewer: Viewer,
-    limit: Annotated[int, Query(ge=1, le=5000)] = 600,
-    after: Annotated[
-        float, Query(ge=0, le=1e11, allow_inf_nan=False, description="only later points; Unix seconds")
-    ] = 0.0,
-) -> Series:
-    """Show the newest chart points of a trainer, in order of time."""
-    with context.readers.begin() as session:
-        trainer = find_trainer(session, ref)
-        check_may_read(viewer, trainer)
-        rows = session.scalars(
-            select(ProgressSample)
-            .where(ProgressSample.trainer_id == trainer.id, ProgressSample.at >= after - _BEFORE_S)
-            .order_by(ProgressSample.id.desc())
-            .limit(limit)
-        ).all()
-        live = not TrainerState(trainer.state).ended
-        points = points_of(rows[::-1], time.time() if live and not trainer.members else None)
-        return Series(points=[point for point in points if point.at > after])
-
-
-@router.get("/{ref}/evaluations")
-def list_evaluations(
-    ref: str,
-    context: InContext,
-    viewer: Viewer,
-    after_step: Annotated[int, Query(ge=-1, lt=2**31)] = -1,
-    limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
-    newest: Annotated[bool, Query(description="the last ones up to the limit instead of the first ones")] = False,
-) -> EvaluationList:
-    """List a trainer's evaluations after a step, in order of steps: the first up to the limit, or the newest."""
-    order = EvaluationRecord.step.desc() if newest else EvaluationRecord.step
-    with context.readers.begin() as session:
-        trainer = find_trainer(session, ref)
-        check_may_read(viewer, trainer)
-        rows = session.scalars(
-            select(EvaluationRecord)
-            .where(EvaluationRecord.trainer_id == trainer.id, EvaluationRecord.step > after_step)
-            .order_by(order)
-            .limit(limit)
-        )
-        found = [EvaluationView(step=row.step, at=row.at, metrics=row.metrics) for row in rows]
-    return EvaluationList(evaluations=sorted(found, key=lambda one: one.step))
-
-
-@router.get("/{ref}/logs")
-def show_logs(
-    ref: str, context: InContext, viewer: Viewer, tail: Annotated[int, Query(ge=1, le=10_000)] = 200
-) -> LogText:
-    """Show the newest lines that the trainer's fragments wrote."""
-    with context.readers.begin() as session:
-        trainer = find_trainer(session, ref)
-        check_may_read(viewer, trainer)
-        return LogText(lines=read_log(session, context.settings.fragments_dir, trainer.id, tail))
-
-
-@router.get("/{ref}/explain")
-def explain_trainer(ref: str, context: InContext, viewer: Viewer) -> Explanation:
-    """Say why the trainer has its number of nodes."""
-    with context.readers.begin() as session:
-        trainer = find_trainer(session, ref)
-        view = visible_view(viewer, trainer, trainer_view(session, trainer, context.circumstances()))
-        return explanation(session, trainer, view)

@@ -1,0 +1,102 @@
+"""What a user may submit to this service: the spec, its name, its priority and what it begins from."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from oakum_service.api.auth import Principal, Role
+from oakum_service.api.context import Context
+from oakum_service.api.ownership import may_read
+from oakum_service.api.problems import problem_response
+from oakum_service.api.views import find_trainer
+from oakum_service.control.new_trainers import refuse_state_of, step_to_begin_from
+from oakum_service.db.models.trainers import Trainer
+from oakum_service.errors import Conflict, Forbidden, NoticeRefused
+from oakum_service.states import TrainerState
+from oakum_worker.spec import TrainerSpec, explain
+
+_ENDED = [state for state in TrainerState if state.ended]
+
+
+def acceptable(document: dict[str, Any], user: Principal, context: Context) -> TrainerSpec:
+    """The spec in the document. Raises pydantic's `ValidationError` if the document is not a spec, and
+    `Forbidden` or `Conflict` if this service refuses the spec."""
+    spec = TrainerSpec.model_validate(document)
+    check_trust(user, user.name, context)
+    check_priority(spec.priority, user)
+    _check_recipients(spec, context)
+    return spec
+
+
+def unacceptable(error: ValidationError) -> JSONResponse:
+    """The answer to a document that is not a spec."""
+    lines = explain(error)
+    return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, f"the spec cannot be accepted: {lines[0]}", lines)
+
+
+def _check_recipients(spec: TrainerSpec, context: Context) -> None:
+    """Raise `Conflict` for recipients to whom no notice could ever be sent."""
+    settings = context.settings.notices
+    for each in spec.notify:
+        if each.email is not None and settings.mail_from is None:
+            raise Conflict(
+                "notify: this service sends no e-mail: leave email out, or ask an administrator to set "
+                "OAKUM_NOTICES_MAIL_FROM"
+            )
+        if each.webhook is not None:
+            try:
+                settings.allowed.check(urlsplit(each.webhook))
+            except NoticeRefused as error:
+                raise Conflict(f"notify: {error}") from error
+
+
+def check_trust(user: Principal, owner: str | None, context: Context) -> None:
+    """Raise `Forbidden` where code that the user submits may not run in the account that runs it: the service's,
+    or that of the trainer's `owner`. Raises `AccountUnavailable` where that cannot be found out."""
+    context.files.check(owner)
+    if user.role < Role.ADMIN and not context.settings.users_may_submit:
+        raise Forbidden(
+            "trainers' code runs in the service's own account here, where it can read everybody's checkpoints and "
+            "the service's secrets, so only administrators submit trainers: ask one to submit yours, or to set "
+            "OAKUM_TRUST_USERS=1 if all users are trusted with that"
+        )
+
+
+def check_priority(priority: int, user: Principal) -> None:
+    """Raise `Forbidden` for a priority that the user may not give."""
+    if priority > 0 and user.role < Role.ADMIN:
+        raise Forbidden(
+            f"priority {priority} needs the role admin; {user.bearer} has {user.role.name.lower()}: "
+            "give a priority of 0 or below, or ask an administrator"
+        )
+
+
+def beginning(
+    session: Session, spec: TrainerSpec, user: Principal, context: Context, begin_from: str
+) -> tuple[Trainer, int | None]:
+    """The trainer to begin from, and the step of its checkpoint (None: the newest). Raises `NotFound`, `Forbidden`
+    or `Conflict` where the user's trainer cannot begin so."""
+    name, _, at = begin_from.partition("/")
+    other = find_trainer(session, name)
+    refuse_state_of(other, spec, user.name)
+    checkpoints = context.files.checkpoints(other.user_name)
+    return other, step_to_begin_from(at, lambda: checkpoints.best_step(other.id))
+
+
+def refuse_taken(session: Session, spec: TrainerSpec, user: Principal) -> None:
+    """Raise `Conflict` if a live trainer has the spec's name; the message tells the trainer's state only to those
+    who may read it."""
+    taken = session.execute(select(Trainer).where(Trainer.name == spec.name, Trainer.state.not_in(_ENDED)))
+    if (other := taken.scalars().first()) is not None:
+        if not may_read(user, other):
+            raise Conflict(f"another user's trainer has the name {spec.name!r}: choose another name")
+        raise Conflict(
+            f"a trainer named {spec.name!r} is {other.state}: choose another name or `oakum cancel {spec.name}`"
+        )

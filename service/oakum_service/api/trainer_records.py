@@ -1,0 +1,97 @@
+"""/v1/trainers/REF/...: a trainer's series, evaluations and logs, and why it has its number of nodes."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from sqlalchemy import select
+
+from oakum_service.api.auth import Viewer
+from oakum_service.api.context import InContext
+from oakum_service.api.logs import read_log
+from oakum_service.api.ownership import check_may_read, visible_view
+from oakum_service.api.schemas.series import EvaluationList, EvaluationView, Series
+from oakum_service.api.schemas.trainers import (
+    Explanation,
+    LogText,
+)
+from oakum_service.api.series import points_of
+from oakum_service.api.views import explanation, find_trainer, trainer_view
+from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
+from oakum_service.states import TrainerState
+
+router = APIRouter(prefix="/v1/trainers", tags=["trainers"])
+
+_BEFORE_S = 120.0
+"""Seconds of samples before the first point that is asked for: a point may depend on the sample before it."""
+
+
+@router.get("/{ref}/series")
+def show_series(
+    ref: str,
+    context: InContext,
+    viewer: Viewer,
+    limit: Annotated[int, Query(ge=1, le=5000)] = 600,
+    after: Annotated[
+        float, Query(ge=0, le=1e11, allow_inf_nan=False, description="only later points; Unix seconds")
+    ] = 0.0,
+) -> Series:
+    """Show the newest chart points of a trainer, in order of time."""
+    with context.readers.begin() as session:
+        trainer = find_trainer(session, ref)
+        check_may_read(viewer, trainer)
+        rows = session.scalars(
+            select(ProgressSample)
+            .where(ProgressSample.trainer_id == trainer.id, ProgressSample.at >= after - _BEFORE_S)
+            .order_by(ProgressSample.id.desc())
+            .limit(limit)
+        ).all()
+        live = not TrainerState(trainer.state).ended
+        points = points_of(rows[::-1], time.time() if live and not trainer.members else None)
+        return Series(points=[point for point in points if point.at > after])
+
+
+@router.get("/{ref}/evaluations")
+def list_evaluations(
+    ref: str,
+    context: InContext,
+    viewer: Viewer,
+    after_step: Annotated[int, Query(ge=-1, lt=2**31)] = -1,
+    limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
+    newest: Annotated[bool, Query(description="the last ones up to the limit instead of the first ones")] = False,
+) -> EvaluationList:
+    """List a trainer's evaluations after a step, in order of steps: the first up to the limit, or the newest."""
+    order = EvaluationRecord.step.desc() if newest else EvaluationRecord.step
+    with context.readers.begin() as session:
+        trainer = find_trainer(session, ref)
+        check_may_read(viewer, trainer)
+        rows = session.scalars(
+            select(EvaluationRecord)
+            .where(EvaluationRecord.trainer_id == trainer.id, EvaluationRecord.step > after_step)
+            .order_by(order)
+            .limit(limit)
+        )
+        found = [EvaluationView(step=row.step, at=row.at, metrics=row.metrics) for row in rows]
+    return EvaluationList(evaluations=sorted(found, key=lambda one: one.step))
+
+
+@router.get("/{ref}/logs")
+def show_logs(
+    ref: str, context: InContext, viewer: Viewer, tail: Annotated[int, Query(ge=1, le=10_000)] = 200
+) -> LogText:
+    """Show the newest lines that the trainer's fragments wrote."""
+    with context.readers.begin() as session:
+        trainer = find_trainer(session, ref)
+        check_may_read(viewer, trainer)
+        return LogText(lines=read_log(session, context.settings.fragments_dir, trainer.id, tail))
+
+
+@router.get("/{ref}/explain")
+def explain_trainer(ref: str, context: InContext, viewer: Viewer) -> Explanation:
+    """Say why the trainer has its number of nodes."""
+    with context.readers.begin() as session:
+        trainer = find_trainer(session, ref)
+        view = visible_view(viewer, trainer, trainer_view(session, trainer, context.circumstances()))
+        return explanation(session, trainer, view)
