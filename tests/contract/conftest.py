@@ -10,6 +10,7 @@ import pytest
 
 from api_under_test import ApiUnderTest, FakeScheduler
 from empty_databases import empty_database as empty_database
+from trained_scene import Scene, train_on_two_nodes
 
 
 @pytest.fixture
@@ -32,3 +33,9 @@ def api(data_dir: Path, scheduler: FakeScheduler) -> Iterator[ApiUnderTest]:
     yield running
     running.news_for_readers.close()
     running.engine.dispose()
+
+
+@pytest.fixture
+def scene(api: ApiUnderTest) -> Scene:
+    """The API over the cluster of `trained_scene`."""
+    return train_on_two_nodes(api)
