@@ -33,8 +33,9 @@ from oakum_service.cli.advising.mini_batch import MiniBatchAdvice, advise_mini_b
 from oakum_service.cli.advising.nodes import nodes_from_passes
 from oakum_solver.advice.exchange import Link
 from oakum_worker.advice.survey import Surveyor
+from oakum_worker.devices import undisturbed_clock
 from oakum_worker.losses import loss_of
-from oakum_worker.profiling.alternating import compare, undisturbed_clock
+from oakum_worker.profiling.alternating import compare
 from oakum_worker.profiling.micro_batch_probe import Probe
 from oakum_worker.profiling.options import parse_bytes
 from oakum_worker.spec import TrainerSpec, read_spec

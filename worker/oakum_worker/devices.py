@@ -1,9 +1,11 @@
-"""Tells which model a torch device is and how much memory it has."""
+"""Tells which model a torch device is, how much memory it has, and by which clock to time its work."""
 
 from __future__ import annotations
 
 import os
 import platform
+import time
+from collections.abc import Callable
 
 import torch
 
@@ -20,3 +22,21 @@ def device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{device.type} {platform.processor() or platform.machine()}, {os.cpu_count()} cores"
+
+
+def undisturbed_clock(device: torch.device) -> Callable[[], float]:
+    """The clock, in seconds, that other work on the machine disturbs least, for measuring what this thread has
+    `device` compute.
+
+    For one computing thread on the CPU that is the thread's CPU time, which stands still while others have the
+    core. With several threads, which wait for each other, it is the wall clock, and on a GPU the wall clock once
+    the GPU has done what it was given.
+    """
+    if device.type == "cuda":
+        return _synchronised_s
+    return time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+
+
+def _synchronised_s() -> float:
+    torch.cuda.synchronize()
+    return time.perf_counter()

@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from itertools import count
 
 import pytest
-import torch
 
-from oakum_worker.profiling.alternating import Compared, compare, undisturbed_clock
+from oakum_worker.profiling.alternating import Compared, compare
 
 
 def _busy_machine(costs: dict[str, float], seed: int, noise: float = 0.03) -> Callable[[str], float]:
@@ -85,11 +84,3 @@ def test_slow_ways_are_not_timed_for_longer_than_asked() -> None:
     assert compare(["a"], lambda _: 1.0, clock=_clock()).rounds == 4
     with pytest.raises(ValueError, match="at least one"):
         compare([], lambda _: 1.0)
-
-
-def test_one_thread_is_timed_by_its_own_use_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    assert undisturbed_clock(torch.device("cpu")).__name__ == "process_time"
-    assert undisturbed_clock(torch.device("cuda")).__name__ == "perf_counter"
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    assert undisturbed_clock(torch.device("cpu")).__name__ == "perf_counter"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from torch import nn
 
 from oakum_worker.chain import Chain
+from oakum_worker.devices import undisturbed_clock
 from oakum_worker.parallel.normalisation import SynchronisedBatchNorm, normalise
 from oakum_worker.parallel.pipeline.measuring import measure_chain
 from oakum_worker.parallel.pipeline.schedules import build
@@ -128,3 +131,10 @@ def test_what_takes_more_than_the_limit_does_not_fit(device: str) -> None:
     probe = Probe(build_task(device), build_spec(), 64 << 20)
     assert probe.footprint(1 << 16) is None
     assert probe.footprint(16) is not None
+
+
+def test_one_thread_is_timed_by_its_own_use_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    assert undisturbed_clock(torch.device("cpu")) is time.thread_time
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    assert undisturbed_clock(torch.device("cpu")) is time.perf_counter

@@ -21,7 +21,8 @@ from oakum_worker.advice.algorithms import (
     forward_replaced,
 )
 from oakum_worker.advice.units import AttentionCalls, Unit
-from oakum_worker.profiling.alternating import compare, undisturbed_clock
+from oakum_worker.devices import undisturbed_clock
+from oakum_worker.profiling.alternating import compare
 from oakum_worker.profiling.live_memory import LiveMemory
 from oakum_worker.task_checks import describe
 from oakum_worker.torch_internals import tree_leaves

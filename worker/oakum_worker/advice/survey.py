@@ -16,9 +16,9 @@ from torch import nn
 from oakum_worker.advice.algorithms import Forward, algorithms, forward_replaced
 from oakum_worker.advice.layer_trials import LayerTrial, SkippedAlgorithm, try_unit
 from oakum_worker.advice.units import Unit, units_of
-from oakum_worker.devices import device_memory_bytes, device_name
+from oakum_worker.devices import device_memory_bytes, device_name, undisturbed_clock
 from oakum_worker.errors import TaskError
-from oakum_worker.profiling.alternating import Compared, compare, undisturbed_clock
+from oakum_worker.profiling.alternating import Compared, compare
 from oakum_worker.profiling.grid_profile import GridsProfile, profile_grids
 from oakum_worker.profiling.layout_profile import profile_layouts
 from oakum_worker.profiling.micro_batch import largest_that_fits

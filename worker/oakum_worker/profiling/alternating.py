@@ -18,8 +18,6 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-import torch
-
 Way = TypeVar("Way", bound=Hashable)
 
 _FEWEST_ROUNDS, _MOST_ROUNDS = 4, 60
@@ -128,14 +126,3 @@ class _Times(Generic[Way]):
         deviation = _MAD_TO_SIGMA * statistics.median(abs(one - middle) for one in apart)
         few = 1 + 2 / len(apart)  # a deviation of few values is itself uncertain
         return 2 * few * _MEDIAN_TO_MEAN * deviation / math.sqrt(len(apart))
-
-
-def undisturbed_clock(device: torch.device) -> Callable[[], float]:
-    """The clock that other work on the machine disturbs least, for measuring work on `device`.
-
-    For one computing thread on the CPU that is this process's CPU time, which stands still while other
-    processes have the core. With several threads, which wait for each other, or on another device, it is the
-    wall clock.
-    """
-    alone = device.type == "cpu" and torch.get_num_threads() == 1
-    return time.process_time if alone else time.perf_counter

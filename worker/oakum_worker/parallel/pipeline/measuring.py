@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from oakum_worker.chain import Chain
+from oakum_worker.devices import undisturbed_clock
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.losses import loss_of
 from oakum_worker.parallel.offload import Offloaded
@@ -187,17 +188,17 @@ def _passed(compute: Callable[[Any], Any], inputs: Any, layer: nn.Module) -> _La
 
     copies = tuple(tensor.clone() for tensor in _tensors(inputs))  # for layers that work in place
     given = copies if isinstance(inputs, tuple) else copies[0]
-    began_s = _now_s(inputs)
+    began_s = _computed_s(inputs)
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         outputs = compute(given)
-    middle_s = _now_s(inputs)
+    middle_s = _computed_s(inputs)
     made = [tensor for tensor in _tensors(outputs) if tensor.requires_grad]
     seeds = [torch.ones_like(tensor) for tensor in made]
     parts_s = _parts_s(made, seeds, inputs, layer)
-    split_s = _now_s(inputs)
+    split_s = _computed_s(inputs)
     if made:
         torch.autograd.backward(made, seeds)
-    return _LayerTimes(middle_s - began_s, _now_s(inputs) - split_s, parts_s, sum(kept.values()), outputs)
+    return _LayerTimes(middle_s - began_s, _computed_s(inputs) - split_s, parts_s, sum(kept.values()), outputs)
 
 
 def _parts_s(
@@ -207,17 +208,22 @@ def _parts_s(
     weights. None where the pass cannot be split. Keeps the autograd graph."""
     leaves = [tensor for tensor in _tensors(inputs) if tensor.requires_grad]
     weights = [parameter for parameter in layer.parameters() if parameter.requires_grad]
-    began_s = _now_s(inputs)
+    began_s = _computed_s(inputs)
     try:
         rest = first_part(made, seeds, leaves, weights)[1] if made and leaves else None
-        middle_s = _now_s(inputs)
+        middle_s = _computed_s(inputs)
         if rest is not None:
             rest.run()
         elif made and weights:
             torch.autograd.backward(made, seeds, inputs=weights, retain_graph=True)
     except RuntimeError:  # as reentrant checkpoints do
         return None
-    return middle_s - began_s, _now_s(inputs) - middle_s
+    return middle_s - began_s, _computed_s(inputs) - middle_s
+
+
+def _computed_s(values: Any) -> float:
+    """Now, for times of computing with the values, by the clock that other work disturbs least."""
+    return undisturbed_clock(_tensors(values)[0].device)()
 
 
 def _now_s(values: Any) -> float:
