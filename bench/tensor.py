@@ -1,25 +1,28 @@
-"""What 1-D, 2-D and 3-D tensor parallelism move and take, side by side: bytes, step time, memory, and predictions.
+"""What 1-D, 2-D and 3-D tensor parallelism move and take, side by side, and what Oakum's chooser predicts of it.
 
     python bench/tensor.py                                       # 8 ranks (2-D: 4 and 9), several sizes and links
     python bench/tensor.py --samples 64 --width 256 --link-mbytes 100 --json tensor.json
 
 The model is a stack of two linear layers with a non-linearity (width -> 4 width -> width), as in a transformer's
 block. Ranks are threads of this process. Their collectives exchange tensors in memory and then take as long as the
-elements that a rank receives would take over a link of its own, and its latency once for each step of a ring. So
-times of communication are real waiting, at the same time on all ranks; products are real, too, and share the
-machine's cores. A link of 0 MB/s has no delay.
+elements that a rank receives would take over a link of its own, and its latency once for each step of a ring. A
+link of 0 MB/s has no delay.
 
-Predicted: the products' time, measured in one process for this shape and divided by the ranks' share, times the
-threads that share a core; and the bytes of the formulas over the link. For 64 ranks, of which each would have a
-core of its own, there are predictions alone. Ends with status 1 where a count is not what the formula says.
+Each rank stands for one with a core of its own: its step is the CPU time of its thread and what it waited for its
+link, so neither other ranks nor other work on the machine count. The slowest rank's is told. Memory is the most
+that a rank's tensors take at one time in a step: blocks, gradients, what is kept and what is gathered.
+
+Predicted: what `oakum profile layout` would say of the grid, from the same products timed in one process and the
+link's latency and bandwidth. Grids of 64 ranks are predicted alone. Ends with status 1 where a count of bytes is
+not what the formula says.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import json
-import os
 import statistics
 import sys
 import threading
@@ -37,16 +40,23 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from torch import nn
+from torch.utils.data import Dataset
 
 from oakum_service.cli import output
+from oakum_worker.parallel.grids.costs import GridProfile
+from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, predict_grid
+from oakum_worker.parallel.grids.measuring import measure_products
+from oakum_worker.parallel.pipeline.costs import LinkCosts
 from oakum_worker.parallel.tensor.computing import computing
 from oakum_worker.parallel.tensor.convert import convert
 from oakum_worker.parallel.tensor.grids import ALL_AXES, Grid
 from oakum_worker.parallel.tensor.wires import Wires
+from oakum_worker.profiling.live_memory import LiveMemory
+from oakum_worker.task import Task
 
 _TIMEOUT_S = 120.0
 _BYTES = 4
-GRIDS = (Grid("1d", 8), Grid("2d", 2), Grid("2d", 3), Grid("3d", 2))
+GRIDS = (Grid("1d", 2), Grid("1d", 8), Grid("2d", 2), Grid("2d", 3), Grid("3d", 2))
 """A 2-D grid has no 8 ranks: 4 and 9 lie on either side."""
 PREDICTED = (Grid("1d", 64), Grid("2d", 8), Grid("3d", 4))
 """Grids of more ranks than can be measured here."""
@@ -62,6 +72,11 @@ class Link:
     def seconds(self, num_bytes: float, num_steps: int) -> float:
         """Time for bytes that arrive in `num_steps` messages, one after the other."""
         return num_steps * self.latency_s + num_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
+
+    @property
+    def costs(self) -> LinkCosts:
+        """The link as the chooser knows it."""
+        return LinkCosts(self.latency_s, self.bytes_per_s) if self.bytes_per_s else LinkCosts(0.0, 1e15)
 
 
 @dataclass(frozen=True)
@@ -90,8 +105,11 @@ class Result:
     kilobytes_of_weights: float
     """On one rank."""
     step_ms: float | None
-    """None where there is a prediction alone."""
+    """Of the slowest rank; None where there is a prediction alone."""
     predicted_ms: float
+    peak_kilobytes: float | None
+    """Of the rank that needs most."""
+    predicted_kilobytes: float
     right: bool
     """Whether the count is what the formula says."""
 
@@ -108,14 +126,18 @@ class _Group:
         """The group as its member `place` has it."""
         return _Member(self, place)
 
-    def exchange(self, place: int, value: Any, received: int, steps: int) -> list[Any]:
-        """What all members gave, after the time that `received` elements take."""
+    def exchange(self, place: int, value: Any) -> list[Any]:
+        """What all members gave."""
         self._given[place] = value
         self._barrier.wait()
         found = list(self._given)
-        time.sleep(self._link.seconds(received * _BYTES, steps))
         self._barrier.wait()
+        self._given[place] = None
         return found
+
+    def seconds(self, received: int, steps: int) -> float:
+        """Time that a member waits for `received` elements in `steps` messages."""
+        return self._link.seconds(received * _BYTES, steps)
 
     @property
     def size(self) -> int:
@@ -131,29 +153,50 @@ class _Done:
 class _Member:
     def __init__(self, group: _Group, place: int) -> None:
         self._group, self._place = group, place
+        self.waited_s = 0.0
+
+    def _exchange(self, value: Any, received: int, steps: int) -> list[Any]:
+        self.waited_s += self._group.seconds(received, steps)
+        return self._group.exchange(self._place, value)
 
     def _allgather_base(self, made: torch.Tensor, own: torch.Tensor) -> _Done:
         others = self._group.size - 1
-        made.copy_(torch.cat(self._group.exchange(self._place, own.detach(), others * own.numel(), others)))
+        parts = self._exchange(own.detach(), others * own.numel(), others)
+        for row, part in zip(made.view(len(parts), -1), parts, strict=True):
+            row.copy_(part)
         return _Done()
 
     def alltoall_base(self, made: torch.Tensor, own: torch.Tensor, takes: list[int], gives: list[int]) -> _Done:
         others = self._group.size - 1
-        given = self._group.exchange(self._place, own.detach().split(gives), others * takes[0], others)
-        made.copy_(torch.cat([parts[self._place] for parts in given]))
+        given = self._exchange(own.detach().split(gives), others * takes[0], others)
+        for row, parts in zip(made.split(takes), given, strict=True):
+            row.copy_(parts[self._place])
         return _Done()
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> _Done:
         n, own = self._group.size, tensors[0]
-        given = self._group.exchange(self._place, own.clone(), 2 * own.numel() * (n - 1) // n, 2 * (n - 1))
+        given = self._exchange(own.clone(), 2 * own.numel() * (n - 1) // n, 2 * (n - 1))
         own.copy_(
             torch.stack(given).sum(0) if options.reduceOp == dist.ReduceOp.SUM else torch.stack(given).amax(0)
         )
         return _Done()
 
 
-def wires_of(grid: Grid, link: Link) -> list[Wires]:
-    """Each rank's connections."""
+@dataclass(frozen=True)
+class Connected:
+    """One rank's connections."""
+
+    wires: Wires
+    members: Sequence[_Member]
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that the rank has waited for its link so far."""
+        return sum(member.waited_s for member in self.members)
+
+
+def connect(grid: Grid, link: Link) -> list[Connected]:
+    """Connect the ranks of a grid. Returns each rank's connections."""
     groups: dict[Any, _Group] = {}
     made = []
     for rank in range(grid.num_ranks):
@@ -161,7 +204,7 @@ def wires_of(grid: Grid, link: Link) -> list[Wires]:
         for axis in ALL_AXES:
             ranks = tuple(grid.group_of(rank, (axis,)))
             own[axis] = groups.setdefault((axis, ranks), _Group(len(ranks), link)).at(ranks.index(rank))
-        made.append(Wires(grid, rank, own))
+        made.append(Connected(Wires(grid, rank, own), tuple(own.values())))
     return made
 
 
@@ -200,98 +243,118 @@ def received(grid: Grid, size: Size, keep: bool) -> tuple[int, int]:
     return elements, steps
 
 
-def measure(grid: Grid, size: Size, link: Link, rounds: int, keep: bool) -> tuple[float, int, int]:
-    """Median seconds of a step, elements that one rank received in it, and elements of weights that it has."""
+@dataclass(frozen=True)
+class Measured:
+    """A step of one rank."""
+
+    seconds: float
+    """CPU time and waiting for the link, the median of all rounds."""
+    received: int
+    """Elements that the rank received."""
+    peak_bytes: int
+    """Of its weights and all tensors of the step."""
+
+
+def measure(grid: Grid, size: Size, link: Link, rounds: int, keep: bool) -> tuple[list[Measured], int]:
+    """Run steps of all ranks of a grid. Returns each rank's measurements, and the number of elements of weights
+    that one rank has."""
     model, batch = build(size), torch.randn(size.samples, size.width, generator=torch.Generator().manual_seed(2))
     conversion = convert(model, grid, lambda share: model(share(batch)).square().mean(), size.samples)
     locals_ = [conversion.local(copy.deepcopy(model), rank, model.state_dict()) for rank in range(grid.num_ranks)]
+    connected = connect(grid, link)
     begin = threading.Barrier(grid.num_ranks, timeout=_TIMEOUT_S)
-    wires = wires_of(grid, link)
 
-    def as_rank(rank: int) -> tuple[list[float], int]:
-        times = []
+    def step(rank: int) -> None:
+        locals_[rank].zero_grad()
+        begin.wait()
+        with computing(connected[rank].wires, size.samples, keep_gathered=keep) as share:
+            made = locals_[rank](share(batch))
+        made.local.backward(made.local.detach())
+
+    def as_rank(rank: int) -> Measured:
+        own, times, received_before = connected[rank], [], 0
+        with LiveMemory() as memory:
+            memory.count(locals_[rank].parameters())
+            step(rank)
         for _ in range(rounds + 1):
-            before = wires[rank].received
-            locals_[rank].zero_grad()
-            begin.wait()
-            start_s = time.perf_counter()
-            with computing(wires[rank], size.samples, keep_gathered=keep) as share:
-                made = locals_[rank](share(batch))
-            made.local.backward(made.local.detach())
-            begin.wait()
-            times.append(time.perf_counter() - start_s)
-        return times[1:], wires[rank].received - before
+            received_before, waited_s, began_s = own.wires.received, own.waited_s, time.thread_time()
+            step(rank)
+            times.append(time.thread_time() - began_s + own.waited_s - waited_s)
+        return Measured(statistics.median(times[1:]), own.wires.received - received_before, memory.peak_bytes)
 
     with ThreadPoolExecutor(grid.num_ranks) as threads:
         found = list(threads.map(as_rank, range(grid.num_ranks)))
-    weights = sum(parameter.numel() for parameter in locals_[0].parameters())
-    return statistics.median(found[0][0]), found[0][1], weights
+    return found, sum(parameter.numel() for parameter in locals_[0].parameters())
 
 
-def product_s(size: Size, rounds: int) -> float:
-    """Median seconds of a step's products in one thread that has all of the model."""
-    model, batch = build(size), torch.randn(size.samples, size.width)
-    times = []
-    for _ in range(rounds + 1):
-        start_s = time.perf_counter()
-        made = model(batch)
-        made.backward(made.detach())
-        times.append(time.perf_counter() - start_s)
-    return statistics.median(times[1:])
+class _Rows(Dataset[torch.Tensor]):
+    """One random row."""
+
+    def __init__(self, width: int) -> None:
+        self._row = torch.randn(width, generator=torch.Generator().manual_seed(2))
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return self._row
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What predictions are made from."""
-
-    alone_s: float
-    """Time of a step's products in one process."""
-    code_s: float
-    """Time that a rank's step takes beside its products and its link."""
-    keep: bool
-
-    def predicted_s(self, grid: Grid, size: Size, link: Link, cores: int) -> float:
-        """Time of a step of ranks that share so many cores."""
-        elements, steps = received(grid, size, self.keep)
-        return (self.alone_s + grid.num_ranks * self.code_s) / cores + link.seconds(elements * _BYTES, steps)
+def profiled(size: Size) -> GridProfile:
+    """The products of the model, timed as a trainer's node times them. There is no optimizer's state."""
+    model = build(size)
+    task = Task(
+        model=model,
+        dataset=_Rows(size.width),
+        loss=lambda model, batch: model(batch).square().mean(),
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.1),
+    )
+    return measure_products(task, size.samples, contextlib.nullcontext)
 
 
-def case(grid: Grid, size: Size, link: Link, costs: Costs, rounds: int) -> Result:
+def predict(grid: Grid, size: Size, link: Link, profile: GridProfile, keep: bool) -> GridLayout:
+    """What the chooser predicts of a step."""
+    return predict_grid(grid, 1, 1, profile, link.costs, GridChoices(size.samples, keep_gathered=keep))
+
+
+def case(grid: Grid, size: Size, link: Link, profile: GridProfile, rounds: int, keep: bool) -> Result:
     """Measure one grid, and predict it."""
-    seconds, counted, weights = measure(grid, size, link, rounds, costs.keep)
-    elements, _ = received(grid, size, costs.keep)
-    predicted_s = costs.predicted_s(grid, size, link, min(os.cpu_count() or 1, grid.num_ranks))
-    return _result(grid, size, link, counted, weights, (seconds, predicted_s), counted == elements)
+    ranks, weights = measure(grid, size, link, rounds, keep)
+    slowest_s, peak_bytes = max(one.seconds for one in ranks), max(one.peak_bytes for one in ranks)
+    counted, (elements, _) = ranks[0].received, received(grid, size, keep)
+    predicted = predict(grid, size, link, profile, keep)
+    return _result(grid, size, link, (counted, weights), (slowest_s, peak_bytes), predicted, counted == elements)
 
 
-def prediction(grid: Grid, size: Size, link: Link, costs: Costs) -> Result:
-    """Predict a grid of which each rank has a core of its own."""
-    elements, _ = received(grid, size, costs.keep)
+def prediction(grid: Grid, size: Size, link: Link, profile: GridProfile, keep: bool) -> Result:
+    """Predict a grid without measuring it."""
+    elements, _ = received(grid, size, keep)
     weights = sum(k * n for k, n in size.layers()) // grid.num_ranks
-    predicted_s = costs.predicted_s(grid, size, link, grid.num_ranks)
-    return _result(grid, size, link, elements, weights, (None, predicted_s), True)
+    return _result(grid, size, link, (elements, weights), None, predict(grid, size, link, profile, keep), True)
 
 
 def _result(
     grid: Grid,
     size: Size,
     link: Link,
-    elements: int,
-    weights: int,
-    seconds: tuple[float | None, float],
+    elements: tuple[int, int],
+    measured: tuple[float, int] | None,
+    predicted: GridLayout,
     right: bool,
 ) -> Result:
-    step_s, predicted_s = seconds
+    received_elements, weights = elements
     return Result(
         f"{grid.kind}, q = {grid.side}",
         grid.num_ranks,
         size.samples,
         size.width,
         link.bytes_per_s / 1e6,
-        elements * _BYTES / 1e6,
+        received_elements * _BYTES / 1e6,
         weights * _BYTES / 1e3,
-        None if step_s is None else 1e3 * step_s,
-        1e3 * predicted_s,
+        None if measured is None else 1e3 * measured[0],
+        1e3 * predicted.predicted_step_s,
+        None if measured is None else measured[1] / 1e3,
+        predicted.peak_bytes / 1e3,
         right,
     )
 
@@ -308,6 +371,8 @@ def table_of(results: Sequence[Result]) -> Table:
         "weights, kB",
         "step, ms",
         "predicted",
+        "peak, kB",
+        "predicted",
     )
     made = output.table(*columns, right=columns)
     for one in results:
@@ -321,6 +386,8 @@ def table_of(results: Sequence[Result]) -> Table:
             f"{one.kilobytes_of_weights:.0f}",
             "-" if one.step_ms is None else f"{one.step_ms:.1f}",
             f"{one.predicted_ms:.1f}",
+            "-" if one.peak_kilobytes is None else f"{one.peak_kilobytes:.0f}",
+            f"{one.predicted_kilobytes:.0f}",
         )
     return made
 
@@ -342,27 +409,18 @@ def main(
     with Progress(console=Console(stderr=True)) as progress:
         bar = progress.add_task("measuring", total=len(sizes) * len(links) * len(GRIDS))
         for size in sizes:
-            alone_s = product_s(size, rounds)
-            code_s = {grid: _code_s(grid, rounds, keep) for grid in GRIDS}
+            profile = profiled(size)
             for link in links:
                 for grid in GRIDS:
-                    results.append(case(grid, size, link, Costs(alone_s, code_s[grid], keep), rounds))
+                    results.append(case(grid, size, link, profile, rounds, keep))
                     progress.advance(bar)
                 if link.bytes_per_s:
-                    of_kind = {grid.kind: seconds for grid, seconds in code_s.items()}
-                    costs = [Costs(alone_s, of_kind[grid.kind], keep) for grid in PREDICTED]
-                    results += [prediction(g, size, link, c) for g, c in zip(PREDICTED, costs, strict=True)]
+                    results += [prediction(grid, size, link, profile, keep) for grid in PREDICTED]
     output.console().print(table_of(results))
     if json_file is not None:
         json_file.write_text(json.dumps([dataclasses.asdict(one) for one in results], indent=1), encoding="utf-8")
     if not all(one.right for one in results):
         sys.exit("a rank received another number of elements than the formula says")
-
-
-def _code_s(grid: Grid, rounds: int, keep: bool) -> float:
-    """Core-seconds that one rank's step of a model takes in which there is next to nothing to multiply."""
-    seconds = min(measure(grid, Size(72, 72), Link(0, 0), 1, keep)[0] for _ in range(rounds))
-    return seconds * min(os.cpu_count() or 1, grid.num_ranks) / grid.num_ranks
 
 
 if __name__ == "__main__":

@@ -26,10 +26,17 @@ class Product:
     """K."""
     columns: int
     """N."""
+    input_gradient: bool = True
+    """Whether the backward pass computes the gradient of X, which the model's own input does not need."""
+
+    @property
+    def num_passes(self) -> int:
+        """Number of products of this size in a forward and a backward pass: Y, the gradient of W, and that of
+        X."""
+        return 3 if self.input_gradient else 2
 
     def flops(self, num_samples: float) -> float:
-        """Number of multiplications of the forward product for `num_samples` samples; the backward pass has twice
-        as many."""
+        """Number of multiplications of the forward product for `num_samples` samples."""
         return num_samples * self.rows * self.inner * self.columns
 
 
@@ -59,6 +66,8 @@ class GridProfile:
     optimizer_bytes: int
     activation_bytes: float
     """Bytes kept from forward to backward for each sample."""
+    input_bytes: float = 0.0
+    """Bytes of a batch for each sample; every rank of a grid has the whole batch."""
 
     def other_s(self, num_samples: int) -> float:
         """Seconds of forward and backward pass of `num_samples` samples apart from the products, in proportion to
@@ -87,21 +96,47 @@ def traffic(grid: Grid, product: Product, number: int, num_samples: float, *, ke
     size = grid.num_ranks
     rows = num_samples * product.rows
     x, w, y = rows * product.inner, product.inner * product.columns, rows * product.columns
-    along_x, along_w, along_y = _lengths(grid, number)
-    gathered = ((along_x - 1) * x + (along_w - 1) * w) / size
-    summed = (along_y - 1) * y / size
-    again = 0.0 if keep_gathered else gathered
-    steps = 2 * (along_x + along_w + along_y - 3) + (0 if keep_gathered else along_x + along_w - 2)
-    return Traffic(2 * (gathered + summed) + again, steps)
+    others_x, others_w, others_y = (along - 1 for along in _lengths(grid, number))
+    # X, W and Y as often as they are gathered or summed.
+    times_x = 1 + product.input_gradient + (not keep_gathered)
+    times_w = 2 + (product.input_gradient and not keep_gathered)
+    elements = times_x * others_x * x + times_w * others_w * w + 2 * others_y * y
+    return Traffic(elements / size, times_x * others_x + times_w * others_w + 2 * others_y)
 
 
-def held_elements(grid: Grid, product: Product, number: int, num_samples: float) -> tuple[float, float]:
-    """(elements that a rank has at once while it computes a product, those of them that it gathered), for
-    `num_samples` samples. `product` is the model's product number `number`, counted from 0."""
-    along_x, along_w, along_y = _lengths(grid, number)
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Numbers of elements that a rank holds for one product, beside the blocks of its weights and activations."""
+
+    working: float
+    """The most at one time while it computes the product, or its gradients."""
+    kept: float
+    """What it keeps from forward to backward of what it has gathered."""
+
+
+def held_elements(grid: Grid, product: Product, number: int, num_samples: float, *, keep_gathered: bool) -> Held:
+    """What a rank holds for one product of `num_samples` samples, the model's product number `number`.
+
+    Partial sums are there twice while they are scattered: as they are sent, and as they arrive.
+    """
+    size = grid.num_ranks
     rows = num_samples * product.rows
-    gathered = (along_x * rows * product.inner + along_w * product.inner * product.columns) / grid.num_ranks
-    return gathered + along_y * rows * product.columns / grid.num_ranks, gathered
+    x, w, y = rows * product.inner / size, product.inner * product.columns / size, rows * product.columns / size
+    along_x, along_w, along_y = _lengths(grid, number)
+    gathered_x, gathered_w = (n * own if n > 1 else 0.0 for n, own in ((along_x, x), (along_w, w)))
+    kept = gathered_x + gathered_w if keep_gathered else 0.0
+    new_x, new_w = (0.0, 0.0) if keep_gathered else (gathered_x, gathered_w)
+    forward = max(new_x + new_w + along_y * y, _scattered(along_y, y))
+    of_y = y + (along_y * y if along_y > 1 else 0.0)
+    of_x = max(new_w + along_x * x, _scattered(along_x, x)) if product.input_gradient else 0.0
+    of_w = (x if product.input_gradient else 0.0) + max(new_x + along_w * w, _scattered(along_w, w))
+    return Held(max(forward, of_y + max(of_x, of_w)), kept)
+
+
+def _scattered(along: int, own: float) -> float:
+    """Elements that a rank has at once while partial sums are scattered along so many ranks, of which each gets
+    `own`."""
+    return 2 * along * own if along > 1 else own
 
 
 def _lengths(grid: Grid, number: int) -> tuple[int, int, int]:

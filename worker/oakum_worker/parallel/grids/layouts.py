@@ -4,8 +4,10 @@ Each candidate is predicted from measured products and links. With R replicas on
 
     n (sum over products of 3 t(MKN / P) + o(m) / P + received elements x bytes / bandwidth + messages x latency)
 
-and the all-reduce of 1/P of the gradients over R ranks, for n micro-batches of m samples in each replica. A
-candidate that does not fit into a rank's memory is not chosen while another one fits.
+(2 t for a product of the model's own input) and the all-reduce of 1/P of the gradients over R ranks, for n
+micro-batches of m samples in each replica. Memory is a rank's share of the state and of the kept activations, and
+the largest product's tensors beside them. A candidate that does not fit into a rank's memory is not chosen while
+another one fits.
 """
 
 from __future__ import annotations
@@ -127,15 +129,18 @@ def predict_grid(
     pass_s = profile.other_s(samples) / size
     kept, largest = 0.0, 0.0
     for number, product in enumerate(profile.products):
-        pass_s += 3 * product_s(profile.speed, product.flops(samples) / size)
+        pass_s += product.num_passes * product_s(profile.speed, product.flops(samples) / size)
         received = traffic(grid, product, number, samples, keep_gathered=keep)
         pass_s += links.transfer_s(received.elements * profile.itemsize) + received.steps * links.latency_s
-        held, gathered = held_elements(grid, product, number, samples)
-        kept += gathered if keep and size > 1 else 0.0
-        largest = max(largest, held if size > 1 else 0.0)
+        held = held_elements(grid, product, number, samples, keep_gathered=keep)
+        kept += held.kept
+        largest = max(largest, held.working)
     step_s = num_micro_batches * pass_s + links.all_reduce_s(num_replicas, profile.parameter_bytes / size)
     state_bytes = (2 * profile.parameter_bytes + profile.optimizer_bytes) / size
     peak_bytes = state_bytes + samples * profile.activation_bytes / size + (kept + largest) * profile.itemsize
+    peak_bytes += (
+        samples * profile.input_bytes * (1 - 1 / size)
+    )  # of the batch, a rank's own block is an activation
     return GridLayout(
         grid=grid,
         num_replicas=num_replicas,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from oakum_worker.devices import undisturbed_clock
 from oakum_worker.errors import TaskError
 from oakum_worker.function_mode import call, opened
 from oakum_worker.losses import loss_of
@@ -19,6 +21,7 @@ from oakum_worker.parallel.pipeline.measuring import moments_of
 from oakum_worker.state.boundary import BoundarySnapshot
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
+from oakum_worker.torch_internals import tree_leaves
 
 _BUDGET_S = 1.5
 """Seconds after which no larger micro-batch is timed."""
@@ -64,17 +67,16 @@ def _profile(task: Task, passes: dict[int, _Passes], *, averages: bool) -> GridP
     largest = max(passes)
     found = passes[largest]
     device = next(task.model.parameters()).device
-    products = tuple(Product(rows / largest, inner, columns) for rows, inner, columns in found.products)
-    speed = rising(
-        [point for shape in sorted(set(found.products)) for point in _timed(shape, found.dtype, device)]
-    )
+    products = tuple(dataclasses.replace(one, rows=one.rows / largest) for one in found.products)
+    shapes = {(int(one.rows), one.inner, one.columns) for one in found.products}
+    speed = rising([point for shape in sorted(shapes) for point in _timed(shape, found.dtype, device)])
     parameter_bytes = sum(p.nbytes for p in task.model.parameters() if p.requires_grad)
     speed = speed or ((1.0, 1e-9),)
     others = []
-    for size, one in passes.items():
-        products_s = sum(3 * product_s(speed, product.flops(size)) for product in products)
+    for size, timed in passes.items():
+        products_s = sum(one.num_passes * product_s(speed, one.flops(size)) for one in products)
         # What cannot be told from the products' own spread is taken for a tenth of the whole.
-        others.append((size, max(one.seconds - products_s, one.seconds / 10)))
+        others.append((size, max(timed.seconds - products_s, timed.seconds / 10)))
     return GridProfile(
         products=products,
         speed=speed,
@@ -83,6 +85,7 @@ def _profile(task: Task, passes: dict[int, _Passes], *, averages: bool) -> GridP
         parameter_bytes=parameter_bytes,
         optimizer_bytes=round(parameter_bytes * (moments_of(task.optimizer) + averages)),
         activation_bytes=found.kept_bytes / largest,
+        input_bytes=found.input_bytes / largest,
     )
 
 
@@ -92,8 +95,9 @@ class _Passes:
 
     def __init__(self, task: Task, size: int, precision: Callable[[], AbstractContextManager[Any]]) -> None:
         batch = task.read([0] * size)
-        self.products: list[tuple[int, int, int]] = []
-        """(M, K, N) in the order of execution."""
+        self.products: list[Product] = []
+        """In the order of execution; rows are those of all samples."""
+        self.input_bytes = sum(leaf.nbytes for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor))
         self.dtype = torch.float32
         self.kept_bytes = 0
         with ProductNotes(self.note):
@@ -103,7 +107,7 @@ class _Passes:
     def note(self, inputs: torch.Tensor, weight: torch.Tensor) -> None:
         """Remember the product of a linear layer, from its input and its weight."""
         columns, inner = weight.shape
-        self.products.append((inputs.numel() // inner, inner, columns))
+        self.products.append(Product(inputs.numel() // inner, inner, columns, inputs.requires_grad))
         self.dtype = inputs.dtype
 
     def _run(self, task: Task, batch: Any, precision: Callable[[], AbstractContextManager[Any]]) -> float:
@@ -116,12 +120,13 @@ class _Passes:
                 kept[storage.data_ptr()] = storage.nbytes()
             return tensor
 
-        began_s = _now_s(task)
+        clock = undisturbed_clock(next(task.model.parameters()).device)
+        began_s = clock()
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), precision():
             loss = loss_of(task.loss(task.model, batch)).value
         loss.backward()
         self.kept_bytes = sum(kept.values())
-        return _now_s(task) - began_s
+        return clock() - began_s
 
 
 class ProductNotes(TorchFunctionMode):
@@ -146,21 +151,14 @@ class ProductNotes(TorchFunctionMode):
 def _timed(shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Iterator[tuple[float, float]]:
     """Yield (multiplications, seconds) for a product of this shape, and for products whose sides are half, a
     quarter and an eighth as long."""
+    clock = undisturbed_clock(device)
     for halving in range(_HALVINGS):
         rows, inner, columns = (max(1, side >> halving) for side in shape)
         first = torch.zeros(rows, inner, dtype=dtype, device=device)
         second = torch.zeros(inner, columns, dtype=dtype, device=device)
         seconds = []
         for _ in range(_PASSES):
-            began_s = time.perf_counter()
+            began_s = clock()
             torch.mm(first, second)
-            if device.type == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - began_s)
+            seconds.append(clock() - began_s)
         yield float(rows * inner * columns), min(seconds)
-
-
-def _now_s(task: Task) -> float:
-    if next(task.model.parameters()).is_cuda:
-        torch.cuda.synchronize()
-    return time.perf_counter()

@@ -126,10 +126,12 @@ class Wires:
         rest = parts.shape[1:]
         own = sizes[self._place[axis]]
         flat = parts.contiguous().view(-1)
+        del tensor, parts  # a caller who keeps none of it has it freed here where `flat` is a copy
         made = flat.new_empty(len(sizes) * own * rest.numel())
         if flat.numel():
             takes, gives = [own * rest.numel()] * len(sizes), [size * rest.numel() for size in sizes]
             wait_for(self._group(axis).alltoall_base(made, flat, takes, gives))
+        del flat
         self.received += (len(sizes) - 1) * own * rest.numel()
         return made.view(len(sizes), own, *rest).sum(0).movedim(0, dim)
 

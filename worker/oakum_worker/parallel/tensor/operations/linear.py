@@ -32,6 +32,14 @@ class _Moves(NamedTuple):
     outputs: Pieces | None
     keep_gathered: bool
 
+    def all_x(self, x: torch.Tensor) -> torch.Tensor:
+        """What a product needs of the inputs, from what was saved of them."""
+        return x if self.keep_gathered else self.wires.gather(x, self.inputs)
+
+    def all_w(self, w: torch.Tensor) -> torch.Tensor:
+        """What a product needs of the weight, from what was saved of it."""
+        return w if self.keep_gathered else self.wires.gather(w, self.weight)
+
 
 def linear(work: Work, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
     """Rule for `F.linear` on spread tensors: returns the product, with the bias added, as a spread tensor of
@@ -165,10 +173,11 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, moves: _Moves) -> torch.Tensor:
-        all_x, all_w = moves.wires.gather(x, moves.inputs), moves.wires.gather(w, moves.weight)
+        if moves.keep_gathered:
+            x, w = moves.wires.gather(x, moves.inputs), moves.wires.gather(w, moves.weight)
         ctx.moves = moves
-        ctx.save_for_backward(*((all_x, all_w) if moves.keep_gathered else (x, w)))
-        made = moves.wires.scatter(all_x @ all_w.t(), moves.outputs)
+        ctx.save_for_backward(x, w)
+        made = moves.wires.scatter(moves.all_x(x) @ moves.all_w(w).t(), moves.outputs)
         return made.view_as(made)
 
     @staticmethod
@@ -179,12 +188,11 @@ class _Product(torch.autograd.Function):
         needs_x, needs_w, _ = ctx.needs_input_grad
         dy = wires.gather(gradients[0], moves.outputs)
         dx = dw = None
+        # What is gathered here is freed before the product is scattered.
         if needs_x:
-            all_w = w if moves.keep_gathered else wires.gather(w, moves.weight)
-            dx = wires.scatter(dy @ all_w, moves.inputs)
+            dx = wires.scatter(dy @ moves.all_w(w), moves.inputs)
         if needs_w:
-            all_x = x if moves.keep_gathered else wires.gather(x, moves.inputs)
-            dw = wires.scatter(dy.flatten(0, -2).t() @ all_x.flatten(0, -2), moves.weight)
+            dw = wires.scatter(dy.flatten(0, -2).t() @ moves.all_x(x).flatten(0, -2), moves.weight)
         return dx, dw, None
 
 
