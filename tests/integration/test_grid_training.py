@@ -74,6 +74,14 @@ def test_grids_of_other_shapes_take_over_from_each_other_with_ranks_to_spare(
     assert losses_of(outcomes) == alone
 
 
+def test_shards_give_way_to_a_rank_alone_and_come_back_as_two_replicas(
+    tmp_path: Path, alone: dict[int, float]
+) -> None:
+    acts = (Act((0, 1, 2), until=3), Act((1,), until=5), Act((3, 1, 0, 2), until=STEPS))
+    outcomes = train(tmp_path, *acts, spec=grid(shards=2))
+    assert losses_of(outcomes) == alone
+
+
 def test_a_lost_ranks_blocks_are_those_of_another_grid(tmp_path: Path, alone: dict[int, float]) -> None:
     acts = (Act((0, 1, 2, 3), until=5, dies=(1,)), Act((0, 2, 3), until=STEPS))
     outcomes = train(tmp_path, *acts, spec=grid(line=2))

@@ -182,8 +182,9 @@ EVALUATE_RULES: tuple[OptionRule, ...] = (
 _ONE_GRID = "{option} and {other} are both given: a rank is in one grid, so leave out one of them"
 
 TENSOR_RULES: tuple[OptionRule, ...] = (
-    Excludes("cube", ("square", "line"), _ONE_GRID),
-    Excludes("square", ("line",), _ONE_GRID),
+    Excludes("cube", ("square", "line", "shards"), _ONE_GRID),
+    Excludes("square", ("line", "shards"), _ONE_GRID),
+    Excludes("line", ("shards",), _ONE_GRID),
 )
 """Rules of the spec's part `parallel.tensor`."""
 

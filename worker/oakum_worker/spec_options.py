@@ -228,6 +228,9 @@ class TensorSpec(Strict):
     """Side q of a square of q^2 ranks (SUMMA, as in arXiv:2104.05343)."""
     line: Annotated[int, Field(ge=1, le=4096)] | None = None
     """Ranks in a line, which divide the columns of one matrix and the rows of the next (arXiv:1909.08053)."""
+    shards: Annotated[int, Field(ge=2, le=4096)] | None = None
+    """Ranks that divide the samples, each with a shard of every matrix; for a product a rank gathers the matrix
+    (arXiv:1910.02054)."""
     keep_gathered: bool = False
     """Keep what ranks gather of each other in the forward pass for the backward pass, which needs more memory,
     instead of gathering it again."""

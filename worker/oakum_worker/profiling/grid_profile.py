@@ -115,8 +115,10 @@ def profile_grids(
 
 
 def name_for_people(grid: Grid) -> str:
-    """The grid's name in tables, such as `cube of 2`; `none` for a grid of one rank."""
-    return "none" if grid.num_ranks == 1 else f"{_KINDS[grid.kind]} of {grid.side}"
+    """The grid's name in tables, such as `cube of 2` or `4 shards`; `none` for a grid of one rank."""
+    if grid.num_ranks == 1:
+        return "none"
+    return f"{grid.side} shards" if grid.kind == "shards" else f"{_KINDS[grid.kind]} of {grid.side}"
 
 
 def _row(nodes: int, layout: GridLayout) -> NodesGrid:

@@ -1,7 +1,8 @@
 """Compares the ways of sharing a model among ranks: replicas, shards, stages, grids, and grids in stages.
 
-All are predicted from the same measured layers. A sharded trainer's ranks gather each layer's weights twice and
-scatter its gradients' sum once (FSDP), (n-1)/n of the bytes each; that is counted as not hidden behind computing.
+All are predicted from the same measured layers. Shards are the grid of that name, where the model goes onto one,
+which is also what `tensor: {}` may choose; else they are those of `data: sharded` (FSDP2), whose ranks gather each
+layer's weights twice and scatter its gradients' sum once, (n-1)/n of the bytes each, not hidden behind computing.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def compare_kinds(
         arranger = Arranger(task, _open(spec))
     arranger.agree([measured.measurements])
     arranger.note_links(links)
-    found = [*_whole(arranger, num_ranks, links)]
-    if isinstance(arranger, StackedArranger):
-        found += _on_grids(arranger, num_ranks)
+    on_grids = [*_on_grids(arranger, num_ranks)] if isinstance(arranger, StackedArranger) else []
+    on_shards = any(one.kind == "sharded" for one in on_grids)
+    found = [*_whole(arranger, num_ranks, links, with_shards=not on_shards), *on_grids]
     return tuple(sorted(found, key=lambda one: (not one.fits, one.step_s)))
 
 
@@ -62,13 +63,16 @@ def _open(spec: TrainerSpec) -> TrainerSpec:
     return spec.model_copy(update={"parallel": given.model_copy(update={"pipeline": pipeline, "tensor": tensor})})
 
 
-def _whole(arranger: Arranger | StackedArranger, num_ranks: int, links: LinkCosts) -> Iterator[KindOfLayout]:
-    """The kinds whose ranks compute with whole matrices."""
+def _whole(
+    arranger: Arranger | StackedArranger, num_ranks: int, links: LinkCosts, *, with_shards: bool
+) -> Iterator[KindOfLayout]:
+    """The kinds whose ranks compute with whole matrices; with those of `data: sharded` if `with_shards`."""
     profile, choices = arranger.profile, arranger.choices
     alone = choose(num_ranks, profile, links, replace(choices, num_workers=1))
     yield _kind("replicated", alone, "none")
     if num_ranks > 1:
-        yield _sharded(alone, profile, links, choices.memory_bytes)
+        if with_shards:
+            yield _sharded(alone, profile, links, choices.memory_bytes)
         stages = [
             choose(num_ranks, profile, links, replace(choices, num_workers=workers))
             for workers in range(2, min(num_ranks, len(profile.layers)) + 1)
@@ -79,7 +83,9 @@ def _whole(arranger: Arranger | StackedArranger, num_ranks: int, links: LinkCost
 def _on_grids(arranger: StackedArranger, num_ranks: int) -> Iterator[KindOfLayout]:
     grids = [layout for layout in arranger.candidates(num_ranks) if layout.grid.num_ranks > 1]
     alone = [layout for layout in grids if layout.stages.num_workers == 1]
-    yield from _best("tensor", [_named(layout) for layout in alone])
+    shards = [layout for layout in alone if layout.grid.kind == "shards"]
+    yield from _best("sharded", [_named(layout) for layout in shards])
+    yield from _best("tensor", [_named(layout) for layout in alone if layout not in shards])
     yield from _best("tensor in stages", [_named(layout) for layout in grids if layout not in alone])
 
 

@@ -53,7 +53,7 @@ def test_a_line_never_sends_weights_and_one_rank_receives_nothing() -> None:
 
 def brute_force(num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices) -> GridLayout:
     """Every grid of every side, every number of replicas, every number of micro-batches that may be chosen."""
-    sides = [Grid(kind, side) for kind in ("1d", "2d", "3d") for side in range(1, 17)]
+    sides = [Grid(kind, side) for kind in ("1d", "2d", "3d", "shards") for side in range(1, 17)]
     grids = [grid for grid in sides if grid.num_ranks <= num_ranks and not (grid.side == 1 and grid.kind != "1d")]
     if choices.asked is not None and choices.asked in grids:
         grids = [choices.asked]
@@ -150,6 +150,17 @@ def test_a_model_that_is_too_large_for_one_rank_goes_onto_a_grid() -> None:
     assert not choose_grid(8, PROFILE, slow, replace(tight, memory_bytes=10)).fits
 
 
+def test_shards_receive_weights_alone_and_are_chosen_for_large_batches_of_a_model_that_fits_on_no_rank() -> None:
+    product, shards = Product(3, 8, 16), Grid("shards", 4)
+    assert traffic(shards, product, 0, 4, keep_gathered=False).elements == 3 * 3 / 4 * 8 * 16
+    slow, room = LinkCosts(1e-4, 1e8), GridChoices(1024)
+    lean = replace(PROFILE, activation_bytes=PROFILE.activation_bytes / 16)
+    replica = predict_grid(Grid("1d", 1), 8, 128, lean, slow, room)
+    assert choose_grid(8, lean, slow, room).grid == Grid("1d", 1)
+    tight = replace(room, memory_bytes=replica.peak_bytes / 3)
+    assert choose_grid(8, lean, slow, tight).grid == Grid("shards", 8)
+
+
 def test_fewer_ranks_than_a_cube_are_laid_out_otherwise_and_more_are_replicas_of_it() -> None:
     links, asked = LinkCosts(1e-6, 1e11), GridChoices(64, asked=CUBE)
     sizes = {n: choose_grid(n, PROFILE, links, asked) for n in (6, 8, 15, 17)}
@@ -178,4 +189,5 @@ def test_a_products_time_is_between_those_that_were_measured() -> None:
 
 
 def test_grids_have_no_more_ranks_than_there_are() -> None:
-    assert grids_up_to(8) == [*(Grid("1d", n) for n in range(1, 9)), SQUARE, CUBE]
+    lines, shards = [Grid("1d", n) for n in range(1, 9)], [Grid("shards", n) for n in range(2, 9)]
+    assert grids_up_to(8) == [*lines, SQUARE, CUBE, *shards]

@@ -35,6 +35,7 @@ calm = partial(build_chain_task, dropout=0.0)
             [(2, 3, 1)],
             marks=pytest.mark.soak,
         ),
+        pytest.param({"shards": 2}, {"stages": 2}, 5, 4, [(2, 2, 1)], marks=pytest.mark.soak),
         ({"line": 2}, {"stages": 2, "micro_batch": 2}, 8, 4, [(2, 2, 2)]),
         ({"cube": 2}, {"stages": 2, "schedule": "1f1b"}, 2, 4, [(2, 1, 1), (1, 2, 1)]),
     ],

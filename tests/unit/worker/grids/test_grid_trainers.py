@@ -56,6 +56,7 @@ def build_calm_task(**options: Any) -> Task:
         ({"line": 2}, 5, 2),
         ({"square": 2}, 4, 1),
         ({"cube": 2}, 8, 1),
+        ({"shards": 2}, 5, 2),
         pytest.param({"line": 2}, 2, 1, marks=pytest.mark.soak),
         pytest.param({"cube": 2}, 17, 2, marks=pytest.mark.soak),
     ],
@@ -105,11 +106,11 @@ def build_products_task() -> Task:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("options", [{"cube": 2}, {"square": 2}, {"line": 2}])
+@pytest.mark.parametrize("options", [{"cube": 2}, {"square": 2}, {"line": 2}, {"shards": 2}])
 def test_ranks_receive_what_was_predicted(options: dict[str, int], keep: bool) -> None:
     """With the loss, a single number."""
     spec = build_spec(micro_batch=8, parallel={"tensor": {**options, "keep_gathered": keep}})
-    sizes = {"cube": 8, "square": 4, "line": 2}
+    sizes = {"cube": 8, "square": 4, "line": 2, "shards": 2}
     (name,) = options
     _, loops = train_stages(build_products_task, spec, sizes[name], 3)
     engine, state = loops[-1].assembly.engine, loops[-1].assembly.state
@@ -126,7 +127,7 @@ def test_ranks_receive_what_was_predicted(options: dict[str, int], keep: bool) -
 
 
 @pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("grid", [Grid("1d", 2), Grid("2d", 2), Grid("3d", 2)])
+@pytest.mark.parametrize("grid", [Grid("1d", 2), Grid("2d", 2), Grid("3d", 2), Grid("shards", 2)])
 def test_a_ranks_tensors_take_the_memory_that_was_predicted(grid: Grid, keep: bool) -> None:
     """Within 25 %, for a model of which activations take more than weights."""
     task, batch = build_products_task(), torch.ones(64, WIDTH, dtype=torch.float64)

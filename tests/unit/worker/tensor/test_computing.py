@@ -22,6 +22,7 @@ from pipeline_ranks import build_transformer, sentences
 from tensor_ranks import compute_alone, compute_on, over_gloo, plan, simulate, together
 
 EVERY = [Grid("1d", 2), Grid("1d", 3), Grid("2d", 2), Grid("2d", 3), Grid("3d", 2), Grid("3d", 3)]
+EVERY += [Grid("shards", 2), Grid("shards", 3)]
 CUBES = [Grid("3d", 2), Grid("3d", 3)]
 every_grid = pytest.mark.parametrize("grid", EVERY, ids=lambda grid: f"{grid.kind}-{grid.side}")
 cubes = pytest.mark.parametrize("grid", CUBES, ids=lambda grid: f"q={grid.side}")

@@ -59,4 +59,6 @@ def grid_named(name: str) -> Grid:
         return Grid("2d", int(side))
     if kind == "3d":
         return Grid("3d", int(side))
+    if kind == "shards":
+        return Grid("shards", int(side))
     raise ValueError(f"no grid is named {name!r}: expected a name such as 3d-2")

@@ -236,6 +236,8 @@ def asked_grid(options: TensorSpec) -> Grid | None:
         return Grid("3d", options.cube)
     if options.square is not None:
         return Grid("2d", options.square)
+    if options.shards is not None:
+        return Grid("shards", options.shards)
     return Grid("1d", options.line) if options.line is not None else None
 
 

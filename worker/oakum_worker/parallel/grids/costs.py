@@ -3,7 +3,8 @@
 A linear layer multiplies X (M x K) by W (K x N). On a grid with P ranks, each of which has 1/P of X, W and Y, the
 ranks along one axis gather X, those along another gather W, and those along the third add up Y (section 3 of
 arXiv:2105.14450). Over an axis of n ranks a rank receives (n-1)/P of the tensor, in forward as in backward. On a
-cube that is (q-1)(MK + KN + MN)/q^3; what was gathered is gathered again for the backward pass unless it is kept.
+cube that is (q-1)(MK + KN + MN)/q^3, on shards (n-1) KN/n, as of FSDP; what was gathered is gathered again for the
+backward pass unless it is kept.
 """
 
 from __future__ import annotations
@@ -74,6 +75,40 @@ class GridProfile:
         the nearest measured size."""
         size, seconds = min(self.others_s, key=lambda point: abs(math.log(point[0] / num_samples)))
         return seconds * num_samples / size
+
+    def share_s(self, grid: Grid, num_samples: int) -> float:
+        """Seconds of the same of a rank of a grid, which computes its share of the samples."""
+        if grid.kind == "shards":
+            return self.other_s(samples_of_rank(grid, num_samples))
+        return shared_s(self.other_s(num_samples), fixed_s(self.others_s), grid.num_ranks)
+
+
+def samples_of_rank(grid: Grid, num_samples: float) -> int:
+    """The most samples of a micro-batch of which a rank of a grid computes something: on shards its own, else
+    all."""
+    return math.ceil(num_samples / grid.num_ranks) if grid.kind == "shards" else math.ceil(num_samples)
+
+
+def flops_of_rank(grid: Grid, product: Product, num_samples: float) -> float:
+    """Number of multiplications of a rank's part of a forward product."""
+    if grid.kind == "shards":
+        return product.flops(samples_of_rank(grid, num_samples))
+    return product.flops(num_samples) / grid.num_ranks
+
+
+def fixed_s(points: Sequence[tuple[float, float]]) -> float:
+    """Seconds of a pass that do not shrink with its size, by a straight line through the two smallest of the
+    points (size, seconds), which rise in size; 0 for one point."""
+    if len(points) < 2:
+        return 0.0
+    (size0, s0), (size1, s1) = points[:2]
+    return max(min(s0 - (s1 - s0) / (size1 - size0) * size0, s0, s1), 0.0)
+
+
+def shared_s(seconds: float, fixed: float, num_ranks: int) -> float:
+    """Seconds of a pass that ranks share equally, but for its `fixed` seconds, which each of them takes."""
+    fixed = min(fixed, seconds)
+    return fixed + (seconds - fixed) / num_ranks
 
 
 def product_s(speed: Sequence[tuple[float, float]], flops: float) -> float:

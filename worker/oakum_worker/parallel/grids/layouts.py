@@ -2,12 +2,12 @@
 
 Each candidate is predicted from measured products and links. With R replicas on grids of P ranks, a step takes
 
-    n (sum over products of 3 t(MKN / P) + o(m) / P + received elements x bytes / bandwidth + messages x latency)
+    n (sum over products of 3 t(MKN / P) + o_P(m) + received elements x bytes / bandwidth + messages x latency)
 
-(2 t for a product of the model's own input) and the all-reduce of 1/P of the gradients over R ranks, for n
-micro-batches of m samples in each replica. Memory is a rank's share of the state and of the kept activations, and
-the largest product's tensors beside them. A candidate that does not fit into a rank's memory is not chosen while
-another one fits.
+and the all-reduce of 1/P of the gradients over R ranks, for n micro-batches of m samples in each replica, where
+o_P(m) is what a rank computes beside products; 2 t for a product of the model's own input. Memory is a rank's
+share of the state and of the kept activations, and the largest product's tensors beside them. A candidate that
+does not fit into a rank's memory is not chosen while another one fits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.grids.costs import GridProfile, held_elements, product_s, traffic
+from oakum_worker.parallel.grids.costs import GridProfile, flops_of_rank, held_elements, product_s, traffic
 from oakum_worker.parallel.pipeline.costs import LinkCosts
 from oakum_worker.parallel.tensor.grids import Grid
 
 _EQUAL = 1e-9
 """Largest relative difference of times that count as equal."""
-MOST_IN_LINE, LARGEST_SQUARE, LARGEST_CUBE = 16, 8, 4
+MOST_IN_LINE, LARGEST_SQUARE, LARGEST_CUBE, MOST_SHARDS = 16, 8, 4, 16
 """Sides of the largest grids that are tried where the spec names none."""
 
 
@@ -70,7 +70,8 @@ def grids_up_to(num_ranks: int) -> list[Grid]:
     lines = [Grid("1d", side) for side in range(1, MOST_IN_LINE + 1)]
     squares = [Grid("2d", side) for side in range(2, LARGEST_SQUARE + 1)]
     cubes = [Grid("3d", side) for side in range(2, LARGEST_CUBE + 1)]
-    return [grid for grid in (*lines, *squares, *cubes) if grid.num_ranks <= num_ranks]
+    shards = [Grid("shards", side) for side in range(2, MOST_SHARDS + 1)]
+    return [grid for grid in (*lines, *squares, *cubes, *shards) if grid.num_ranks <= num_ranks]
 
 
 def choose_grid(num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices) -> GridLayout:
@@ -126,10 +127,10 @@ def predict_grid(
     share = -(-choices.global_batch // num_replicas)
     samples = -(-share // num_micro_batches)
     size, keep = grid.num_ranks, choices.keep_gathered
-    pass_s = profile.other_s(samples) / size
+    pass_s = profile.share_s(grid, samples)
     kept, largest = 0.0, 0.0
     for number, product in enumerate(profile.products):
-        pass_s += product.num_passes * product_s(profile.speed, product.flops(samples) / size)
+        pass_s += product.num_passes * product_s(profile.speed, flops_of_rank(grid, product, samples))
         received = traffic(grid, product, number, samples, keep_gathered=keep)
         pass_s += links.transfer_s(received.elements * profile.itemsize) + received.steps * links.latency_s
         held = held_elements(grid, product, number, samples, keep_gathered=keep)

@@ -27,6 +27,10 @@ class LayerCost:
     """Times of the two parts of a split backward pass (gradients of the inputs; of the weights), relative to a
     whole backward pass. A linear layer has two products of equal size, hence the default. None if backward cannot
     be split."""
+    gathered_bytes: int = 0
+    """Bytes beside those that a rank of a grid holds only while it computes the layer, whatever the samples."""
+    gathered_sample_bytes: int = 0
+    """As many more for each sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +122,8 @@ class StageCosts:
     """Bytes kept from forward to backward for one micro-batch: activations, or the input if they are
     recomputed."""
     working_bytes: tuple[int, ...]
-    """Additional bytes while a micro-batch is computed: its activations if they are recomputed, else 0."""
+    """Additional bytes while a micro-batch is computed: its activations if they are recomputed, and what a rank of
+    a grid gathers for the layer for which that is most."""
 
 
 def stage_costs(
@@ -129,6 +134,9 @@ def stage_costs(
     backward = [_stage_s(profile, cut, micro_batch, backward=True) for cut in cuts]
     layers = [[profile.layers[number] for number in cut] for cut in cuts]
     activations = [micro_batch * sum(layer.activation_bytes for layer in stage) for stage in layers]
+    gathered = [
+        max(one.gathered_bytes + micro_batch * one.gathered_sample_bytes for one in stage) for stage in layers
+    ]
     outputs = [micro_batch * stage[-1].output_bytes for stage in layers]
     inputs = [micro_batch * profile.input_bytes, *outputs[:-1]]
     state_bytes, parameter_bytes, tied_bytes = _weights(profile, cuts)
@@ -144,7 +152,7 @@ def stage_costs(
         parameter_bytes=tuple(parameter_bytes),
         tied_bytes=tuple(tied_bytes),
         held_bytes=tuple(inputs if recompute else activations),
-        working_bytes=tuple(activations if recompute else [0] * len(layers)),
+        working_bytes=tuple(a * recompute + g for a, g in zip(activations, gathered, strict=True)),
     )
 
 

@@ -2,7 +2,9 @@
 
 A 3-D grid (Bian et al., "Maximizing parallelism in distributed training for huge neural networks",
 arXiv:2105.14450) is a cube of q^3 ranks with the axes i, j and l. A 2-D grid (SUMMA) has i and j alone, a 1-D grid
-(Megatron) has j alone; the other axes then have the length 1, so one set of rules serves all three.
+(Megatron) has j alone; the other axes then have the length 1, so one set of rules serves all three. A grid of
+shards has i alone: ranks divide the samples, and each has a part of every matrix, of which the others' parts are
+gathered for a product (ZeRO, arXiv:1910.02054; FSDP, arXiv:2304.11277).
 
 Activations have rows (samples) and columns (features), in one of two layouts:
 
@@ -25,7 +27,7 @@ from typing import Literal
 Axis = Literal["i", "j", "l"]
 Axes = tuple[Axis, ...]
 """Axes along which something is cut: first into blocks by the first axis, these into sub-blocks by the next."""
-Kind = Literal["1d", "2d", "3d"]
+Kind = Literal["1d", "2d", "3d", "shards"]
 LayoutName = Literal["A", "B"]
 ALL_AXES: Axes = ("i", "j", "l")
 
@@ -37,7 +39,7 @@ class Grid:
 
     kind: Kind
     side: int
-    """Length q of each axis: the grid has q, q^2 or q^3 ranks."""
+    """Length q of each axis: the grid has q (1-D and shards), q^2 or q^3 ranks."""
 
     def __post_init__(self) -> None:
         if self.side < 1:
@@ -46,7 +48,7 @@ class Grid:
     @property
     def lengths(self) -> Mapping[Axis, int]:
         """Length of each axis; 1 where the grid does not have the axis."""
-        axes = {"1d": ("j",), "2d": ("i", "j"), "3d": ALL_AXES}[self.kind]
+        axes = {"1d": ("j",), "2d": ("i", "j"), "3d": ALL_AXES, "shards": ("i",)}[self.kind]
         return {axis: self.side if axis in axes else 1 for axis in ALL_AXES}
 
     @property
