@@ -4,7 +4,7 @@ import math
 
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 from torch.utils.data import TensorDataset
 
 from digits.data import split
@@ -49,7 +49,7 @@ class Head(nn.Module):
         self.weight = embedding.greys.weight
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.norm(hidden) @ self.weight.T
+        return linear(self.norm(hidden), self.weight)
 
 
 class PixelModel(nn.Module):

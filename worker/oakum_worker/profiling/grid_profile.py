@@ -63,6 +63,10 @@ class GridsProfile:
     """The grid with the most ranks among `layouts`, such as `cube of 2`; `none` where no grid is used."""
     converted: tuple[DividedParameter, ...] = ()
     """What each parameter is, and by which axes of `largest_grid` it is divided."""
+    grids: tuple[NodesGrid, ...] = ()
+    """Each grid in its fastest form on the largest number of nodes, the fastest that fits first."""
+    refused: tuple[tuple[str, str], ...] = ()
+    """(grid, why) of those onto which the model does not go."""
 
 
 def profile_grids(
@@ -111,6 +115,10 @@ def profile_grids(
         layouts=tuple(_row(number, layout) for number, layout in enumerate(layouts, start=1)),
         largest_grid=name_for_people(largest),
         converted=arranger.conversion(largest).converted if largest.num_ranks > 1 else (),
+        grids=tuple(_row(nodes, layout) for layout in arranger.compared(nodes * spec.ranks_per_node)),
+        refused=tuple(
+            (name_for_people(grid), why) for grid, why in arranger.refused(nodes * spec.ranks_per_node).items()
+        ),
     )
 
 
@@ -156,6 +164,8 @@ def grids_as_text(found: GridsProfile) -> str:
         [
             *lines,
             "",
+            *_grids_as_text(found),
+            "",
             f"{found.products} products on {found.device}, {found.memory_bytes / 2**20:,.1f} MiB for each rank; "
             f"{found.global_batch:,} samples in a step",
             f"links of {1e6 * found.latency_s:,.0f} us and {found.bandwidth_bytes_per_s / 1e9:,.3g} GB/s; "
@@ -165,11 +175,34 @@ def grids_as_text(found: GridsProfile) -> str:
     )
 
 
+def _grids_as_text(found: GridsProfile) -> Iterator[str]:
+    """The grids on the largest number of nodes, of lines and shards only the best; then those onto which the model
+    does not go, by the reason."""
+    yield f"grids on {len(found.layouts)} nodes    replicas  ranks  micro-batches        step   peak memory"
+    told: set[str] = set()
+    for row in found.grids:
+        kind = re.sub(r"[ 0-9]", "", row.grid)
+        if kind in told and kind in ("lineof", "shards"):
+            continue
+        told.add(kind)
+        micro_batches = f"{row.micro_batches:,} x {row.micro_batch:,}"
+        line = (
+            f"{row.grid:18}{row.replicas:10}{row.ranks_per_grid:7}{micro_batches:>15}{1e3 * row.step_s:9,.1f} ms"
+            f"{row.peak_bytes / 2**20:10,.2f} MiB"
+        )
+        yield line if row.fits else f"{line}  does not fit"
+    reasons: dict[str, list[str]] = {}
+    for grid, why in found.refused:
+        reasons.setdefault(why, []).append(grid)
+    yield from (f"not {', '.join(grids)}: {why}" for why, grids in reasons.items())
+
+
 def _converted_as_text(found: GridsProfile) -> Iterator[str]:
     """How the parameters are divided; those whose names differ in numbers alone share a line."""
     if not found.converted:
         return
-    yield f"\nParameters on a {found.largest_grid}:"
+    article = "" if found.largest_grid.endswith("shards") else "a "
+    yield f"\nParameters on {article}{found.largest_grid}:"
     kinds = Counter(f"{re.sub(r'[0-9]+', '*', one.name)}: {_divided(one)}" for one in found.converted)
     for kind, number in kinds.items():
         yield f"  {kind}" if number == 1 else f"  {kind} ({number} parameters)"

@@ -93,6 +93,7 @@ def layouts_as_text(found: LayoutProfile | GridsProfile) -> str:
             *(line.rstrip() for line in lines),
             "",
             kinds_as_text(found.kinds, len(found.layouts)),
+            *([f"no grids: {found.without_grids}"] if found.without_grids else []),
             "",
             f"{found.layers} layers on {found.device}, {found.memory_bytes / 2**20:,.0f} MiB for each rank; "
             f"{found.global_batch:,} samples in a step",

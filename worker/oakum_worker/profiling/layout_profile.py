@@ -11,6 +11,7 @@ import torch
 from oakum_worker.devices import device_name
 from oakum_worker.errors import SpecError
 from oakum_worker.parallel.grid_stages.arranging import StackedArranger, StackedLayout
+from oakum_worker.parallel.grids.layouts import grids_up_to
 from oakum_worker.parallel.normalisation import normalise
 from oakum_worker.parallel.pipeline.arranging import MOST_RANKS, USUAL_LINKS, Arranger
 from oakum_worker.parallel.pipeline.costs import LinkCosts
@@ -62,6 +63,8 @@ class LayoutProfile:
     layouts: tuple[NodesLayout, ...]
     kinds: tuple[KindOfLayout, ...] = ()
     """The ways of sharing the model among the ranks of the largest number of nodes, compared."""
+    without_grids: str = ""
+    """Why the model goes onto none of the grids that the spec leaves to choose; empty where it goes onto one."""
 
 
 def profile_layouts(
@@ -128,7 +131,16 @@ def profile_layouts(
             for number, (grid, layout) in enumerate(layouts, start=1)
         ),
         kinds=kinds,
+        without_grids=_without_grids(arranger, nodes * spec.ranks_per_node),
     )
+
+
+def _without_grids(arranger: Arranger | StackedArranger, num_ranks: int) -> str:
+    if not isinstance(arranger, StackedArranger):
+        return ""
+    refused = arranger.refused(num_ranks)
+    several = [grid for grid in grids_up_to(num_ranks) if grid.num_ranks > 1]
+    return next(iter(refused.values())) if several and len(refused) == len(several) else ""
 
 
 def _with_grid(layout: Layout | StackedLayout) -> tuple[Grid, Layout]:

@@ -21,7 +21,7 @@ from oakum_worker.parallel.blocks import Block
 from oakum_worker.parallel.grids.arrangement import GridArrangement, grid_named, name_of
 from oakum_worker.parallel.grids.costs import Product, traffic
 from oakum_worker.parallel.grids.engine import GridEngine
-from oakum_worker.parallel.grids.layouts import GridChoices, predict_grid
+from oakum_worker.parallel.grids.layouts import GridChoices, grids_up_to, predict_grid
 from oakum_worker.parallel.grids.measuring import measure_products
 from oakum_worker.parallel.grids.parts import GridParts
 from oakum_worker.parallel.grids.state import GridState
@@ -33,6 +33,7 @@ from oakum_worker.parallel.tensor.grids import Grid
 from oakum_worker.parallel.tensor.wires import Wires
 from oakum_worker.profiling import layout_command  # noqa: F401  adds its command to the profiles'
 from oakum_worker.profiling.command import profile_app
+from oakum_worker.profiling.grid_profile import name_for_people
 from oakum_worker.profiling.live_memory import LiveMemory
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
@@ -239,13 +240,16 @@ def test_the_profile_lists_the_fastest_grid_for_each_number_of_nodes(tmp_path: P
     assert found["layouts"][7]["fits"]
     assert found["layouts"][7]["ranks_per_grid"] > 1
     assert found["products"] == 9
+    told = {row["grid"] for row in found["grids"]} | {grid for grid, _ in found["refused"]}
+    assert told == {name_for_people(grid) for grid in grids_up_to(9)}
     names = [parameter["name"] for parameter in found["converted"]]
     assert names
     assert len(set(names)) == len(names)
-    text = CliRunner().invoke(profile_app, command).output
-    table, _, parameters = text.partition(f"\n\nParameters on a {found['largest_grid']}:\n")
-    assert len(table.splitlines()) == 1 + 9 + 3
+    table, grids, text = CliRunner().invoke(profile_app, command).output.split("\n\n", 2)
+    assert len(table.splitlines()) == 1 + 9
     assert "does not fit" in table.splitlines()[1]
+    assert "cube of 2" in grids
+    _, _, parameters = text.partition(f"{found['largest_grid']}:\n")
     listed = parameters.splitlines()
     assert 0 < len(listed) < len(names), "alike parameters share a line"
     assert any(" parameters)" in line for line in listed)

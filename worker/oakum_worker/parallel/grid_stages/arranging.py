@@ -204,6 +204,10 @@ class StackedArranger:
         found = [layout for choices in asked for layout in self._tried(world_size, choices)]
         return list(dict.fromkeys(found))
 
+    def refused(self, world_size: int) -> dict[Grid, str]:
+        """The grids for which `world_size` ranks are enough and onto which the model does not go, and why."""
+        return self._grids.refused(world_size)
+
     def _search(self, world_size: int) -> StackedLayout:
         found = self._tried(world_size, self.choices)
         if not any(layout.stages.fits for layout in found):

@@ -18,7 +18,14 @@ from oakum_worker.devices import device_memory_bytes
 from oakum_worker.errors import ScheduleError, TaskError, TrainingWarning
 from oakum_worker.parallel.grids.arrangement import GridArrangement
 from oakum_worker.parallel.grids.costs import GridProfile, Product
-from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, choose_grid, grid_curve, grids_up_to
+from oakum_worker.parallel.grids.layouts import (
+    GridChoices,
+    GridLayout,
+    best_of_each,
+    choose_grid,
+    grid_curve,
+    grids_up_to,
+)
 from oakum_worker.parallel.grids.measuring import measure_products
 from oakum_worker.parallel.pipeline.arranging import MOST_RANKS, USUAL_LINKS
 from oakum_worker.parallel.pipeline.costs import LinkCosts
@@ -143,6 +150,20 @@ class GridArranger:
         per_node = self._spec.ranks_per_node
         return tuple(self.layout(nodes * per_node) for nodes in range(1, most_nodes + 1))
 
+    def compared(self, world_size: int) -> tuple[GridLayout, ...]:
+        """The best layout of each grid for which `world_size` ranks are enough and onto which the model goes, the
+        fastest that fits first; of all grids, also where the spec names one."""
+        choices = dataclasses.replace(self._choices_of(grids_up_to(world_size)), asked=None)
+        return best_of_each(world_size, self._profile or self._nominal(), self._links or USUAL_LINKS, choices)
+
+    def refused(self, world_size: int) -> dict[Grid, str]:
+        """The grids for which `world_size` ranks are enough and onto which the model does not go, and why."""
+        return {
+            grid: str(error)
+            for grid in grids_up_to(world_size)
+            if grid.num_ranks > 1 and (error := self._error_on(grid)) is not None
+        }
+
     def predicted_curve(self) -> Curve:
         """(nodes, samples per second), predicted from the measurements; empty before products are measured."""
         if self._profile is None:
@@ -161,14 +182,16 @@ class GridArranger:
 
     def _choices(self, world_size: int) -> GridChoices:
         asked = self.asked if self.asked is not None and self.asked.num_ranks <= world_size else None
-        grids = grids_up_to(world_size) if asked is None else [asked]
+        return self._choices_of(grids_up_to(world_size) if asked is None else [asked])
+
+    def _choices_of(self, grids: list[Grid]) -> GridChoices:
         return GridChoices(
             global_batch=self.global_batch,
             memory_bytes=self.memory_bytes,
-            asked=asked,
+            asked=self.asked if self.asked in grids else None,
             micro_batch=self._spec.micro_batch,
             keep_gathered=self._options.keep_gathered,
-            able=frozenset(grid for grid in grids if grid.num_ranks == 1 or self._is_able(grid)),
+            able=frozenset(grid for grid in grids if grid.num_ranks == 1 or self._error_on(grid) is None),
         )
 
     @property
@@ -176,12 +199,13 @@ class GridArranger:
         """Samples of the smallest global batch."""
         return min([self._spec.global_batch, *(samples for _, samples in self._spec.batch_schedule)])
 
-    def _is_able(self, grid: Grid) -> bool:
+    def _error_on(self, grid: Grid) -> TaskError | None:
+        """Why the model cannot be computed on the grid; None where it can."""
         try:
             self.conversion(grid)
-        except TaskError:
-            return False
-        return True
+        except TaskError as error:
+            return error
+        return None
 
     def traced(self, trace: Callable[[Any, int], _T]) -> _T:
         """What `trace(batch, num_samples)` finds with a small batch, while the model has parameters that take no

@@ -87,6 +87,24 @@ def choose_grid(num_ranks: int, profile: GridProfile, links: LinkCosts, choices:
     found = [predict_grid(*sizes, profile, links, choices) for sizes in candidates(num_ranks, choices)]
     if not found:
         raise ScheduleError(f"the model goes onto no grid of {num_ranks} ranks or fewer")
+    return _best(found)
+
+
+def best_of_each(
+    num_ranks: int, profile: GridProfile, links: LinkCosts, choices: GridChoices
+) -> tuple[GridLayout, ...]:
+    """For each grid that the choices allow on `num_ranks` ranks its best layout: those that fit first, by their
+    step time, then the others, by their memory."""
+    by_grid: dict[Grid, list[GridLayout]] = {}
+    for sizes in candidates(num_ranks, choices):
+        by_grid.setdefault(sizes[0], []).append(predict_grid(*sizes, profile, links, choices))
+    best = map(_best, by_grid.values())
+    return tuple(
+        sorted(best, key=lambda one: (not one.fits, one.predicted_step_s if one.fits else one.peak_bytes))
+    )
+
+
+def _best(found: list[GridLayout]) -> GridLayout:
     if not any(layout.fits for layout in found):
         return min(found, key=lambda layout: layout.peak_bytes)
     fitting = [layout for layout in found if layout.fits]
