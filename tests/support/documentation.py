@@ -8,6 +8,7 @@ with status 1 after printing the block's other lines.
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -72,8 +73,13 @@ def fault_of(command: str) -> str | None:
         words.pop(0)
     if not words or Path(words[0]).name != "oakum":
         return None
+    return _fault(_command(), words[1:])
+
+
+@functools.cache
+def _command() -> Any:
     load_commands()
-    return _fault(typer.main.get_command(app), words[1:])
+    return typer.main.get_command(app)
 
 
 def _fault(found: Any, words: list[str]) -> str | None:

@@ -1,7 +1,7 @@
 """What the adapters rely on in other libraries, beyond what these document; where a new version of one breaks an
 adapter, this is the list to go through.
 
-`tests/unit/worker/test_relied_on.py` checks each name against the installed libraries, and that the adapters use
+`tests/integration/test_relied_on.py` checks each name against the installed libraries, and that the adapters use
 no other private name.
 """
 

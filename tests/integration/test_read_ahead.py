@@ -8,7 +8,7 @@ from pathlib import Path
 
 from waiting import DEADLINE_S
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT / "tests" / "support" / "read_ahead_cases.py"
 
 
