@@ -14,7 +14,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from dashboard_page import Page, Server
-from simulated_cluster import SimulatedCluster, serve_documents
+from served_documents import serve_documents
+from simulated_cluster import SimulatedCluster
 from waiting import DEADLINE_S
 
 Seen = TypeVar("Seen")

@@ -17,7 +17,8 @@ from oakum_service.standing import (
     standing,
 )
 from oakum_service.states import TrainerState
-from simulated_cluster import TOKEN, SimulatedCluster
+from served_documents import TOKEN
+from simulated_cluster import SimulatedCluster
 
 pytestmark = pytest.mark.needs("browser")
 

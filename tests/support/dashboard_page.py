@@ -21,7 +21,7 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from simulated_cluster import TOKEN
+from served_documents import TOKEN
 from waiting import DEADLINE_S
 
 Seen = TypeVar("Seen")

@@ -1,4 +1,4 @@
-"""A cluster that lives by the clock, served as the REST API: what the dashboard's tests look at.
+"""A cluster that lives by the clock: what the dashboard's tests look at.
 
 Foreground jobs are placed first come, first served on a few nodes, which leaves holes; two trainers take turns in
 them. Everything follows from a seed and the time, so documents agree with each other and change as time goes on.
@@ -6,20 +6,15 @@ them. Everything follows from a seed and the time, so documents agree with each 
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import math
 import random
-import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from fastapi import Depends, FastAPI, Header, HTTPException, Query, Request, Response
-from fastapi.responses import StreamingResponse
-
 from oakum_service.api.schemas.cluster import ClusterView, NodeList, NodeView
-from oakum_service.api.schemas.events import Event, EventList
+from oakum_service.api.schemas.events import Event
 from oakum_service.api.schemas.intervals import ForegroundInterval, FragmentInterval, Interval, Timeline
 from oakum_service.api.schemas.node_history import (
     FragmentColumns,
@@ -30,16 +25,11 @@ from oakum_service.api.schemas.node_history import (
 )
 from oakum_service.api.schemas.plans import PlanList, PlanView
 from oakum_service.api.schemas.series import Series, SeriesPoint
-from oakum_service.api.schemas.tokens import SessionRequest, SessionView
-from oakum_service.api.schemas.trainers import DurationView, TimeSpent, TrainerList, TrainerView, WarmingFragment
-from oakum_service.api.session_cookie import drop_session, keep_session, require_guard, session_text
-from oakum_service.dashboard.routes import router
+from oakum_service.api.schemas.trainers import DurationView, TimeSpent, TrainerView, WarmingFragment
 from oakum_service.standing import TrainerSituation, standing
 from oakum_service.states import NodeState, TimeUse, TrainerState
 from oakum_worker.spec import TrainerSpec
 
-TOKEN = "a-token-for-tests"
-ME = SessionView(name="anna", role="admin", expires_at=None, may_submit=True)
 JOB_NAMES = ("cfd-wing", "md-protein", "qcd-lattice", "climate-lr", "genome-align", "dft-relax")
 STARTUP_S = 4.0
 SAMPLES_PER_S = 850.0
@@ -393,94 +383,6 @@ class SimulatedCluster:
             for at, kind, about, text in recent
         ]
         return sorted(events + self.published, key=lambda event: event.id)
-
-
-def serve_documents(cluster: SimulatedCluster) -> FastAPI:
-    """The dashboard and the part of the API that it reads, with the simulated documents."""
-    app = FastAPI()
-    app.include_router(router)
-
-    sessions: set[str] = set()
-
-    def authorised(request: Request) -> None:
-        if session_text(request) not in sessions:
-            raise HTTPException(401, "signed out")
-
-    guarded = [Depends(authorised)]
-    get = app.get
-
-    @app.post("/v1/session")
-    def _sign_in(asked: SessionRequest, request: Request, response: Response) -> SessionView:
-        require_guard(request)
-        if asked.token != TOKEN:
-            raise HTTPException(401, "unknown token")
-        sessions.add(text := secrets.token_hex(8))
-        keep_session(request, response, text, 3600.0)
-        return ME
-
-    @get("/v1/session", dependencies=guarded)
-    def _session() -> SessionView:
-        return ME
-
-    @app.delete("/v1/session", dependencies=guarded, status_code=204)
-    def _sign_out(request: Request) -> Response:
-        sessions.discard(session_text(request) or "")
-        response = Response(status_code=204)
-        drop_session(request, response)
-        return response
-
-    @get("/v1/cluster", dependencies=guarded)
-    def _cluster() -> ClusterView:
-        return cluster.cluster()
-
-    @get("/v1/trainers", dependencies=guarded)
-    def _trainers() -> TrainerList:
-        return TrainerList(trainers=cluster.trainers())
-
-    @get("/v1/trainers/{ref}/series", dependencies=guarded)
-    def _series(ref: str, after: float = 0.0) -> Series:
-        points = cluster.series(ref.removeprefix("t-")).points
-        return Series(points=[point for point in points if point.at > after])
-
-    @get("/v1/nodes", dependencies=guarded)
-    def _nodes() -> NodeList:
-        return cluster.node_list()
-
-    @get("/v1/timeline", dependencies=guarded)
-    def _timeline(since_s: float = 180) -> Timeline:
-        return cluster.timeline(since_s)
-
-    @get("/v1/timeline/rows", dependencies=guarded)
-    def _rows(from_at: float, to_at: float, node: list[str] = Query()) -> TimelineRows:
-        return cluster.rows(from_at, min(to_at, cluster.clock()), node)
-
-    @get("/v1/timeline/occupancy", dependencies=guarded)
-    def _occupancy(from_at: float, to_at: float, columns: int, bands: int) -> Occupancy:
-        return cluster.occupancy(from_at, to_at, columns, min(bands, len(cluster.nodes)))
-
-    @get("/v1/plans", dependencies=guarded)
-    def _plans() -> PlanList:
-        return cluster.plans()
-
-    @get("/v1/events/recent", dependencies=guarded)
-    def _recent(limit: int = 50) -> EventList:
-        return EventList(events=cluster.events()[-limit:])
-
-    @get("/v1/events", dependencies=guarded)
-    def _events(last_event_id: int = Header(0)) -> StreamingResponse:
-        return StreamingResponse(_stream(cluster, last_event_id), media_type="text/event-stream")
-
-    return app
-
-
-async def _stream(cluster: SimulatedCluster, after: int) -> AsyncIterator[str]:
-    yield ": welcome\n\n"
-    while True:
-        for event in cluster.events():
-            if event.id > after:
-                after = event.id
-                yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-        await asyncio.sleep(0.1)
 
 
 def _until(end: float | None, now: float) -> float | None:
