@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 
 from api_under_test import SPEC, ApiUnderTest, problem_of, report
 from oakum_service import audit
-from oakum_service.db import event_log, lease
+from oakum_service.db import event_log
 from oakum_service.db.backup import back_up, examine, refuse_downgrade, revisions_after
 from oakum_service.db.engine import (
     Sessions,
@@ -26,20 +24,24 @@ from oakum_service.db.engine import (
     downgrade,
     open_engine,
     open_readers,
-    open_reporters,
     open_sessions,
     upgrade,
 )
 from oakum_service.db.installation import claim
-from oakum_service.db.lease import TERM_S, LeaseHolder
+from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.base import Base
 from oakum_service.db.models.events import EventRecord
-from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.fragments import Report
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.errors import ConfigurationError, LeaseLost
+from oakum_service.errors import ConfigurationError
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase
 from plan_records import plan_record
+from postgres_database import api as api
+from postgres_database import empty_engine as empty_engine
+from postgres_database import engine as engine
+from postgres_database import is_blocked
+from postgres_database import sessions as sessions
 from postgres_server import PostgresServer
 from running_service import EXAMPLES, TASKS, RunningService, small_spec, state_of
 from waiting import wait_until
@@ -50,32 +52,6 @@ pytestmark = [
     pytest.mark.timeout(240),
     pytest.mark.xdist_group("postgres"),
 ]
-
-
-@pytest.fixture
-def empty_engine(empty_url: str) -> Iterator[Engine]:
-    engine = open_engine(empty_url)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture
-def engine(empty_engine: Engine) -> Engine:
-    upgrade(empty_engine)
-    return empty_engine
-
-
-@pytest.fixture
-def sessions(engine: Engine) -> Sessions:
-    return open_sessions(engine)
-
-
-@pytest.fixture
-def api(engine: Engine, empty_url: str, tmp_path: Path) -> Iterator[ApiUnderTest]:
-    running = ApiUnderTest(tmp_path, url=empty_url)
-    yield running
-    running.news_for_readers.close()
-    running.engine.dispose()
 
 
 def oakum(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -89,15 +65,6 @@ def differences(engine: Engine) -> list[object]:
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         return list(compare_metadata(context, Base.metadata))
-
-
-def is_blocked(engine: Engine) -> bool:
-    """Whether a session waits for another's lock."""
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    )
-    with open_readers(engine).begin() as session:
-        return bool(session.execute(waiting).scalar_one())
 
 
 class TestSchema:
@@ -154,8 +121,8 @@ class TestSchema:
                 assert not other.done()
             other.result(30.0)
         check_schema(engines[2])
-        for engine in engines:
-            engine.dispose()
+        for each in engines:
+            each.dispose()
 
 
 class TestRefusals:
@@ -180,174 +147,6 @@ class TestRefusals:
         with pytest.raises(ConfigurationError, match='database "nowhere" does not exist'):
             check_schema(engine)
         engine.dispose()
-
-
-class TestTurns:
-    """Transactions that write take turns; those that read wait for nobody."""
-
-    def test_a_writer_waits_for_the_one_before_it(self, engine: Engine, sessions: Sessions) -> None:
-        """So an event with a lower id never becomes visible after one with a higher id."""
-
-        def second() -> None:
-            with sessions.begin() as session:
-                event_log.record(session, "node.hole", "second", "")
-
-        with ThreadPoolExecutor(1) as thread:
-            with sessions.begin() as session:
-                event_log.record(session, "node.hole", "first", "")
-                session.flush()
-                writing = thread.submit(second)
-                wait_until("the second waits or has written", lambda: writing.done() or is_blocked(engine))
-                assert not writing.done()
-            writing.result(30.0)
-        with open_readers(engine).begin() as session:
-            subjects = session.execute(select(EventRecord.subject).order_by(EventRecord.id)).scalars().all()
-        assert subjects == ["first", "second"]
-
-    def test_a_writer_that_is_stopped_is_waited_for_no_longer_than_a_pause_may_take(
-        self, engine: Engine, empty_url: str
-    ) -> None:
-        stopped = open_engine(empty_url)
-        patient = open_engine(f"{empty_url}&options=-c%20lock_timeout%3D30s")
-        with stopped.execution_options(longest_pause_s=0.5).connect() as connection:
-            connection.execute(text("SELECT 1"))  # in its turn, in which it says no more
-            with open_sessions(patient).begin() as session:
-                event_log.record(session, "node.hole", "second", "")
-            with pytest.raises(DBAPIError):
-                connection.execute(text("SELECT 1"))
-        stopped.dispose()
-        patient.dispose()
-
-    def test_only_a_writers_pauses_are_limited(self, engine: Engine, sessions: Sessions) -> None:
-        limit = text("SHOW idle_in_transaction_session_timeout")
-        unlimited = [open_readers(engine), open_reporters(engine)]
-        with sessions.begin() as session:
-            assert session.execute(limit).scalar_one() == "30s"
-        for others in unlimited:  # on the writer's connection, which is back in the pool
-            with others.begin() as session:
-                assert session.execute(limit).scalar_one() == "0"
-
-    def test_a_reader_waits_for_nobody(self, engine: Engine, sessions: Sessions) -> None:
-        with sessions.begin() as session:
-            event_log.record(session, "node.hole", "first", "")
-            session.flush()
-            with open_readers(engine).begin() as reader:
-                assert reader.execute(select(EventRecord)).all() == []
-
-
-class TestReports:
-    """Agents report once a second, and there may be thousands: reports must not queue behind other writers."""
-
-    def test_a_report_gets_through_while_another_writes(
-        self, api: ApiUnderTest, engine: Engine, sessions: Sessions
-    ) -> None:
-        """Also where the other has changed the fragment's own row, and whether or not it is the first report."""
-        trainer = api.submit()["id"]
-        fragment = api.add_fragment(trainer)
-        agent = api.fragment_client(fragment)
-        with ThreadPoolExecutor(2) as threads:
-            with sessions.begin() as session:
-                session.get_one(Fragment, fragment).ready_at = 5.0
-                session.get_one(Trainer, trainer).revision += 1
-                event_log.record(session, "node.hole", "first", "")
-                session.flush()
-                submitting = threads.submit(api.submit, name="second")
-                wait_until("the other writer waits or is done", lambda: submitting.done() or is_blocked(engine))
-                assert not submitting.done()
-                for sequence in (1, 2):
-                    path = f"/v1/fragments/{fragment}/report"
-                    sending = threads.submit(agent.post, path, json=report(sequence))
-                    assert sending.result(10.0).status_code == 204
-                assert not submitting.done()
-                seen = session.execute(select(Report.sequence)).scalars().all()
-                assert seen == [2], "and the one that writes reads what has been reported meanwhile"
-            submitting.result(30.0)
-
-    @pytest.mark.parametrize("known", [False, True])
-    def test_two_reports_of_one_agent_at_the_same_moment_leave_the_newer(
-        self, api: ApiUnderTest, engine: Engine, known: bool
-    ) -> None:
-        """Both are its first ones, or neither is."""
-        fragment = api.add_fragment(api.submit()["id"])
-        agent, path = api.fragment_client(fragment), f"/v1/fragments/{fragment}/report"
-        if known:
-            assert agent.post(path, json=report(1)).status_code == 204
-        with ThreadPoolExecutor(1) as thread:
-            with open_reporters(engine).begin() as session:
-                newer = Report(fragment_id=fragment, sequence=9, received_at=5.0, body=report(9))
-                session.merge(newer)
-                session.flush()
-                sending = thread.submit(agent.post, path, json=report(8))
-                wait_until("the older waits or is written", lambda: sending.done() or is_blocked(engine))
-            assert sending.result(30.0).status_code == 204
-        kept = api.stored_report(fragment)
-        assert kept is not None
-        assert kept.sequence == 9
-
-    def test_one_agents_report_does_not_wait_for_anothers(self, api: ApiUnderTest, engine: Engine) -> None:
-        trainer = api.submit()["id"]
-        first, second = (api.add_fragment(trainer, node) for node in ("n1", "n2"))
-        with open_reporters(engine).begin() as session:
-            session.add(Report(fragment_id=first, sequence=1, received_at=0.0, body=report(1)))
-            session.flush()
-            with ThreadPoolExecutor(1) as thread:
-                path = f"/v1/fragments/{second}/report"
-                sending = thread.submit(api.fragment_client(second).post, path, json=report(1))
-                assert sending.result(10.0).status_code == 204
-
-
-class TestLease:
-    @pytest.fixture
-    def later(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-        """Lets a term pass."""
-        real, shift_s = lease.database_time, [0.0]
-        monkeypatch.setattr(lease, "database_time", lambda session: real(session) + shift_s[0])
-        return lambda: shift_s.__setitem__(0, shift_s[0] + TERM_S + 1.0)
-
-    def test_one_of_two_that_come_at_the_same_moment_gets_it(self, sessions: Sessions) -> None:
-        """Also the first time, when there is no row to lock."""
-        together = threading.Barrier(4)
-
-        def take(holder: LeaseHolder) -> bool:
-            together.wait(20.0)
-            return holder.acquire()
-
-        holders = [LeaseHolder(sessions, alone=False) for _ in range(4)]
-        with ThreadPoolExecutor(4) as threads:
-            taken = list(threads.map(take, holders))
-        assert sorted(taken) == [False, False, False, True]
-
-    def test_one_that_was_replaced_writes_nothing(self, sessions: Sessions, later: Callable[[], None]) -> None:
-        first, second = (LeaseHolder(sessions, alone=False) for _ in range(2))
-        assert first.acquire()
-        assert not second.acquire()
-        later()
-        assert second.acquire()
-        with pytest.raises(LeaseLost), first.writing() as session:
-            event_log.record(session, "node.hole", "first", "")
-        assert (first.is_held, second.is_held) == (False, True)
-        with second.writing() as session:
-            event_log.record(session, "node.hole", "second", "")
-        with sessions.begin() as session:
-            assert session.execute(select(EventRecord.subject)).scalars().all() == ["second"]
-
-    def test_nobody_takes_over_in_the_middle_of_a_write(
-        self, engine: Engine, sessions: Sessions, later: Callable[[], None]
-    ) -> None:
-        first, second = (LeaseHolder(sessions, alone=False) for _ in range(2))
-        assert first.acquire()
-        with ThreadPoolExecutor(1) as thread:
-            with first.writing() as session:
-                later()
-                taking = thread.submit(second.acquire)
-                wait_until("the second waits or has it", lambda: taking.done() or is_blocked(engine))
-                assert not taking.done()
-                event_log.record(session, "node.hole", "first", "")
-            assert taking.result(30.0)
-        with pytest.raises(LeaseLost), first.writing():
-            pass
-        with sessions.begin() as session:
-            assert session.execute(select(EventRecord.subject)).scalars().all() == ["first"]
 
 
 class TestApi:
