@@ -55,6 +55,13 @@ def advise(
     try_compile: Annotated[
         bool, typer.Option("--try-compile", help="Try torch.compile on each layer, too; takes minutes.")
     ] = False,
+    separate_workspaces: Annotated[
+        bool,
+        typer.Option(
+            "--separate-workspaces",
+            help="Count a workspace for each layer, as where layers run at once, not one for all in turn.",
+        ),
+    ] = False,
     apply: Annotated[
         bool, typer.Option("--apply", help="Write the advice into the spec, and print the changes.")
     ] = False,
@@ -91,7 +98,7 @@ def advise(
         view: TryDisplay = NoDisplay() if json_output else _check_list()
         advice = _Advice(spec, trainer, link, efficiency)
         if spec is not None:
-            advice.measure(spec, memory, limit_s, view, try_compile=try_compile)
+            advice.measure(spec, memory, limit_s, view, try_compile=try_compile, shared=not separate_workspaces)
         advice.conclude()
         if json_output:
             typer.echo(json.dumps(advice.document(), indent=2))
@@ -141,7 +148,14 @@ class _Advice:
         self.prospect = ""
 
     def measure(
-        self, path: Path, memory: str | None, limit_s: float, view: TryDisplay, *, try_compile: bool
+        self,
+        path: Path,
+        memory: str | None,
+        limit_s: float,
+        view: TryDisplay,
+        *,
+        try_compile: bool,
+        shared: bool,
     ) -> None:
         """Have the model measured, and choose micro-batch and algorithms; have a choice of other algorithms
         measured, too. Sets `facts`, `batch` and `checked`. Raises `CommandError` on failure."""
@@ -150,7 +164,7 @@ class _Advice:
         options = ["--leased", *([] if memory is None else ["--memory", memory])]
         options += ["--try-compile"] if try_compile else []
         self.facts = _asked(["advise", str(path), *options], path, limit_s, view).facts
-        self.batch = batch = advise_mini_batch(self.facts)
+        self.batch = batch = advise_mini_batch(self.facts, shared=shared)
         algorithms = {
             name: layer.algorithm for layer in batch.layers for name in layer.names if layer.algorithm != AS_BUILT
         }

@@ -65,15 +65,18 @@ class MiniBatchAdvice:
     """Fitted to the task as it is."""
     uncertainty: float = 0.0
     """The share by which another size may be faster than `best`, for the noise of measuring."""
+    shared: bool = True
+    """Whether layers use one workspace in turn; else each has one of its own."""
 
 
-def advise_mini_batch(facts: Facts) -> MiniBatchAdvice:
+def advise_mini_batch(facts: Facts, *, shared: bool = True) -> MiniBatchAdvice:
     """Compare mini-batches: for each measured size, and some larger ones, the speed of the task as it is and
-    with the fastest algorithms that fit. Returns all sizes and the fastest ones. Raises `MilpError` where the
-    two methods that choose algorithms disagree."""
+    with the fastest algorithms that fit. Returns all sizes and the fastest ones. Layers use one workspace in turn
+    if `shared`, else each has one of its own. Raises `MilpError` where the two methods that choose algorithms
+    disagree."""
     measured = {one["samples"]: one for one in facts["sizes"]}
     times = fit_pass_time((m, one["seconds"]) for m, one in measured.items()) if measured else None
-    rows = [_size_advice(facts, m, measured, times) for m in _candidates(facts, measured)]
+    rows = [_size_advice(facts, m, measured, times, shared=shared) for m in _candidates(facts, measured)]
     fitting = [row for row in rows if row.samples_per_s is not None]
     best = max(fitting, key=lambda row: (row.samples_per_s or 0.0, row.samples), default=None)
     chosen = [row for row in rows if row.chosen_samples_per_s is not None]
@@ -86,6 +89,7 @@ def advise_mini_batch(facts: Facts) -> MiniBatchAdvice:
         _layer_advice(facts, shown) if shown is not None else (),
         times,
         facts["uncertainty"],
+        shared,
     )
 
 
@@ -104,7 +108,9 @@ def _candidates(facts: Facts, measured: Mapping[int, Any]) -> list[int]:
     return sorted({*measured, *(size for size in beyond if size > largest)})
 
 
-def _size_advice(facts: Facts, samples: int, measured: Mapping[int, Any], times: PassTime | None) -> SizeAdvice:
+def _size_advice(
+    facts: Facts, samples: int, measured: Mapping[int, Any], times: PassTime | None, *, shared: bool
+) -> SizeAdvice:
     static = facts["weight_bytes"] + facts["gradient_bytes"] + facts["optimizer_bytes"]
     working = measured[samples]["working_bytes"] if samples in measured else _working(facts, samples)
     seconds = measured[samples]["seconds"] if samples in measured else (times.seconds(samples) if times else None)
@@ -112,7 +118,7 @@ def _size_advice(facts: Facts, samples: int, measured: Mapping[int, Any], times:
     built = [layer[0] for layer in layers]
     kept, buffer = sum(one.kept_bytes for one in built), max((one.buffer_bytes for one in built), default=0)
     left = facts["limit_bytes"] - static - max(working - kept - buffer, 0)
-    found = choose_algorithms(layers, left) if layers else None
+    found = choose_algorithms(layers, left, shared=shared) if layers else None
     choice = None if found is None else found.choice
     rate = None
     if choice is not None and seconds is not None:

@@ -85,7 +85,8 @@ def _layer_lines(batch: MiniBatchAdvice) -> Iterable[str]:
     if shown is None or not batch.layers:
         return
     yield f"  Algorithms of each layer for {in_samples(shown.samples)}, forward and backward pass; + is chosen by"
-    yield "  minimise sum x_kl T_kl(b) with sum x_kl M_kl(b) <= left(b), where layers use one workspace in turn"
+    workspaces = "layers use one workspace in turn" if batch.shared else "each layer has its own workspace"
+    yield f"  minimise sum x_kl T_kl(b) with sum x_kl M_kl(b) <= left(b), where {workspaces}"
     yield f"  ({' and '.join(shown.by) or 'nothing'} found the choice)"
     skipped: dict[tuple[str, str], None] = {}
     for layer in batch.layers:

@@ -82,6 +82,22 @@ def test_a_faster_algorithm_is_chosen_only_where_its_memory_is_left() -> None:
     assert by_size[16] == ("hungry",)
 
 
+def test_workspaces_count_once_where_they_are_shared_and_for_each_layer_where_they_are_not() -> None:
+    trials = [_trial("as built", 8e-3, 0), _trial("buffered", 4e-3, 0, buffer=1000)]
+    layers = [
+        {"names": [name], "kind": "Conv2d", "samples": 8, "trials": trials, "skipped": []} for name in ("a", "b")
+    ]
+    measured = facts(STATIC + 150 * 8 + 1500, sizes=(8,), layers=layers)
+    chosen = {
+        shared: next(row for row in advise_mini_batch(measured, shared=shared).sizes if row.samples == 8)
+        for shared in (True, False)
+    }
+    assert chosen[True].algorithms == ("buffered", "buffered")
+    assert sorted(chosen[False].algorithms) == ["as built", "buffered"]
+    lines = "\n".join(mini_batch_lines(measured, advise_mini_batch(measured, shared=False), []))
+    assert "each layer has its own workspace" in lines
+
+
 def test_a_gain_that_measuring_does_not_tell_from_none_changes_nothing() -> None:
     measured = facts(STATIC + 10_000)
     for layer in measured["layers"]:
