@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from oakum_service.cli.advising.choice import SpecAdvice
     from oakum_service.cli.advising.mini_batch import MiniBatchAdvice
     from oakum_service.cli.advising.nodes import ExchangeAdvice, NodesAdvice
+    from oakum_service.cli.advising.running import RunningAdvice
     from oakum_solver.advice.exchange import Link
     from oakum_worker.spec import TrainerSpec
 
@@ -74,7 +75,8 @@ def advise(
 
     With a SPEC its model is measured on this machine, in a process of its own, in about a minute: run it on a
     node of the kind that the trainer is for. With --trainer the number of nodes follows from what that trainer
-    has measured. Ctrl-C ends it and leaves nothing behind.
+    has measured, and so does what can be known of its mini-batch; give its SPEC, too, for the rest. Ctrl-C ends
+    it and leaves nothing behind.
     """
     if spec is None and trainer is None:
         raise typer.BadParameter("give a SPEC, or a running trainer by --trainer NAME")
@@ -144,6 +146,7 @@ class _Advice:
         self.checked: list[dict[str, Any]] = []
         self.nodes: NodesAdvice | None = None
         self.exchange: ExchangeAdvice | None = None
+        self.running: RunningAdvice | None = None
         self.choice: SpecAdvice
         self.prospect = ""
 
@@ -183,6 +186,7 @@ class _Advice:
             nodes_from_passes,
             nodes_from_rates,
         )
+        from oakum_service.cli.advising.running import running_advice
 
         spec, facts, batch = self.spec, self.facts, self.batch
         if self._rates:
@@ -204,6 +208,15 @@ class _Advice:
                 ranks_per_node=spec.ranks_per_node,
                 max_nodes=spec.max_nodes,
                 efficiency=self._efficiency,
+            )
+        if self._trainer is not None and self.nodes is not None:
+            self.running = running_advice(
+                self._trainer.name,
+                self._trainer.spec,
+                self._rates,
+                self.nodes,
+                len(self._trainer.nodes),
+                is_measured_here=facts is not None,
             )
         self.choice = advise_spec(spec, facts, batch, self.nodes)
         if self.nodes is not None and facts is not None:
@@ -268,10 +281,13 @@ class _Advice:
     def lines(self) -> list[str]:
         """The advice as text."""
         from oakum_service.cli.advising import report
+        from oakum_service.cli.advising.running import running_lines
 
         parts: list[list[str]] = []
         if self.facts is not None and self.batch is not None:
             parts.append(list(report.mini_batch_lines(self.facts, self.batch, self.checked)))
+        if self.running is not None:
+            parts.append(list(running_lines(self.running)))
         if self.nodes is not None:
             parts.append(list(report.nodes_lines(self.nodes)))
         if self.exchange is not None:
@@ -289,6 +305,7 @@ class _Advice:
             "measured": self.facts,
             "mini_batch": None if self.batch is None else asdict(self.batch),
             "checked": self.checked,
+            "running": None if self.running is None else asdict(self.running),
             "what_would_fit": fits,
             "nodes": None
             if nodes is None

@@ -153,6 +153,24 @@ def test_a_running_trainers_rates_take_the_place_of_passes(
     assert "max_nodes" in out
 
 
+def test_a_running_trainers_shares_and_what_its_rates_leave_open_are_told(
+    asked, spec: Path, serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A step takes 640 ms of computing for 64 samples and 40 ms beside: 16 samples of 10 ms are 80 % of a step."""
+    service = Service()
+    rates = [{"nodes": n, "samples_per_s": 64 / (0.64 / n + 0.04), "seconds": 60.0} for n in (1, 2, 4)]
+    service.documents["GET", "/v1/trainers/digits"] = trainer("digits", measured_rates=rates)
+    serve(service)
+    assert run(["advise", "--trainer", "digits"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "up to 64 samples at once fit" in out
+    assert "on 2 nodes a rank computes for 80 % of a step or more with a share of 16 samples" in out
+    assert "as it is, replicated" in out
+    assert "`oakum advise SPEC --trainer digits` measures these" in out
+    assert run(["advise", str(spec), "--trainer", "digits"]) == 0
+    assert "not to be known from rates" not in capsys.readouterr().out
+
+
 def test_a_rate_that_the_plan_does_not_know_is_the_predicted_one(
     asked, spec: Path, serve, capsys: pytest.CaptureFixture[str]
 ) -> None:

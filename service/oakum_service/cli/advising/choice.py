@@ -94,7 +94,7 @@ def advise_spec(
     return SpecAdvice(
         fields,
         reasons,
-        _layout(facts, most),
+        _layout(spec, facts, most),
         again,
         precision,
         None if nodes is None else nodes.rate(most),
@@ -144,14 +144,26 @@ def _precision(spec: TrainerSpec, facts: Facts | None) -> tuple[str, tuple[str, 
     )
 
 
-def _layout(facts: Facts | None, nodes: int) -> str:
-    layouts = [] if facts is None else [one for one in facts["layouts"] if one["nodes"] <= nodes and one["fits"]]
+def _layout(spec: TrainerSpec, facts: Facts | None, nodes: int) -> str:
+    if facts is None:
+        return f"as it is, {_kind(spec)}: rates of one layout do not tell of others"
+    layouts = [one for one in facts["layouts"] if one["nodes"] <= nodes and one["fits"]]
     if not layouts:
-        return "replicated: each rank has the whole model" if facts is None or facts["largest"] else "none fits"
+        return "replicated: each rank has the whole model" if facts["largest"] else "none fits"
     best = max(layouts, key=lambda one: one["samples_per_s"])
     on = f"micro-batches of {in_samples(best['micro_batch'])}, on {in_nodes(best['nodes'])}"
     again = ", layers computed again for the backward pass" if best.get("recompute") else ""
     return f"{_shape(best)}, {on}{again}"
+
+
+def _kind(spec: TrainerSpec) -> str:
+    """How the spec spreads the model over ranks."""
+    given = spec.parallel
+    if given.pipeline is not None:
+        return "a pipeline" if given.tensor is None else "a pipeline of grids"
+    if given.tensor is not None:
+        return "grids of ranks"
+    return "replicated" if given.data == "auto" else given.data
 
 
 def _shape(layout: Facts) -> str:
