@@ -1,4 +1,4 @@
-"""What 1-D, 2-D and 3-D tensor parallelism move and take, side by side, and what Oakum's chooser predicts of it.
+"""What shards, 1-D, 2-D and 3-D tensor parallelism move and take, and what Oakum's chooser predicts of it.
 
     python bench/tensor.py                                       # 8 ranks (2-D: 4 and 9), several sizes and links
     python bench/tensor.py --samples 64 --width 256 --link-mbytes 100 --json tensor.json
@@ -56,9 +56,9 @@ from oakum_worker.task import Task
 
 _TIMEOUT_S = 120.0
 _BYTES = 4
-GRIDS = (Grid("1d", 2), Grid("1d", 8), Grid("2d", 2), Grid("2d", 3), Grid("3d", 2))
+GRIDS = (Grid("1d", 2), Grid("1d", 8), Grid("2d", 2), Grid("2d", 3), Grid("3d", 2), Grid("shards", 8))
 """A 2-D grid has no 8 ranks: 4 and 9 lie on either side."""
-PREDICTED = (Grid("1d", 64), Grid("2d", 8), Grid("3d", 4))
+PREDICTED = (Grid("1d", 64), Grid("2d", 8), Grid("3d", 4), Grid("shards", 64))
 """Grids of more ranks than can be measured here."""
 
 
@@ -218,8 +218,9 @@ def build(size: Size) -> nn.Sequential:
 def received(grid: Grid, size: Size, keep: bool) -> tuple[int, int]:
     """Elements that a rank receives in a step's products, and the messages of a ring, by the formulas.
 
-    Forward and backward each: 1-D (q-1)/q MK or MN, 2-D (q-1)(MK+KN)/q^2, 3-D (q-1)(MK+KN+MN)/q^3. Backward,
-    X and W are gathered again unless they were kept. The gradient of the first layer's input is not computed.
+    Forward and backward each: 1-D (q-1)/q MK or MN, 2-D (q-1)(MK+KN)/q^2, 3-D (q-1)(MK+KN+MN)/q^3, shards
+    (q-1)/q KN. Backward, X and W are gathered again unless they were kept. The gradient of the first layer's input
+    is not computed.
     """
     q, m = grid.side, size.samples
     elements = steps = 0
@@ -233,7 +234,8 @@ def received(grid: Grid, size: Size, keep: bool) -> tuple[int, int]:
             elements += (q - 1) * passes * (into + out) // q
             steps += (q - 1) * passes
         else:
-            share = q ** (3 if grid.kind == "3d" else 2)
+            share = grid.num_ranks
+            mk = 0 if grid.kind == "shards" else mk
             out = mn if grid.kind == "3d" else 0
             # X and W gathered, Y scattered; Y gathered, dW scattered, X again; dX scattered, W again.
             parts = [mk, kn, out, out, kn, 0 if keep else mk]

@@ -65,7 +65,7 @@ def test_bytes_of_grids_are_counted_and_right(bench: Any, tmp_path: Path) -> Non
     for keep in (False, True):
         tensor.main([72], [72], [100.0], latency_ms=0.1, keep=keep, rounds=1, json_file=file)
         figures = json.loads(file.read_text())
-        assert [one["ranks"] for one in figures] == [2, 8, 4, 9, 8, 64, 64, 64]
+        assert [one["ranks"] for one in figures] == [2, 8, 4, 9, 8, 8, 64, 64, 64, 64]
         assert all(one["right"] for one in figures)
         assert all(one["step_ms"] is None or one["step_ms"] > 0 for one in figures)
 
