@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -165,12 +166,16 @@ def command_line(process: psutil.Process) -> list[str]:
 
 def processes_of(folder: Path) -> list[psutil.Process]:
     """Every live process that has the folder in its command line."""
+    wanted = os.fsencode(folder)
     found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if process.info["status"] == psutil.STATUS_ZOMBIE:
-            continue
-        if any(str(folder) in argument for argument in process.info["cmdline"] or ()):
-            found.append(process)
+    for number in psutil.pids():
+        # Tests look again and again, and `psutil.Process` reads several files of each process.
+        with contextlib.suppress(OSError, psutil.NoSuchProcess):
+            if wanted in Path(f"/proc/{number}/cmdline").read_bytes():
+                process = psutil.Process(number)
+                process.info = process.as_dict(["cmdline", "status"])
+                if process.info["status"] != psutil.STATUS_ZOMBIE and process.info["cmdline"]:
+                    found.append(process)
     return found
 
 

@@ -28,20 +28,25 @@ def find(fragments_dir: Path) -> dict[str, list[psutil.Process]]:
     """Fragment id -> its live processes, the oldest first."""
     prefix = f"{fragments_dir}/"
     found: dict[str, list[psutil.Process]] = {}
-    for process in psutil.process_iter(["cmdline", "create_time", "status"]):
-        if process.info["status"] == psutil.STATUS_ZOMBIE:
-            continue
+    for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or ()
         if not _MODULES.intersection(command):
             continue  # another program with such an argument, such as a viewer of the fragment's log
         for argument in command:
-            if argument.startswith(prefix):
+            if argument.startswith(prefix) and _lives(process):
                 fragment = argument.removeprefix(prefix).split("/", 1)[0]
                 found.setdefault(fragment, []).append(process)
                 break
     for processes in found.values():
-        processes.sort(key=lambda process: float(process.info["create_time"]))
+        processes.sort(key=lambda process: float(process.create_time()))
     return found
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def send(processes: Iterable[psutil.Process], number: signal.Signals) -> None:

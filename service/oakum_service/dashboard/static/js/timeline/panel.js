@@ -22,7 +22,6 @@ export class TimelinePanel {
   #nodes = null;
   #rows = [];
   #frozenAt = null;
-  #slidAt = 0;
   #waiting = null;
   #loading = null;
   #densityAt = 0;
@@ -42,7 +41,8 @@ export class TimelinePanel {
     this.#listen();
     addEventListener("hashchange", () => this.#follow());
     new ResizeObserver(() => this.#draw()).observe(this.root);
-    requestAnimationFrame((at) => this.#slide(at));
+    // Frames that are asked for one after the other would keep the browser drawing the page sixty times a second.
+    setInterval(() => this.#slide(), SLIDE_EVERY_MS);
   }
 
   /** Gets what is new and draws it. `nodes` is the list of the nodes' present states. */
@@ -260,11 +260,9 @@ export class TimelinePanel {
     byId("rows-find").value = this.options.find;
   }
 
-  #slide(at) {
-    requestAnimationFrame((next) => this.#slide(next));
+  #slide() {
     const isStill = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    if (isStill || !this.window.follows || this.#frozenAt !== null || document.hidden || this.gestures.isDragging || at - this.#slidAt < SLIDE_EVERY_MS) return;
-    this.#slidAt = at;
+    if (isStill || !this.window.follows || this.#frozenAt !== null || document.hidden || this.gestures.isDragging) return;
     if (this.picture.sliding && !this.#isDense) this.picture.move(this.window.at(this.#now()).from);
   }
 
