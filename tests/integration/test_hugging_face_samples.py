@@ -21,6 +21,7 @@ from waiting import DEADLINE_S
 pytestmark = pytest.mark.needs("hugging-face")
 
 
+@pytest.mark.soak
 def test_the_plain_library_loses_samples_or_reads_them_twice(tmp_path: Path) -> None:
     alone = rescaled_epoch.begin_alone(tmp_path)
     ranks = [

@@ -95,7 +95,7 @@ def _made(operation: Operation) -> set[Result]:
     return {(kind, operation.pipe, operation.stage + step, n) for kind in kinds for n in operation.micro_batches}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     ("name", "num_workers", "options"),
     [
