@@ -23,6 +23,7 @@ from abandoned_runs import clear_away
 from inherited_state import replace_inherited_state
 from last_lines import last_lines
 from logs_of_failures import LINES_OF_CAPTURED, last_lines_of_logs
+from replaced_workers import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from slurm_cluster.daemons import check_machine
 from slurm_cluster.errors import ClusterError
 from times_of_tests import lines_about

@@ -25,6 +25,7 @@ from pathlib import Path
 
 import pytest
 
+import replaced_workers
 from last_lines import last_lines
 
 MOST_FAILURES = 10
@@ -153,7 +154,7 @@ def _tell(*lines: str) -> None:
 
 def _record(path: str, arguments: list[str]) -> int:
     sys.path[0] = str(Path.cwd())  # as `python -m pytest` has it
-    return int(pytest.main(arguments, plugins=[Recorder(Path(path))]))
+    return int(pytest.main(arguments, plugins=[Recorder(Path(path)), replaced_workers]))
 
 
 if __name__ == "__main__":

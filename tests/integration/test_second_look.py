@@ -31,11 +31,6 @@ def server():
 
 """
 _FAILS_ONCE = """
-# First: a worker that replaces one which ended among the last tests waits for ever for its second test.
-def test_ends_its_worker_once():
-    if is_first("worker"):
-        os._exit(3)
-
 @pytest.mark.xdist_group("a group")
 @pytest.mark.parametrize("name", ["plain", "with@sign"])
 def test_fails_once(name):
@@ -52,6 +47,11 @@ def test_hangs_once():
 @pytest.mark.parametrize("number", range(20))
 def test_passes(number):
     pass
+
+# Last: its replacement waited for ever for a second test.
+def test_ends_its_worker_once():
+    if is_first("worker"):
+        os._exit(3)
 """
 _NEVER_PASSES = """
 @pytest.mark.xdist_group("another group")
