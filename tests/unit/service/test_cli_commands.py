@@ -79,6 +79,14 @@ def test_ps_says_that_oakum_is_held_and_why(service: Service, output: Output) ->
     assert output().startswith(said)
 
 
+def test_ps_says_first_that_the_service_cannot_write(service: Service, output: Output) -> None:
+    said = "the service cannot write to its database, sqlite:////data/oakum.db: the disk is full. Free space there"
+    service.documents["GET", "/v1/trainers"] = {"trainers": [trainer()], "next": None, "fault": said}
+    assert run(["ps"]) == 0
+    banner, _, _, row = output().splitlines()
+    assert (banner, row.split()[0]) == (f"{said}.", "digits")
+
+
 def test_ps_without_trainers_says_how_to_begin(service: Service, output: Output) -> None:
     service.documents["GET", "/v1/trainers"] = {"trainers": []}
     assert run(["ps"]) == 0
