@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from oakum_service.db.engine import Sessions
 from oakum_service.db.models.progress import ProgressSample
 from oakum_worker.protocol import Pace, Phase
 from scripted_trainer import ScriptedTrainer
+from virtual_site import VirtualSite
 
 
 @pytest.fixture
@@ -70,6 +73,20 @@ def test_a_line_ends_where_nobody_listened(trainer: ScriptedTrainer, sessions: S
         (1010.0, None, None, None),
         (1402.0, 1, 0.25, 200.0),
     ]
+
+
+def test_a_line_ends_where_the_controller_was_stopped_for_a_while(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = VirtualSite(sessions, tmp_path, num_nodes=1, busy=0)
+    monkeypatch.setattr(time, "time", site.time)
+    site.begin()
+    site.submit("digits", curve=[[1, 90]])
+    site.run(30)
+    assert {nodes for _, nodes, *_ in drawn(sessions)} == {0, 1}
+    site.now += 600.0
+    site.run(2)
+    assert [rest for _, *rest in drawn(sessions) if rest[0] is None] == [[None, None, None]]
 
 
 def test_an_outage_of_a_trainer_without_nodes_is_a_gap_too(trainer: ScriptedTrainer, sessions: Sessions) -> None:
