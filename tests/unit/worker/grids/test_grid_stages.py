@@ -75,6 +75,5 @@ def test_layouts_are_told_with_the_grid_of_their_stages(tmp_path: Path) -> None:
     assert {one.kind for one in found.kinds} >= {"replicated", "sharded", "pipeline", "tensor"}
     by_kind = {one.kind: one for one in found.kinds}
     assert by_kind["sharded"].peak_bytes < by_kind["replicated"].peak_bytes
-    assert by_kind["sharded"].step_s > by_kind["replicated"].step_s
     assert by_kind["tensor"].peak_bytes < by_kind["replicated"].peak_bytes
     assert [one.step_s for one in found.kinds] == sorted(one.step_s for one in found.kinds)
