@@ -29,12 +29,17 @@ def undisturbed_clock(device: torch.device) -> Callable[[], float]:
     `device` compute.
 
     For one computing thread on the CPU that is the thread's CPU time, which stands still while others have the
-    core. With several threads, which wait for each other, it is the wall clock, and on a GPU the wall clock once
-    the GPU has done what it was given.
+    core. With several threads, which wait for each other, and on other devices it is `waiting_clock`.
     """
-    if device.type == "cuda":
-        return _synchronised_s
-    return time.thread_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
+    if device.type == "cpu" and torch.get_num_threads() == 1:
+        return time.thread_time
+    return waiting_clock(device)
+
+
+def waiting_clock(device: torch.device) -> Callable[[], float]:
+    """The clock, in seconds, for what waits for others, as messages do: the wall clock, on a GPU once the GPU has
+    done what it was given."""
+    return _synchronised_s if device.type == "cuda" else time.perf_counter
 
 
 def _synchronised_s() -> float:

@@ -72,8 +72,8 @@ def told_by(loop: TrainingLoop) -> News:
 def test_what_ranks_predict_is_what_the_planner_plans_with(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for clock in ("_now_s", "_computed_s"):
-        monkeypatch.setattr(measuring, clock, lambda _: CLOCK.now_s())
+    for clock in ("undisturbed_clock", "waiting_clock"):
+        monkeypatch.setattr(measuring, clock, lambda _: CLOCK.now_s)
     _, loops = train_stages(build_slow_task, build_spec(max_nodes=4, parallel=PARALLEL), 2, 1)
     predicted = dict(loops[0].predicted_curve)
     assert predicted[1] == pytest.approx(1 / (4 * SAMPLE_S), rel=0.25)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -337,3 +339,15 @@ def test_a_group_that_breaks_within_backward_raises_a_group_error() -> None:
     reducer.join(Broken(), 2)  # type: ignore[arg-type]
     with pytest.raises(GroupError, match="Connection reset"):
         reduce(reducer, model, [range(8)], 8)
+
+
+def test_a_reducer_that_nobody_has_any_more_keeps_neither_group_nor_memory() -> None:
+    model, group = build_model(), Alone()
+    reducer = GradientReducer(model, measure_noise=True)
+    reducer.join(group, 2)  # type: ignore[arg-type]
+    reduce(reducer, model, [range(4)], 4)
+    kept = weakref.ref(reducer)
+    del reducer
+    gc.collect()
+    assert kept() is None
+    mean_squared_error(model, batch_of(range(4))).backward()

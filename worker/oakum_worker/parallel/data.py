@@ -23,8 +23,10 @@ totals), the caller's votes and, if asked for, the numbers from which the gradie
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -248,7 +250,8 @@ class GradientReducer(StepEngine):
             )
         return 1.0
 
-    def _gradient_is_complete(self, bucket: Bucket, number: int, _: torch.Tensor) -> None:
+    def _gradient_is_complete(self, place: int, number: int, _: torch.Tensor) -> None:
+        bucket = self._buckets[place]
         if not self._armed:
             if bucket.widens(number):
                 bucket.gather(number)
@@ -299,13 +302,17 @@ class GradientReducer(StepEngine):
             self._torus = TorusAllReduce.form(shape, self._group.rank(), subgroups)
 
     def _watch(self) -> None:
-        for bucket in self._buckets:
+        # Autograd keeps these hooks where garbage collection does not see them: with a reference to the reducer
+        # they would keep it, the model and the group with its threads for ever.
+        tell = _weakly(self._gradient_is_complete)
+        for place, bucket in enumerate(self._buckets):
             for number, parameter in enumerate(bucket.parameters):
-                on_gradient = partial(self._gradient_is_complete, bucket, number)
+                on_gradient = partial(tell, place, number)
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(on_gradient))
         if self._measure_noise:
             # These hooks see a micro-batch's gradient before it is added to those of earlier micro-batches.
-            self._hooks += [parameter.register_hook(self._note_norm) for parameter in self._parameters]
+            note_norm = _weakly(self._note_norm)
+            self._hooks += [parameter.register_hook(note_norm) for parameter in self._parameters]
 
     def _note_norm(self, gradient: torch.Tensor) -> None:
         self._norms.append(self._norm(gradient))
@@ -327,6 +334,17 @@ class GradientReducer(StepEngine):
         values = gradient.coalesce().values() if gradient.is_sparse else gradient.detach()
         norm = torch.linalg.vector_norm(values, dtype=summed_in(values))
         return norm.to(self._tail.device, self._tail.dtype)
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """A function that calls the method as long as its object is there, and does not keep it."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        if (found := reference()) is not None:
+            found(*arguments)
+
+    return call
 
 
 def _sum_of_squares(norms: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -205,7 +205,7 @@ class StackedArranger:
         return list(dict.fromkeys(found))
 
     def refused(self, world_size: int) -> dict[Grid, str]:
-        """The grids for which `world_size` ranks are enough and onto which the model does not go, and why."""
+        """Grid -> why the model does not go onto it, of the grids for which `world_size` ranks are enough."""
         return self._grids.refused(world_size)
 
     def _search(self, world_size: int) -> StackedLayout:

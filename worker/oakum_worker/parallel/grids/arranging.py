@@ -157,7 +157,7 @@ class GridArranger:
         return best_of_each(world_size, self._profile or self._nominal(), self._links or USUAL_LINKS, choices)
 
     def refused(self, world_size: int) -> dict[Grid, str]:
-        """The grids for which `world_size` ranks are enough and onto which the model does not go, and why."""
+        """Grid -> why the model does not go onto it, of the grids for which `world_size` ranks are enough."""
         return {
             grid: str(error)
             for grid in grids_up_to(world_size)

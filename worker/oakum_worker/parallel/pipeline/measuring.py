@@ -13,7 +13,7 @@ from torch import nn
 from torch.optim import SGD, Optimizer
 
 from oakum_worker.chain import Chain
-from oakum_worker.devices import undisturbed_clock
+from oakum_worker.devices import undisturbed_clock, waiting_clock
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.losses import loss_of
 from oakum_worker.parallel.offload import Offloaded
@@ -226,12 +226,6 @@ def _computed_s(values: Any) -> float:
     return undisturbed_clock(_tensors(values)[0].device)()
 
 
-def _now_s(values: Any) -> float:
-    if any(tensor.is_cuda for tensor in _tensors(values)):
-        torch.cuda.synchronize()
-    return time.perf_counter()
-
-
 def _leaves(values: Any) -> Any:
     """Copies of the values that begin an autograd graph of their own, as the values do that a stage receives;
     those of floating point require gradients."""
@@ -276,7 +270,8 @@ def _merged(costs: tuple[LayerCost, ...]) -> LayerCost:
 
 
 def _round_trip_s(group: dist.ProcessGroup, rank: int, peer: int, message: torch.Tensor, times: int) -> float:
-    began_s = _now_s(message)
+    clock = waiting_clock(message.device)
+    began_s = clock()
     for _ in range(times):
         for sender in sorted((rank, peer)):
             work = dist.isend if sender == rank else dist.irecv
@@ -284,4 +279,4 @@ def _round_trip_s(group: dist.ProcessGroup, rank: int, peer: int, message: torch
             done = work(message, group=group, **where)
             assert done is not None
             wait_for_message(done, message)
-    return (_now_s(message) - began_s) / times
+    return (clock() - began_s) / times
