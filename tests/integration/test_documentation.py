@@ -142,6 +142,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     # Where `make test` runs this, its own arguments are not those of the pages' commands.
     inherited = {name: value for name, value in os.environ.items() if name not in _OF_MAKE}
     environment = inherited | {"PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1", "OAKUM_PORT": "0", "PATH": path}
+    # Each foreground job has fragments end and begin, which would take the CPU from the commands.
+    environment["OAKUM_LOCAL_LOAD"] = "0.1"
     found = Site(folder, folder / "service.log", environment)
     [block] = _SERVICE
     with found.output.open("wb") as output:

@@ -124,12 +124,12 @@ def test_two_users_train_beside_each_other_and_neither_reads_what_the_other_has(
 ) -> None:
     service.start()
     alice, bob = service.client_of(accounts.alice), service.client_of(accounts.bob)
-    first = alice.submit(curious("first", reports, [], max_nodes=3, epochs=8, step_s=0.02))
+    first = alice.submit(curious("first", reports, [], max_nodes=2, epochs=8, step_s=0.02))
     wait_until("alice's trains", lambda: step_of(alice, "first") > 0)
     closed = [accounts.spool / accounts.alice, service.data_dir]
     closed += [service.data_dir / "oakum.db", service.data_dir / "secret"]
     closed += list((service.data_dir / "fragments").glob("*"))
-    bob.submit(curious("second", reports, closed, max_nodes=3, epochs=8, step_s=0.02))
+    bob.submit(curious("second", reports, closed, max_nodes=2, epochs=8, step_s=0.02))
     wait_until("both end", lambda: state_of(alice, "first").ended and state_of(bob, "second").ended)
     for client, name, account in ((alice, "first", accounts.alice), (bob, "second", accounts.bob)):
         view = client.trainer(name)
@@ -153,7 +153,7 @@ def test_two_users_train_beside_each_other_and_neither_reads_what_the_other_has(
 
 def _go_on_from_the_checkpoint(alice: OakumClient, bob: OakumClient, first: str, accounts: UnixAccounts) -> None:
     """A new trainer of alice's begins from her first one's checkpoint, and bob's may not."""
-    spec = small_spec("third", epochs=9)
+    spec = small_spec("third", epochs=9, max_nodes=1)
     with pytest.raises(ApiError, match="another user's"):
         bob.submit(spec, begin_from="first")
     third = alice.submit(spec, begin_from="first")

@@ -76,8 +76,8 @@ def test_a_foreground_job_that_takes_one_tasks_node_leaves_the_others_alone(
     slurm: SlurmSite, service: SlurmService
 ) -> None:
     client = service.start()
-    client.submit(endless(max_nodes=3))
-    wait_for_size(client, "elastic", 3)
+    client.submit(endless(max_nodes=2))
+    wait_for_size(client, "elastic", 2)
     before = {job.id: job.nodes for job in own_jobs(slurm)}
     node = before[min(before)]
     job = slurm.submit_foreground(nodes=1, run_s=60.0, options=(f"--nodelist={node}",))
@@ -97,13 +97,13 @@ def test_a_service_killed_as_its_array_is_handed_in_finds_every_task_again(
 ) -> None:
     began_at = time.time()
     client = service.start()
-    client.submit(endless(max_nodes=3))
+    client.submit(endless(max_nodes=2))
     folder = service.data_dir / "fragments"
-    slurm.wait_until("the array is handed in", lambda: len(list(folder.glob("*/*_submitted.pkl"))) == 3)
+    slurm.wait_until("the array is handed in", lambda: len(list(folder.glob("*/*_submitted.pkl"))) == 2)
     service.kill()
     client = service.start()
-    assert "3 fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
-    wait_for_size(client, "elastic", 3)
+    assert "2 fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
+    wait_for_size(client, "elastic", 2)
     assert len(arrays_of(own_jobs(slurm))) == 1
     assert nodes_of_fragments(client) == true_nodes(slurm, service)
     service.assert_one_at_a_time(began_at)
@@ -113,8 +113,8 @@ def test_a_trainer_that_shrinks_has_only_the_tasks_end_that_it_gives_up(
     slurm: SlurmSite, service: SlurmService
 ) -> None:
     client = service.start()
-    client.submit(endless(max_nodes=3))
-    wait_for_size(client, "elastic", 3)
+    client.submit(endless(max_nodes=2))
+    wait_for_size(client, "elastic", 2)
     before = {job.id: job.nodes for job in own_jobs(slurm)}
     client.change("elastic", TrainerChange(max_nodes=1))
     wait_for_size(client, "elastic", 1)

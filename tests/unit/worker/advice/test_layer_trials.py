@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -110,8 +112,13 @@ def test_recurrent_layers_are_computed_by_fused_loops_and_without_onednn(kind: t
     assert skipped == []
 
 
-def test_each_size_is_compiled_anew_and_what_is_kept_is_seen() -> None:
-    """Of many sizes of one function torch computes the last ones as built, without a word."""
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.soak)])
+def test_each_size_is_compiled_anew_and_what_is_kept_is_seen(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many sizes of one function torch computes the last ones as built, without a word. A C++ compiler would
+    take ten seconds for each size."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 4), nn.Tanh())
     model = nn.Sequential(model)
