@@ -51,7 +51,11 @@ _REFUSALS_PER_S = 0.2
 
 def create_app(context: Context) -> FastAPI:
     """Build the REST API and the dashboard over the service's parts. Returns the application."""
-    app = routed_app()
+    return add_parts(routed_app(), context)
+
+
+def add_parts(app: FastAPI, context: Context) -> FastAPI:
+    """Give an application with routes the service's parts that the routes use. Returns the application."""
     app.state.context = context
     app.state.reports = ReportInbox(context.reporters, context.news_for_controller)
     app.state.revisions = Revisions(context.readers, context.news_for_readers)
@@ -64,7 +68,7 @@ def create_app(context: Context) -> FastAPI:
 
 def routed_app() -> FastAPI:
     """Build the application with its routes, but without the service's parts that the routes use. The OpenAPI
-    document needs no more; `create_app` adds the parts. Returns the application."""
+    document needs no more; `add_parts` adds the parts. Returns the application."""
     app = FastAPI(
         title="Oakum",
         version=version("oakum"),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from processes import ending_on_sighup, runs
 from running_service import (
+    EXAMPLES,
     TASKS,
     RunningService,
     command_line,
@@ -47,62 +50,89 @@ def server_of(service: RunningService, besides: int = 0) -> psutil.Process:
     return wait_until("a fork server stands", probe)
 
 
-def surroundings(service: RunningService, folder: Path) -> dict[str, Any]:
-    """What a rank finds around it in a life of the service."""
-    folder.mkdir()
+@dataclass(frozen=True)
+class Life:
+    """A life of a service that was started afresh, with one trainer on one node."""
+
+    found: dict[str, Any]
+    """What the rank has found around it."""
+    servers: list[str]
+    """For each fork server, what it has that a fork does not survive: threads, connections, GPUs."""
+    secrets: list[str]
+    """Command lines of the user's processes that have a secret of the service's in their environment."""
+
+
+def live(folder: Path, *, with_fork_server: bool) -> Life:
+    """Let a service begin, train and end."""
+    variables = {"A_VARIABLE": "of the service", **SECRETS}
+    service = RunningService(folder, PYTHONPATH=f"{EXAMPLES}:{TASKS}", **variables)
+    service.configure(OAKUM_LOCAL_FORK_SERVER=str(with_fork_server).lower())
     service.starts_afresh = True
-    with ending_on_sighup():
-        client = service.start()
-    client.submit(endless(entrypoint="surroundings:task", arguments={"folder": str(folder)}, max_nodes=1))
-    wait_for_size(client, "elastic", 1)
-    of_users = [*service.agents().values(), *service.ranks().values()]
-    of_users += [found for found in service.processes() if "fork_server" in command_line(found)]
-    assert not [command_line(one) for one in of_users if {*SECRETS.values()} & {*one.environ().values()}]
-    client.cancel("elastic")
-    wait_until("it has left", lambda: not service.ranks())
-    service.interrupt()
-    [note] = folder.iterdir()
-    found: dict[str, Any] = json.loads(note.read_text(encoding="utf-8"))
-    return found
+    notes = folder / "notes"
+    notes.mkdir()
+    try:
+        with ending_on_sighup():
+            client = service.start()
+        client.submit(endless(entrypoint="surroundings:task", arguments={"folder": str(notes)}, max_nodes=1))
+        wait_for_size(client, "elastic", 1)
+        assert forked(service) == [with_fork_server]
+        servers = [p for p in service.processes() if "oakum_worker.fragment.fork_server" in command_line(p)]
+        of_users = [*service.agents().values(), *service.ranks().values(), *servers]
+        secrets = [
+            " ".join(command_line(one)) for one in of_users if {*SECRETS.values()} & {*one.environ().values()}
+        ]
+        hindrances = [_hindrances(server) for server in servers]
+        client.cancel("elastic")
+        wait_until("it has left", lambda: not service.ranks())
+        service.interrupt()
+    finally:
+        service.end()
+    [note] = notes.iterdir()
+    return Life(json.loads(note.read_text(encoding="utf-8")), hindrances, secrets)
 
 
-def test_a_forked_rank_finds_around_it_what_a_fresh_one_finds(service: RunningService, tmp_path: Path) -> None:
+def _hindrances(server: psutil.Process) -> str:
+    threads = server.num_threads()
+    found = [] if threads == 1 else [f"{threads} threads"]
+    found += [str(connection) for connection in server.net_connections(kind="inet")]
+    found += [file.path for file in server.open_files() if "nvidia" in file.path]
+    return ", ".join(found)
+
+
+@pytest.fixture(scope="module")
+def forked_life(tmp_path_factory: pytest.TempPathFactory) -> Life:
+    return live(tmp_path_factory.mktemp("fork"), with_fork_server=True)
+
+
+@pytest.mark.xdist_group("fork server")
+def test_a_forked_rank_finds_around_it_what_a_fresh_one_finds(forked_life: Life, tmp_path: Path) -> None:
     """Environment, folder, import path, descriptors, signals, niceness, session, threads; but no secret of the
     service's."""
-    service.configure(OAKUM_LOCAL_FORK_SERVER="true", A_VARIABLE="of the second life", **SECRETS)
-    fork = surroundings(service, tmp_path / "fork")
-    service.configure(OAKUM_LOCAL_FORK_SERVER="false")
-    fresh = surroundings(service, tmp_path / "fresh")
+    fresh_life = live(tmp_path, with_fork_server=False)
+    assert forked_life.secrets == fresh_life.secrets == []
+    fork, fresh = _comparable(forked_life.found), _comparable(fresh_life.found)
     assert fork.pop("blocked") == []  # submitit's process blocks what Ctrl-C sends, as it is in our session
     fresh.pop("blocked")
-    assert _comparable(fork) == _comparable(fresh)
-    assert fork["environment"]["A_VARIABLE"] == "of the second life"
+    assert fork == fresh
+    assert fork["environment"]["A_VARIABLE"] == "of the service"
     for found in (fork, fresh):
         assert not {name for name in found["environment"] if name.startswith("OAKUM_")}
         assert not {*SECRETS.values()} & {*found["environment"].values()}
 
 
+@pytest.mark.xdist_group("fork server")
+def test_a_fork_server_has_one_thread_and_nothing_open_but_the_line_to_its_owner(forked_life: Life) -> None:
+    """The service's and the agent's."""
+    assert forked_life.servers == ["", ""]
+
+
 def _comparable(found: dict[str, Any]) -> dict[str, Any]:
     """The surroundings without what differs from fragment to fragment and from one run of the service to the
     next."""
-    own = ("SUBMITIT_",)
+    own = ("SUBMITIT_", "PYTEST_")
     environment = {name: value for name, value in found["environment"].items() if not name.startswith(own)}
     config, *numbers = found["arguments"]
     return found | {"environment": environment, "arguments": [Path(config).name, len(numbers)]}
-
-
-def test_a_fork_server_has_one_thread_and_nothing_open_but_the_line_to_its_owner(service: RunningService) -> None:
-    service.starts_afresh = True
-    client = service.start()
-    client.submit(endless(max_nodes=2))
-    wait_for_size(client, "elastic", 2)
-    assert forked(service) == [True, True]
-    servers = [p for p in service.processes() if "oakum_worker.fragment.fork_server" in command_line(p)]
-    assert len(servers) == 3
-    for server in servers:
-        assert server.num_threads() == 1
-        assert server.net_connections(kind="inet") == []
-        assert "nvidia" not in "".join(map(str, server.open_files()))
 
 
 def test_a_fork_server_that_is_killed_takes_nobody_with_it_and_is_started_anew(service: RunningService) -> None:

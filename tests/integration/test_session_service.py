@@ -47,16 +47,17 @@ def test_a_script_is_submitted_rescaled_and_its_result_is_that_of_python_alone(
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "train.yaml").write_text(
-        "name: own-loop\nscript: train.py\nworkdir: .\nglobal_batch: 8\nepochs: 60\nmax_nodes: 4\n",
+        "name: own-loop\nscript: train.py\nworkdir: .\nglobal_batch: 8\nepochs: 60\nmax_nodes: 2\n",
         encoding="utf-8",
     )
     spec = read_spec(tmp_path / "train.yaml")
+    service.configure(OAKUM_LOCAL_NODES="2")
     client = service.start()
     client.submit(spec)
-    full = wait_for_size(client, spec.name, 4)
-    service.take_nodes(2, run_s=4.0)
-    half = wait_for_generation(client, spec.name, full.generation, nodes=2)
-    again = wait_for_generation(client, spec.name, half.data["generation"], nodes=4)
+    full = wait_for_size(client, spec.name, 2)
+    service.take_nodes(1, run_s=4.0)
+    half = wait_for_generation(client, spec.name, full.generation, nodes=1)
+    again = wait_for_generation(client, spec.name, half.data["generation"], nodes=2)
     next(iter(service.ranks().values())).kill()
     wait_for_generation(client, spec.name, again.data["generation"])
     (tmp_path / "gate").touch()

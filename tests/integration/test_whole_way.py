@@ -34,7 +34,10 @@ _NO_LIMITS = {
 
 @pytest.fixture
 def processes_of_their_own(service: RunningService) -> None:
-    """Start every fragment as a separate process, as on Slurm and on nodes with GPUs, instead of forking it."""
+    """Start every fragment as a separate process, as on Slurm and on nodes with GPUs, instead of forking it.
+
+    Each takes three seconds of CPU time for its imports.
+    """
     service.configure(OAKUM_LOCAL_FORK_SERVER="false")
 
 
@@ -96,11 +99,11 @@ def test_a_foreground_job_that_comes_while_fragments_start_does_not_wait_either(
 
 @pytest.mark.usefixtures("processes_of_their_own")
 def test_without_any_node_a_trainer_waits_and_resumes_where_it_was(service: RunningService) -> None:
-    service.configure(OAKUM_LOCAL_NODES="2")
+    service.configure(OAKUM_LOCAL_NODES="1")
     client = service.start()
     client.submit(small_spec("elastic", epochs=100_000))
-    wait_for_size(client, "elastic", 2)
-    service.take_nodes(2, run_s=8.0)  # long enough to be looked at, however busy the machine is
+    wait_for_size(client, "elastic", 1)
+    service.take_nodes(1, run_s=8.0)  # long enough to be looked at, however busy the machine is
     wait_until("it waits", lambda: state_of(client, "elastic") is TrainerState.WAITING)
     # The trainer waits from the decision on; its replicas go on until they have left the nodes.
     wait_for_foreground_job(client)
@@ -118,9 +121,9 @@ def test_without_any_node_a_trainer_waits_and_resumes_where_it_was(service: Runn
 
 @pytest.mark.usefixtures("processes_of_their_own")
 def test_interrupting_ends_everything_and_a_restart_resumes(service: RunningService) -> None:
-    service.configure(OAKUM_LOCAL_NODES="3")
+    service.configure(OAKUM_LOCAL_NODES="2")
     client = service.start()
-    sizes = {"first": 2, "second": 1}
+    sizes = {"first": 1, "second": 1}
     for name, size in sizes.items():
         client.submit(small_spec(name, epochs=100_000, min_nodes=size, max_nodes=size))
     for name, size in sizes.items():

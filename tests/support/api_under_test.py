@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import functools
 import math
 import threading
@@ -17,11 +18,13 @@ from typing import Any
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
+from fastapi import FastAPI
+from starlette.datastructures import State
 
 from oakum_service import tokens
 from oakum_service.api.auth import Role
 from oakum_service.api.context import Context
-from oakum_service.app import create_app
+from oakum_service.app import add_parts, routed_app
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import QuotaSettings, Settings
 from oakum_service.control.membership import MembershipUpdater
@@ -111,6 +114,17 @@ _OWNERS = (("slurm-hooks", "hook"), ("vera", "viewer"), ("ulla", "user"), ("anna
 """Name and role of those to whom a token belongs from the beginning."""
 
 
+_routed_app = functools.cache(routed_app)
+
+
+def _app_without_parts() -> FastAPI:
+    """An application whose routes are those of all others: FastAPI prepares a route when it is first used, for
+    longer than a request takes."""
+    app = copy.copy(_routed_app())
+    app.state = State()
+    return app
+
+
 @functools.cache
 def _settings() -> Settings:
     """Settings that are copied for each test: reading them takes longer than most tests.
@@ -141,7 +155,7 @@ class ApiUnderTest:
             news_for_controller=self.news_for_controller,
             news_for_readers=self.news_for_readers,
         )
-        self.app = create_app(self.context)
+        self.app = add_parts(_app_without_parts(), self.context)
         with self.sessions.begin() as session:
             hook, viewer, user, admin = (tokens.create(session, *owner) for owner in _OWNERS)
         self.anonymous = self.client(None)

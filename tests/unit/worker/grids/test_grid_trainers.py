@@ -249,7 +249,8 @@ def test_the_profile_lists_the_fastest_grid_for_each_number_of_nodes(tmp_path: P
     assert len(table.splitlines()) == 1 + 9
     assert "does not fit" in table.splitlines()[1]
     assert "cube of 2" in grids
-    _, _, parameters = text.partition(f"{found['largest_grid']}:\n")
+    # On how the grid that these times make the fastest divides them; other times may make it another one.
+    _, _, parameters = text.rpartition(":\n")
     listed = parameters.splitlines()
     assert 0 < len(listed) < len(names), "alike parameters share a line"
     assert any(" parameters)" in line for line in listed)
