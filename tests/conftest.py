@@ -60,8 +60,11 @@ _MANY_THREADS = 24
 
 
 def pytest_runtest_logfinish() -> None:
-    """Free the groups of ranks that were threads, which only garbage collection finds: each has threads that look
-    for messages ten times a second. They took a twelfth of the tests' CPU time."""
+    """After each test, collect garbage if this process has many threads.
+
+    Tests that run ranks as threads leave process groups behind that only garbage collection frees. Each group has
+    threads that look for messages ten times a second; together they took a twelfth of the tests' CPU time.
+    """
     if len(list(Path("/proc/self/task").iterdir())) > _MANY_THREADS:
         gc.collect()
 

@@ -55,7 +55,8 @@ def create_app(context: Context) -> FastAPI:
 
 
 def add_parts(app: FastAPI, context: Context) -> FastAPI:
-    """Give an application with routes the service's parts that the routes use. Returns the application."""
+    """Store the service's parts, such as its database sessions and rate limits, in the application's state, where
+    the routes of `routed_app` look for them. Returns the application."""
     app.state.context = context
     app.state.reports = ReportInbox(context.reporters, context.news_for_controller)
     app.state.revisions = Revisions(context.readers, context.news_for_readers)

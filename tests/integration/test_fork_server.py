@@ -63,7 +63,7 @@ class Life:
 
 
 def live(folder: Path, *, with_fork_server: bool) -> Life:
-    """Let a service begin, train and end."""
+    """Start a service afresh, have it train one trainer on one node, stop it; returns what was seen meanwhile."""
     variables = {"A_VARIABLE": "of the service", **SECRETS}
     service = RunningService(folder, PYTHONPATH=f"{EXAMPLES}:{TASKS}", **variables)
     service.configure(OAKUM_LOCAL_FORK_SERVER=str(with_fork_server).lower())
@@ -106,8 +106,8 @@ def forked_life(tmp_path_factory: pytest.TempPathFactory) -> Life:
 
 @pytest.mark.xdist_group("fork server")
 def test_a_forked_rank_finds_around_it_what_a_fresh_one_finds(forked_life: Life, tmp_path: Path) -> None:
-    """Environment, folder, import path, descriptors, signals, niceness, session, threads; but no secret of the
-    service's."""
+    """Compared are environment, folder, import path, descriptors, signals, niceness, session and threads; no
+    secret of the service is among them."""
     fresh_life = live(tmp_path, with_fork_server=False)
     assert forked_life.secrets == fresh_life.secrets == []
     fork, fresh = _comparable(forked_life.found), _comparable(fresh_life.found)
@@ -122,7 +122,7 @@ def test_a_forked_rank_finds_around_it_what_a_fresh_one_finds(forked_life: Life,
 
 @pytest.mark.xdist_group("fork server")
 def test_a_fork_server_has_one_thread_and_nothing_open_but_the_line_to_its_owner(forked_life: Life) -> None:
-    """The service's and the agent's."""
+    """Holds for the fork server of the service and for that of the agent."""
     assert forked_life.servers == ["", ""]
 
 

@@ -118,8 +118,10 @@ _routed_app = functools.cache(routed_app)
 
 
 def _app_without_parts() -> FastAPI:
-    """An application whose routes are those of all others: FastAPI prepares a route when it is first used, for
-    longer than a request takes."""
+    """A new application that shares its routes, but not its state, with those of the other tests of this process.
+
+    FastAPI prepares a route when it is first used, which takes longer than a request.
+    """
     app = copy.copy(_routed_app())
     app.state = State()
     return app

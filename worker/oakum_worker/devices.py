@@ -37,8 +37,12 @@ def undisturbed_clock(device: torch.device) -> Callable[[], float]:
 
 
 def waiting_clock(device: torch.device) -> Callable[[], float]:
-    """The clock, in seconds, for what waits for others, as messages do: the wall clock, on a GPU once the GPU has
-    done what it was given."""
+    """The clock, in seconds, for measuring work that includes waiting for other ranks or processes, such as
+    sending a message.
+
+    On the CPU it is the wall clock. On a GPU reading it first waits until the GPU has finished the work it was
+    given.
+    """
     return _synchronised_s if device.type == "cuda" else time.perf_counter
 
 

@@ -7,7 +7,8 @@ number of micro-batches or ranks. That costs 4 bytes of memory for each such par
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -94,6 +95,22 @@ class Bucket:
 def summed_in(parameter: torch.Tensor) -> torch.dtype:
     """The type in which the parameter's gradients are summed: at least float32."""
     return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def weak_hook(method: Callable[..., None]) -> Callable[..., None]:
+    """Make a hook for a parameter's gradients that calls `method` with the hook's arguments, and does nothing once
+    the method's object has been freed.
+
+    Autograd keeps hooks where garbage collection does not see them. A hook that referred to the object itself
+    would keep it, with the parameters, buckets and process group that it refers to, until the process ends.
+    """
+    reference = weakref.WeakMethod(method)
+
+    def call(*arguments: Any) -> None:
+        if (found := reference()) is not None:
+            found(*arguments)
+
+    return call
 
 
 def multiply_gradients(parameters: Iterable[nn.Parameter], buckets: Sequence[Bucket], factor: float) -> None:

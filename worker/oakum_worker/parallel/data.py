@@ -23,10 +23,8 @@ totals), the caller's votes and, if asked for, the numbers from which the gradie
 from __future__ import annotations
 
 import math
-import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,7 +33,7 @@ from torch.utils.hooks import RemovableHandle
 
 from oakum_worker.errors import GroupError, SharesMissingError, TaskError
 from oakum_worker.losses import NOT_ALWAYS_A_TOTAL, Weight, to_mean
-from oakum_worker.parallel.buckets import Bucket, lay_out, multiply_gradients, summed_in
+from oakum_worker.parallel.buckets import Bucket, lay_out, multiply_gradients, summed_in, weak_hook
 from oakum_worker.parallel.step_engine import (
     GlobalBatch,
     GradientNorms,
@@ -302,16 +300,14 @@ class GradientReducer(StepEngine):
             self._torus = TorusAllReduce.form(shape, self._group.rank(), subgroups)
 
     def _watch(self) -> None:
-        # Autograd keeps these hooks where garbage collection does not see them: with a reference to the reducer
-        # they would keep it, the model and the group with its threads for ever.
-        tell = _weakly(self._gradient_is_complete)
+        tell = weak_hook(self._gradient_is_complete)
         for place, bucket in enumerate(self._buckets):
             for number, parameter in enumerate(bucket.parameters):
                 on_gradient = partial(tell, place, number)
                 self._hooks.append(parameter.register_post_accumulate_grad_hook(on_gradient))
         if self._measure_noise:
             # These hooks see a micro-batch's gradient before it is added to those of earlier micro-batches.
-            note_norm = _weakly(self._note_norm)
+            note_norm = weak_hook(self._note_norm)
             self._hooks += [parameter.register_hook(note_norm) for parameter in self._parameters]
 
     def _note_norm(self, gradient: torch.Tensor) -> None:
@@ -334,17 +330,6 @@ class GradientReducer(StepEngine):
         values = gradient.coalesce().values() if gradient.is_sparse else gradient.detach()
         norm = torch.linalg.vector_norm(values, dtype=summed_in(values))
         return norm.to(self._tail.device, self._tail.dtype)
-
-
-def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """A function that calls the method as long as its object is there, and does not keep it."""
-    reference = weakref.WeakMethod(method)
-
-    def call(*arguments: Any) -> None:
-        if (found := reference()) is not None:
-            found(*arguments)
-
-    return call
 
 
 def _sum_of_squares(norms: Iterable[torch.Tensor]) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch import nn
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.pipeline import gradients as gradients_module
-from oakum_worker.parallel.pipeline.gradients import StageGradients
+from oakum_worker.parallel.pipeline.gradients import GradientSum, StageGradients
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import begin_all_reduce
 from pipeline_ranks import in_threads
@@ -226,3 +228,18 @@ def test_stages_without_weights_need_no_group() -> None:
         return gradients.parameters
 
     assert in_threads(2, run) == [[], []]
+
+
+def test_a_sum_that_nobody_has_any_more_keeps_no_parameter() -> None:
+    """In half precision it is told of each gradient."""
+    layer = Weight(dtype=torch.bfloat16)
+    one = GradientSum([layer.weight], {0}, None, (1 << 20, 1 << 20))
+    one.begin()
+    layer(torch.ones(3, dtype=torch.bfloat16)).sum().backward()
+    one.send()
+    one.finish(1.0)
+    assert layer.weight.grad is not None
+    kept = weakref.ref(layer.weight)
+    del layer, one
+    gc.collect()
+    assert kept() is None

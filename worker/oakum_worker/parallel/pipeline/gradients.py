@@ -20,7 +20,7 @@ from torch import nn
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
-from oakum_worker.parallel.buckets import Bucket, lay_out, multiply_gradients, summed_in
+from oakum_worker.parallel.buckets import Bucket, lay_out, multiply_gradients, summed_in, weak_hook
 from oakum_worker.parallel.pipeline.stages import parameters_of
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import begin_all_reduce, wait_for
@@ -107,11 +107,14 @@ class GradientSum:
         if group is not None or any(p.dtype != summed_in(p) for p in parameters):
             # Backward completes the gradients of the last layers first.
             self._buckets, _ = lay_out(list(reversed(parameters)), *caps, 0)
-        for bucket in self._buckets:
+        gather = weak_hook(self._gather)
+        for place, bucket in enumerate(self._buckets):
             for number, parameter in enumerate(bucket.parameters):
                 if bucket.widens(number):
-                    hook = partial(_gather, bucket, number)
-                    parameter.register_post_accumulate_grad_hook(hook)
+                    parameter.register_post_accumulate_grad_hook(partial(gather, place, number))
+
+    def _gather(self, place: int, number: int, _: torch.Tensor) -> None:
+        self._buckets[place].gather(number)
 
     def begin(self) -> None:
         """Begin a step: set the parameters' gradients to None and forget the previous step's sum."""
@@ -173,7 +176,3 @@ def _by_stages(chain: Chain, cuts: Sequence[range]) -> dict[tuple[int, ...], lis
     for parameter, stages in stages_of.items():
         grouped.setdefault(stages, []).append(parameter)
     return grouped
-
-
-def _gather(bucket: Bucket, number: int, _: torch.Tensor) -> None:
-    bucket.gather(number)
