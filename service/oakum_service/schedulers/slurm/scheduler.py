@@ -252,7 +252,7 @@ class SlurmScheduler:
             self._cancellations.note_reading(own.keys())
             self._cancellations.withdraw(vain | picture.in_the_way, time.time())
             self._job_starts.note_reading(state.jobs)
-            self._completing.note_reading(state.nodes, began_s)
+            self._completing.note_reading(state, began_s)
             self._hinted |= bool(self._completing)
             self._changed.notify_all()
 
