@@ -7,7 +7,6 @@ from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.cancellation import Cancellations
 from oakum_service.schedulers.slurm.completing import CompletingNodes
 from oakum_service.schedulers.slurm.overlay import Overlay
-from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
 from slurm_adapter import node
 
@@ -91,29 +90,15 @@ def test_only_what_the_adapter_cancels_of_its_own_accord_is_withdrawn() -> None:
     assert cancellations.take(READ_AT) == {"f1", "f2"}
 
 
-def reading(*nodes: SlurmNode, jobs: tuple[SlurmJob, ...] = ()) -> SlurmState:
-    return SlurmState(taken_at=READ_AT, version="22.05.8", nodes=nodes, jobs=jobs)
-
-
 def test_a_node_completes_until_a_reading_that_began_later_shows_it_clear() -> None:
     nodes = CompletingNodes()
     nodes.note_ended(["n1"], now_s=10.0)
-    nodes.note_reading(reading(node("n1")), began_s=9.0)
+    nodes.note_reading([node("n1")], began_s=9.0)
     assert nodes, "that reading began before the end was told"
-    nodes.note_reading(reading(node("n1", "ALLOCATED", "COMPLETING")), began_s=11.0)
+    nodes.note_reading([node("n1", "ALLOCATED", "COMPLETING")], began_s=11.0)
     assert nodes
-    nodes.note_reading(reading(node("n1", "ALLOCATED", "COMPLETING")), began_s=311.0)
+    nodes.note_reading([node("n1", "ALLOCATED", "COMPLETING")], began_s=311.0)
     assert not nodes, "a node that does not answer may never complete"
     nodes.note_ended(["n1"], now_s=400.0)
-    nodes.note_reading(reading(node("n1")), began_s=401.0)
-    assert not nodes
-
-
-def test_an_idle_node_completes_as_long_as_its_job_does() -> None:
-    nodes = CompletingNodes()
-    nodes.note_ended(["n1", "n2"], now_s=10.0)
-    job = SlurmJob(71, "sleep", "ann", "main", ("CANCELLED", "COMPLETING"), nodes="n[1-2]")
-    nodes.note_reading(reading(node("n1"), node("n2"), jobs=(job,)), began_s=11.0)
-    assert nodes
-    nodes.note_reading(reading(node("n1"), node("n2")), began_s=12.0)
+    nodes.note_reading([node("n1")], began_s=401.0)
     assert not nodes

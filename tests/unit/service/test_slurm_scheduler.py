@@ -253,6 +253,17 @@ def test_a_job_that_a_hook_told_of_is_gone_with_its_end_however_short_it_was(sit
     site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
 
 
+def test_a_job_whose_start_is_told_after_its_end_is_gone_with_the_readings_that_follow(site: Site) -> None:
+    """Each of its nodes adds to the list of those that it got, and the last one may be late."""
+    site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    began_at = time.time()
+    for kind in (HookKind.ENDED, HookKind.ALLOCATED):
+        site.scheduler.on_hook(HookEvent(kind, "500", "n1", "main", 1000, None, began_at))
+    site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
+
+
 def test_a_reading_that_breaks_the_adapter_is_followed_by_another(site: Site) -> None:
     def break_once() -> None:
         site.source.on_read = lambda: None

@@ -58,6 +58,10 @@ class Overlay:
         nodes = tuple(self._as_told(node) for node in snapshot.nodes)
         return replace(snapshot, nodes=nodes, own_jobs=(*snapshot.own_jobs, *jobs))
 
+    def hides_holes(self, snapshot: Snapshot) -> bool:
+        """Whether a hook tells that a job has a node which `snapshot`, the newest reading, shows as a hole."""
+        return any(self._as_told(node) is not node for node in snapshot.nodes)
+
     def job_ids(self) -> dict[str, str]:
         """Fragment -> id of its job."""
         return {fragment: job.job_id for fragment, (_, job) in self._submitted.items()}

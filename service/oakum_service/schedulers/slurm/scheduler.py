@@ -252,8 +252,9 @@ class SlurmScheduler:
             self._cancellations.note_reading(own.keys())
             self._cancellations.withdraw(vain | picture.in_the_way, time.time())
             self._job_starts.note_reading(state.jobs)
-            self._completing.note_reading(state, began_s)
-            self._hinted |= bool(self._completing)
+            self._completing.note_reading(state.nodes, began_s)
+            # What a hook told may be from before or after the reading; only a later reading decides.
+            self._hinted |= bool(self._completing) or self._overlay.hides_holes(picture.snapshot)
             self._changed.notify_all()
 
     def _cancel(self, fragments: set[str]) -> None:
