@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -20,7 +21,8 @@ from oakum_worker.gathering import Gathering, gather_batch
 from oakum_worker.parallel.chunks import Chunk
 from oakum_worker.parallel.subgroups import StoreSubgroups
 from oakum_worker.rank import step_clock
-from oakum_worker.rank.step_clock import StepClock, waits_for_others
+from oakum_worker.rank.step_clock import StepClock, Vigil, waits_for_others
+from oakum_worker.rank.threads import give_signs_of_life
 from oakum_worker.step.training_loop import TrainingLoop
 from pipeline_ranks import meeting_at
 from training_ranks import build_spec
@@ -112,10 +114,20 @@ def test_each_step_is_counted_anew_and_none_between_steps(clock: Clock) -> None:
     assert answers == [False] * 4 + [True]
 
 
-def as_if_of_torch(source: str) -> dict[str, Any]:
+def test_what_lasts_is_seen_by_all_samples_of_its_time(clock: Clock) -> None:
+    samples = iter("yyyynyyyyyyy")
+    vigil = Vigil(lambda: next(samples) == "y")
+    answers = []
+    for _ in range(12):
+        clock.now_s += 1.0
+        answers.append(vigil.lasts(5.0))
+    assert answers == [False] * 10 + [True] * 2
+
+
+def as_if_of_torch(source: str, folder: str = "") -> dict[str, Any]:
     """The names that this source defines, as if it were part of torch's code for collectives."""
     names: dict[str, Any] = {}
-    exec(compile(source, f"{dist.__path__[0]}/made_up.py", "exec"), names)
+    exec(compile(source, f"{dist.__path__[0]}/{folder}made_up.py", "exec"), names)
     return names
 
 
@@ -138,11 +150,28 @@ def test_a_thread_waits_where_the_innermost_code_is_that_of_collectives() -> Non
         entered.put(None)
         left.get()
 
-    collective = as_if_of_torch("def run(entered, left):\n    entered.put(None)\n    left.get()")["run"]
+    source = "def run(entered, left):\n    entered.put(None)\n    left.get()"
+    collective, checkpoint = (as_if_of_torch(source, folder)["run"] for folder in ("", "checkpoint/"))
     around_the_task = as_if_of_torch("def call(inner, entered, left):\n    inner(entered, left)")["call"]
     assert seen_while(collective)
+    assert not seen_while(checkpoint)
     assert not seen_while(meet)
     assert not seen_while(lambda entered, left: around_the_task(meet, entered, left))
+
+
+def test_a_rank_that_waits_on_when_its_generation_is_over_says_that_it_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It waits in code of torch's, which does not ask whether a message can still arrive."""
+    monkeypatch.setattr("oakum_worker.rank.threads._LEAVE_S", 0.0)
+    news, loop, group, reporter = (Mock() for _ in range(4))
+    loop.computing_since_s = None
+    told: SimpleQueue[str] = SimpleQueue()
+    news.send.side_effect = lambda hangs=False, warning="", **_: told.put(warning) if hangs else None
+    wait = as_if_of_torch("def wait(told, timeout):\n    return told.get(timeout=timeout)")["wait"]
+    pulse = (news, loop, group, reporter, 3600.0)
+    threading.Thread(target=give_signs_of_life, args=pulse, daemon=True).start()
+    assert wait(told, DEADLINE_S) == "it still waited for lost ranks after 0 s"
 
 
 def test_a_rank_that_gathers_a_batch_waits_for_the_others() -> None:

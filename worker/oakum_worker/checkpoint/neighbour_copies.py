@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from oakum_worker.parallel.holdings import Part, Place, Rows, SplitTensor, block_of, by_part
 from oakum_worker.parallel.split_state import LocalState, RankSnapshot
-from oakum_worker.parallel.waiting import wait_for_message
+from oakum_worker.parallel.waiting import wait_for_messages
 
 _PIECE_BYTES = 1 << 20
 _ALIGNMENT = 64
@@ -135,8 +135,7 @@ class _CopyPair:
                     works.append((ring.group.recv([theirs[piece]], ring.ward, _TAG), theirs))
                 if start < ours.numel():
                     works.append((ring.group.send([ours[piece]], ring.keeper, _TAG), ours))
-                for work, block in works:
-                    wait_for_message(work, block)
+                wait_for_messages(works)
         except RuntimeError:
             # The generation is broken, which the training thread finds out by itself.
             return

@@ -14,6 +14,7 @@ from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.host_memory import HostMemory
 from oakum_worker.errors import CheckpointError, GroupError
 from oakum_worker.keeping.keeper import Keeper, KeptLoop
+from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.protocol import BestEvaluation, Generation
 from oakum_worker.spec_options import CheckpointSpec
 
@@ -99,10 +100,9 @@ class ReplicatedKeeper(Keeper):
         age_ms = int(1000 * (time.monotonic() - self._durable_s)) if self._has_state else 0
         mine = torch.tensor([step, age_ms])
         told = [mine]
-        if world_size > 1:
-            told = [torch.empty_like(mine) for _ in range(world_size)]
+        if (group := dist.group.WORLD) is not None:
             try:
-                dist.all_gather(told, mine)
+                told = all_gather(mine, group)
             except RuntimeError as error:
                 raise GroupError(f"a rank was lost while the generation began: {error}") from error
         return [int(one[0]) for one in told], [int(one[1]) / 1000 for one in told]
@@ -178,9 +178,9 @@ class ReplicatedKeeper(Keeper):
         survives if rank 0 is lost meanwhile. Raises `GroupError` when a rank is lost."""
         if self._rank == 0:
             self._save(background=False)
-        if dist.is_initialized():
+        if (group := dist.group.WORLD) is not None:
             try:
-                dist.barrier()
+                all_reduce(torch.zeros(1), group)  # the ranks wait for each other
             except RuntimeError as error:
                 raise GroupError(f"a rank was lost while the trainer finished: {error}") from error
 

@@ -284,7 +284,7 @@ class GradientReducer(StepEngine):
         if bucket.work is None:
             return
         try:
-            wait_for(bucket.work)
+            wait_for(bucket.work, bucket.flat)
         except RuntimeError as error:
             raise GroupError(f"a rank was lost during a step: {error}") from error
         bucket.work = None

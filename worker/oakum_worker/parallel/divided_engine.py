@@ -21,6 +21,7 @@ from oakum_worker.parallel.holdings import by_part
 from oakum_worker.parallel.reshard import PartLocations, exchange
 from oakum_worker.parallel.step_engine import Curve, Reduced, SplitStateEngine, StateVotes, StepVotes
 from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
+from oakum_worker.parallel.waiting import all_reduce
 
 
 class Predicting(Protocol):
@@ -145,7 +146,7 @@ class DividedEngine(SplitStateEngine):
         if self.group is None:
             return
         try:
-            dist.all_reduce(numbers, group=self.group)
+            all_reduce(numbers, self.group)
         except RuntimeError as error:
             raise GroupError(f"a rank was lost during a step: {error}") from error
 

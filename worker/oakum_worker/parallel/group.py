@@ -8,6 +8,9 @@ until the group's timeout, because their own neighbours' sockets are still open,
 no rank. Therefore `cut`, called in another thread, shuts down this process's connections of the group. The blocked
 collective then raises at once, here and on the peers. A peer that merely hangs is left behind in the same way.
 
+Of some messages gloo loses the error. Their waits end once gloo has closed all connections of a group that is cut
+(`oakum_worker.parallel.waiting`), and another thread lets go of the group (`oakum_worker.parallel.broken_groups`).
+
 Where the node has GPUs, collectives of tensors on them go through NCCL, whose groups can be aborted.
 """
 
@@ -20,14 +23,16 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
+from oakum_worker.parallel.broken_groups import let_go_of
 from oakum_worker.parallel.subgroups import MESH_TIMEOUT, StoreSubgroups, Subgroups, wait_for_all_ranks
-from oakum_worker.parallel.waiting import COLLECTIVE_TIMEOUT
+from oakum_worker.parallel.waiting import COLLECTIVE_TIMEOUT, give_up_where
 from oakum_worker.protocol import Endpoint, Generation
 from oakum_worker.torch_internals import set_group_timeout
 
@@ -47,6 +52,8 @@ class GenerationGroup:
         self._number: int | None = None
         self._before: set[str] = set()
         self._sockets: set[str] | None = None
+        self._store_sockets: set[str] = set()
+        """Those of `_sockets` that lead to the generation's store. They stay open until the store is dropped."""
         self.is_cut = False
         """Whether `cut` has broken the present generation's group. Needed because an aborted NCCL group raises
         nothing."""
@@ -55,6 +62,11 @@ class GenerationGroup:
         self._subgroups: StoreSubgroups | None = None
         self._widening: set[str] | None = None
         """While a subgroup is being formed: the sockets that existed before. None at other times."""
+
+    @property
+    def is_to_be_left(self) -> bool:
+        """Whether the present generation's group was cut and is still there."""
+        return self.is_cut and self._number is not None
 
     def form(self, generation: Generation, rank: int) -> dist.ProcessGroup | None:
         """Form the generation's group: wait for the other ranks and connect to each. None when this rank is
@@ -70,6 +82,7 @@ class GenerationGroup:
             self.is_cut = False
         try:
             store = dist.PrefixStore(f"generation-{generation.number}", self._connect(generation))
+            self._store_sockets = set(_sockets()) - self._before
             wait_for_all_ranks(store, size, COLLECTIVE_TIMEOUT)
             dist.init_process_group(
                 _backend(),
@@ -87,6 +100,7 @@ class GenerationGroup:
             was_cut = self.is_cut
             self._sockets = set(_sockets()) - self._before
             self._subgroups = StoreSubgroups(store, rank, COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo")
+        give_up_where(partial(self._is_disconnected, generation.number))
         if was_cut:  # and has connected after that
             self.leave()
             raise GroupError(f"generation {generation.number} was ended by the service while it was formed")
@@ -142,11 +156,22 @@ class GenerationGroup:
     def leave(self) -> None:
         """Release the generation's group, whether it is broken or not. Does nothing without a group."""
         with self._lock:
+            groups = self._broken_groups()
             self._number, self._sockets, self._subgroups = None, None, None
             if dist.is_initialized():
                 # A broken group may raise because of its broken connections; it is released in any case.
                 with contextlib.suppress(RuntimeError):
                     dist.destroy_process_group()
+        if groups:
+            let_go_of(groups)
+
+    def _broken_groups(self) -> list[dist.ProcessGroup]:
+        """The generation's groups, if a connection is closed already and gloo carries all their messages."""
+        if self._sockets is None or dist.group.WORLD is None or _backend() != "gloo":
+            return []
+        if not self.is_cut and self._sockets <= _sockets().keys():
+            return []
+        return [dist.group.WORLD, *(self._subgroups.formed if self._subgroups is not None else ())]
 
     def cut(self, up_to: int) -> int | None:
         """Break the group of the present generation if its number is at most `up_to`; return the number if so.
@@ -167,6 +192,18 @@ class GenerationGroup:
                 if self._subgroups is not None:
                     self._subgroups.abort()
             return self._number
+
+    def _is_disconnected(self, number: int) -> bool:
+        """Whether generation `number` was cut and gloo has closed all its connections, so that no message of it
+        can arrive any more."""
+        with self._lock:
+            if number > self._refused:
+                return False
+            if number != self._number:
+                return True
+            of_group = (self._sockets or set()) - self._store_sockets
+            still_open = (descriptor for name, descriptor in _sockets().items() if name in of_group)
+            return not any(_is_connection(descriptor, self.endpoint.port) for descriptor in still_open)
 
     def _is_of_group(self, socket_name: str) -> bool:
         if self._sockets is None:
@@ -264,15 +301,22 @@ def _shut_down(descriptor: int, own_port: int) -> None:
     A listening socket is left alone: gloo terminates the process if one of its own is shut down. Peers may already
     meet at the store for the next generation.
     """
+    if _is_connection(descriptor, own_port):
+        with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
+            handle.getpeername()
+            handle.shutdown(socket.SHUT_RDWR)
+
+
+def _is_connection(descriptor: int, own_port: int) -> bool:
+    """Whether the socket is a TCP connection, broken or not, other than to this process's own store at
+    `own_port`."""
     with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
-        if handle.family not in (socket.AF_INET, socket.AF_INET6):
-            return
-        if handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            return
-        if handle.getsockname()[1] == own_port:
-            return
-        handle.getpeername()
-        handle.shutdown(socket.SHUT_RDWR)
+        return (
+            handle.family in (socket.AF_INET, socket.AF_INET6)
+            and not handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            and handle.getsockname()[1] != own_port
+        )
+    return False
 
 
 @contextlib.contextmanager

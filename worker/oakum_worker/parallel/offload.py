@@ -68,15 +68,16 @@ class _Half:
 class _Sums:
     """The all-reduces that sum one storage's gradients over the ranks, part by part."""
 
-    def __init__(self, works: Sequence[Any], part: int) -> None:
-        """Each of `works` sums `part` consecutive elements of the storage, the last one what is left."""
+    def __init__(self, works: Sequence[tuple[Any, torch.Tensor]], part: int) -> None:
+        """Each of `works` sums `part` consecutive elements of the storage, the last one what is left. Given with
+        these elements."""
         self._works, self._part = works, part
         self._arrived = 0
 
     def wait(self, stop: int | None = None) -> None:
         """Wait until the elements before `stop` are summed; all elements if it is None."""
         while self._arrived < len(self._works) and (stop is None or self._arrived * self._part < stop):
-            wait_for(self._works[self._arrived])
+            wait_for(*self._works[self._arrived])
             self._arrived += 1
 
 
@@ -214,7 +215,8 @@ class Offloaded(Optimizer):
         part = _BUCKETS_PER_SUM * self.bucket_elements
         if self._group is None or storage.gradients is None:
             return _Sums([], part)
-        return _Sums([self._group.allreduce([gradients]) for gradients in storage.gradients.split(part)], part)
+        parts = storage.gradients.split(part)
+        return _Sums([(self._group.allreduce([gradients]), gradients) for gradients in parts], part)
 
     def _step_storage(self, group: dict[str, Any], storage: FlatStorage, sums: _Sums) -> None:
         advances = {id(p): self._advance(p) for p in storage.parameters if p.grad is not None}

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.blocks import Block, Overlap
 from oakum_worker.parallel.holdings import Part, Rows, SplitTensor
-from oakum_worker.parallel.waiting import wait_for_message
+from oakum_worker.parallel.waiting import all_gather, wait_for_messages
 
 _BATCH_BYTES = 32 << 20
 _LARGE_BYTES = 1 << 18
@@ -130,17 +130,15 @@ def _exchange_batch(
 
 
 def _communicate(outgoing: _Messages, incoming: _Messages, group: dist.ProcessGroup) -> None:
-    works, received = [], []
+    messages, received = [], []
     for peer, message, runs in incoming.gathered():
-        works.append((dist.irecv(message, group=group, group_src=peer), message))
+        messages.append((group.recv([message], peer, 0), message))
         received.append((message, runs))
     for peer, message, runs in outgoing.gathered():
         if runs:
             torch.cat(runs, out=message)
-        works.append((dist.isend(message, group=group, group_dst=peer), message))
-    for work, message in works:
-        assert work is not None
-        wait_for_message(work, message)
+        messages.append((group.send([message], peer, 0), message))
+    wait_for_messages(messages)
     for message, runs in received:
         if runs:
             for run, piece in zip(runs, message.split([run.numel() for run in runs]), strict=True):
@@ -169,11 +167,9 @@ def gather_documents(document: Any, group: dist.ProcessGroup | None, world_size:
         return [document]
     text = torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8)
     try:
-        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(world_size)]
-        dist.all_gather(lengths, torch.tensor([text.numel()]), group=group)
+        lengths = all_gather(torch.tensor([text.numel()]), group)
         longest = max(int(length) for length in lengths)
-        texts = [torch.empty(longest, dtype=torch.uint8) for _ in range(world_size)]
-        dist.all_gather(texts, torch.nn.functional.pad(text, (0, longest - text.numel())), group=group)
+        texts = all_gather(torch.nn.functional.pad(text, (0, longest - text.numel())), group)
     except RuntimeError as error:
         raise GroupError(f"a rank was lost while the ranks told each other what they have: {error}") from error
     return [json.loads(bytes(text[:length].tolist())) for text, length in zip(texts, lengths, strict=True)]

@@ -27,7 +27,7 @@ from oakum_worker.map_reduce.dealing import Share, even_shares
 from oakum_worker.map_reduce.sums import Arrays, BlockSums
 from oakum_worker.map_reduce.wire import from_bytes, to_bytes
 from oakum_worker.parallel.step_engine import StepVotes
-from oakum_worker.parallel.waiting import wait_for_item, wait_for_message
+from oakum_worker.parallel.waiting import wait_for_item, wait_for_message, wait_for_messages
 
 MOST_BEHIND = 4
 """Rounds that a slow rank may be behind the others."""
@@ -59,9 +59,7 @@ class Request:
         # A send on a connection that breaks just then may never end, while a receive that has begun is told of it.
         answer = group.recv([head], 0, 0)
         sent = _begin_send(group, 0, told, _NOTHING if self.delivered is None else self.delivered)
-        wait_for_message(answer, head)
-        for work, message in sent:
-            wait_for_message(work, message)
+        wait_for_messages([(answer, head), *sent])
         return _answer_of(head, group)
 
     @staticmethod
@@ -127,8 +125,7 @@ def _answer_of(head: torch.Tensor, group: dist.ProcessGroup) -> Answer:
 
 
 def _send(group: dist.ProcessGroup, rank: int, head: list[int], content: np.ndarray) -> None:
-    for work, message in _begin_send(group, rank, head, content):
-        wait_for_message(work, message)
+    wait_for_messages(_begin_send(group, rank, head, content))
 
 
 def _begin_send(

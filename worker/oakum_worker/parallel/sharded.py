@@ -124,7 +124,7 @@ class ShardedEngine(SplitStateEngine):
         """
         with lost_peers("during a step"):
             if self._work is not None:
-                wait_for(self._work)
+                wait_for(self._work, self._numbers)
         for parameter in self._shards.parameters:
             if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
+from oakum_worker.parallel.waiting import broadcast
 from oakum_worker.state.tree import assemble, dismantle, empty_tensors
 
 _CHUNK_BYTES = 64 << 20
@@ -41,28 +42,28 @@ def broadcast_state(state: Any, group: dist.ProcessGroup, rank: int, source: int
 
 def _send_document(document: Any, group: dist.ProcessGroup, source: int, device: torch.device) -> None:
     text = torch.frombuffer(bytearray(json.dumps(document).encode()), dtype=torch.uint8).to(device)
-    dist.broadcast(torch.tensor([text.numel()], device=device), group=group, group_src=source)
-    dist.broadcast(text, group=group, group_src=source)
+    broadcast(torch.tensor([text.numel()], device=device), group, source)
+    broadcast(text, group, source)
 
 
 def _receive_document(group: dist.ProcessGroup, source: int, device: torch.device) -> Any:
     length = torch.zeros(1, dtype=torch.int64, device=device)
-    dist.broadcast(length, group=group, group_src=source)
+    broadcast(length, group, source)
     text = torch.empty(int(length), dtype=torch.uint8, device=device)
-    dist.broadcast(text, group=group, group_src=source)
+    broadcast(text, group, source)
     return json.loads(bytes(text.tolist()))
 
 
 def _send_chunk(chunk: list[torch.Tensor], group: dist.ProcessGroup, source: int, device: torch.device) -> None:
     parts = [_as_bytes(tensor).to(device) for tensor in chunk]
-    dist.broadcast(parts[0] if len(parts) == 1 else torch.cat(parts), group=group, group_src=source)
+    broadcast(parts[0] if len(parts) == 1 else torch.cat(parts), group, source)
 
 
 def _receive_chunk(chunk: list[torch.Tensor], group: dist.ProcessGroup, source: int, device: torch.device) -> None:
     parts = [_as_bytes(tensor) for tensor in chunk]
     sizes = [part.numel() for part in parts]
     flat = parts[0].to(device) if len(parts) == 1 else torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    dist.broadcast(flat, group=group, group_src=source)
+    broadcast(flat, group, source)
     for part, received in zip(parts, flat.split(sizes), strict=True):
         if part.data_ptr() != received.data_ptr():
             part.copy_(received)

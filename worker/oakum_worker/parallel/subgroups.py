@@ -73,7 +73,8 @@ class StoreSubgroups:
         self._rank = rank
         self.timeout = timeout
         self._on_gpus = on_gpus
-        self._formed: list[dist.ProcessGroup] = []
+        self.formed: list[dist.ProcessGroup] = []
+        """All groups so far, in the order in which they were formed."""
 
     def form(self, name: str, ranks: Sequence[int]) -> dist.ProcessGroup | None:
         """Form a group of `ranks`, in this order, that meet in the store under `name`; None where this rank is its
@@ -85,13 +86,13 @@ class StoreSubgroups:
             group = self._meet(store, ranks.index(self._rank), len(ranks))
         except RuntimeError as error:
             raise GroupError(f"the group {name} of ranks {list(ranks)} could not be formed: {error}") from error
-        self._formed.append(group)
+        self.formed.append(group)
         return group
 
     def abort(self) -> None:
         """Abort NCCL's collectives in all groups. `GenerationGroup.cut` does the same for gloo."""
         if self._on_gpus:
-            for group in self._formed:
+            for group in self.formed:
                 group.abort()
 
     def _meet(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:

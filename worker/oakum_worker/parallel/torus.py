@@ -167,7 +167,7 @@ def _reduce_scatter(flat: torch.Tensor, row: dist.ProcessGroup) -> torch.Tensor:
         reduce_scatter_flat(own, flat, row)
         return own
     parts = torch.empty_like(flat)
-    wait_for(group.alltoall_base(parts, flat, [], []))
+    wait_for(group.alltoall_base(parts, flat, [], []), flat)
     return parts.view(row.size(), -1).sum(0)
 
 

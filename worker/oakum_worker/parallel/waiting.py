@@ -3,6 +3,11 @@
 All modules that communicate within steps wait here, so that a rank that waits for a hung rank does not count as
 hung itself.
 
+gloo may lose the error of a broken connection: it does not fail the operation whose message is then being sent, or
+has arrived in part, and the wait for it would last until the timeout. So no wait here outlasts the connections
+(`give_up_where`). gloo can be asked in turns whether a collective has ended. A message cannot be waited for in
+turns, because a wait for one that times out closes all connections of its group; another thread waits for it.
+
 Collectives call methods of the group. torch's functions, such as `dist.all_reduce`, do not suit the groups of
 `oakum_worker.parallel.subgroups`: to report an error, such as a lost rank, they look the group up among torch's
 own groups, do not find it, and raise a `ValueError` instead.
@@ -10,8 +15,10 @@ own groups, do not find it, and raise a `ValueError` instead.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 import torch
@@ -23,12 +30,47 @@ R = TypeVar("R")
 # Long on purpose: the service or a broken connection tells of a lost peer, never this timeout, and a user's step
 # may take minutes on one rank while the others wait in the collective.
 COLLECTIVE_TIMEOUT = timedelta(hours=6)
+_TURN = timedelta(seconds=1)
+"""Time between two looks at whether the connections of a wait are closed."""
 
 
-def wait_for(work: Any) -> None:
-    """Wait until a collective or a message, a `dist.Work` or a future of one, has ended. Raises `RuntimeError`
-    when a rank is gone. With NCCL only the CUDA stream waits."""
-    work.wait()
+class _Connections:
+    """What is known of the connections over which this process waits for others."""
+
+    def __init__(self) -> None:
+        self.are_closed: Callable[[], bool] = lambda: False
+
+
+_CONNECTIONS = _Connections()
+
+
+def give_up_where(are_closed: Callable[[], bool]) -> None:
+    """From now on, have waits that begin raise `dist.DistNetworkError` a second after `are_closed()` is true: no
+    message can arrive any more, and gloo has not said so. Called for each generation."""
+    _CONNECTIONS.are_closed = are_closed
+
+
+def wait_for(work: Any, tensor: torch.Tensor) -> None:
+    """Wait until a collective on `tensor`, a `dist.Work` or a future of one, has ended. Raises `RuntimeError` when
+    a rank is gone. With NCCL only the CUDA stream waits."""
+    if tensor.is_cuda or isinstance(work, torch.futures.Future):
+        work.wait()
+        return
+    are_closed = _CONNECTIONS.are_closed
+    while not _has_ended(work):
+        if are_closed():
+            raise _lost()
+
+
+def _has_ended(work: dist.Work) -> bool:
+    """Wait for a collective for a turn. Returns whether it has ended. Raises `RuntimeError` if it has failed."""
+    try:
+        work.wait(_TURN)
+    except RuntimeError:
+        if not work.is_completed():
+            return False
+        work.wait()  # raises its own error, unless it has ended between the turn's end and the question
+    return True
 
 
 def wait_for_item(items: SimpleQueue[R]) -> R:
@@ -37,17 +79,97 @@ def wait_for_item(items: SimpleQueue[R]) -> R:
 
 
 def wait_for_message(work: dist.Work, message: torch.Tensor, timeout: timedelta = COLLECTIVE_TIMEOUT) -> None:
-    """Wait until a message has been sent or received. Raises `RuntimeError` when the peer is gone.
+    """Wait until a message has been sent or received; see `wait_for_messages`."""
+    wait_for_messages([(work, message)], timeout)
 
-    gloo gets `timeout` explicitly; its default would be the short time for connecting. With NCCL only the CUDA
-    stream waits.
+
+def wait_for_messages(
+    messages: Sequence[tuple[dist.Work, torch.Tensor]], timeout: timedelta = COLLECTIVE_TIMEOUT
+) -> None:
+    """Wait until messages have been sent or received, each given with its tensor. Raises `RuntimeError` when a
+    peer is gone.
+
+    gloo gets `timeout` for each explicitly; its default would be the short time for connecting. With NCCL only the
+    CUDA stream waits.
     """
-    work.wait() if message.is_cuda else work.wait(timeout)
+    on_wire = []
+    for work, message in messages:
+        if message.is_cuda:
+            work.wait()
+        else:
+            on_wire.append(work)
+    if on_wire:
+        _WAITERS.wait(on_wire, timeout)
+
+
+class _Waiters:
+    """Threads that wait for messages in place of the threads that need them. One whose wait never ends is left to
+    the end of the process."""
+
+    def __init__(self) -> None:
+        self._idle: SimpleQueue[_Waiter] = SimpleQueue()
+
+    def wait(self, works: Sequence[dist.Work], timeout: timedelta) -> None:
+        """Wait until all messages have been sent or received. Raises `RuntimeError` when a peer is gone."""
+        try:
+            waiter = self._idle.get_nowait()
+        except Empty:
+            waiter = _Waiter()
+        are_closed = _CONNECTIONS.are_closed
+        waiter.orders.put((works, timeout))
+        while True:
+            try:
+                error = waiter.answers.get(timeout=_TURN.total_seconds())
+                break
+            except Empty:
+                if are_closed():
+                    raise _lost() from None
+        self._idle.put(waiter)
+        if error is not None:
+            raise error
+
+
+class _Waiter:
+    """A thread that waits for the messages of one order after another."""
+
+    def __init__(self) -> None:
+        self.orders: SimpleQueue[tuple[Sequence[dist.Work], timedelta]] = SimpleQueue()
+        self.answers: SimpleQueue[RuntimeError | None] = SimpleQueue()
+        """For each order: the error of the first message that failed; None when all have ended."""
+        threading.Thread(target=self._serve, daemon=True, name="messages").start()
+
+    def _serve(self) -> None:
+        while True:
+            self.answers.put(_first_error(*self.orders.get()))
+
+
+def _first_error(works: Sequence[dist.Work], timeout: timedelta) -> RuntimeError | None:
+    """Wait for messages. Returns the error of the first one that fails, without waiting for the others; None when
+    all have ended. A function of its own, so that nothing refers to their memory any more when it returns."""
+    try:
+        for work in works:
+            work.wait(timeout)
+    except RuntimeError as error:
+        return error
+    return None
+
+
+_WAITERS = _Waiters()
+
+
+def _lost() -> dist.DistNetworkError:
+    return dist.DistNetworkError("the connection to another rank was closed before its message had come")
 
 
 def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
     """Sum `tensor` over the group's ranks in place. Raises `RuntimeError` when a rank is gone."""
-    wait_for(group.allreduce([tensor]))
+    wait_for(group.allreduce([tensor]), tensor)
+
+
+def broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, source: int) -> None:
+    """Fill `tensor` on all ranks of the group with that of rank `source`. Raises `RuntimeError` when a rank is
+    gone."""
+    wait_for(group.broadcast(tensor, source), tensor)
 
 
 def begin_all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
@@ -59,17 +181,17 @@ def begin_all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> dist.Wor
 def all_gather(tensor: torch.Tensor, group: dist.ProcessGroup) -> list[torch.Tensor]:
     """Every rank's tensor, by rank. Raises `RuntimeError` when a rank is gone."""
     gathered = [torch.empty_like(tensor) for _ in range(group.size())]
-    wait_for(group.allgather([gathered], [tensor]))
+    wait_for(group.allgather([gathered], [tensor]), tensor)
     return gathered
 
 
 def all_gather_flat(gathered: torch.Tensor, own: torch.Tensor, group: dist.ProcessGroup) -> None:
     """Fill `gathered`, shape (ranks * n,), with all ranks' `own`, shape (n,), by rank. Raises `RuntimeError` when
     a rank is gone."""
-    wait_for(begin_all_gather_flat(gathered, own, group))
+    wait_for(begin_all_gather_flat(gathered, own, group), own)
 
 
 def reduce_scatter_flat(own: torch.Tensor, summed: torch.Tensor, group: dist.ProcessGroup) -> None:
     """Fill `own`, shape (n,), with this rank's part of the sum of all ranks' `summed`, shape (ranks * n,); NCCL
     only. Raises `RuntimeError` when a rank is gone."""
-    wait_for(begin_reduce_scatter_flat(own, summed, group))
+    wait_for(begin_reduce_scatter_flat(own, summed, group), own)

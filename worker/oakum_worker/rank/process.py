@@ -303,7 +303,7 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
         keeper = loop.assembly.make_keeper(KeeperContext(loop, spec, checkpoints, process, host_memory))
         reporter = ProgressReporter(news, loop, checkpoints)
         commands.serve(keeper, reporter)
-        pulse = (news, loop, reporter, spec.step_timeout_s)
+        pulse = (news, loop, group, reporter, spec.step_timeout_s)
         threading.Thread(target=give_signs_of_life, args=pulse, daemon=True, name="pulse").start()
         start_up.ended("state")
         print(start_up, flush=True)

@@ -28,6 +28,8 @@ _WAITING = (
     str(_PARALLEL / "pipeline" / "message_driven.py"),
 )
 """Folder and modules whose code mostly waits for other ranks."""
+_WRITING = str(Path(dist.__file__).parent / "checkpoint")
+"""Part of the folder whose code writes files."""
 PATIENCE = 10
 """Multiple of the limit that a step may take with its waits: ranks in different collectives would wait forever."""
 
@@ -62,9 +64,29 @@ class StepClock:
         return taken_s - self._waited_s > limit_s or taken_s > PATIENCE * limit_s
 
 
+class Vigil:
+    """Measures for how long something has been so, by samples."""
+
+    def __init__(self, is_so: Callable[[], bool]) -> None:
+        self._is_so = is_so
+        self._since_s: float | None = None
+
+    def lasts(self, limit_s: float) -> bool:
+        """Take a sample. Returns whether all samples of the last `limit_s` have found it so."""
+        if not self._is_so():
+            self._since_s = None
+            return False
+        if self._since_s is None:
+            self._since_s = time.monotonic()
+        return time.monotonic() - self._since_s >= limit_s
+
+
 def waits_for_others() -> bool:
     """Whether the main thread waits for another rank at this moment. To be called from another thread."""
     main = threading.main_thread().ident
     frame = sys._current_frames().get(main) if main is not None else None
     # Only the innermost frame tells: torch's sharding also has frames around the task's own code.
-    return frame is not None and frame.f_code.co_filename.startswith(_WAITING)
+    if frame is None:
+        return False
+    file = frame.f_code.co_filename
+    return file.startswith(_WAITING) and not file.startswith(_WRITING)

@@ -27,6 +27,7 @@ from oakum_worker.parallel.reshard import gather_documents
 from oakum_worker.parallel.state_broadcast import broadcast_state
 from oakum_worker.parallel.step_engine import Reduced, StepVotes
 from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.waiting import all_reduce
 from oakum_worker.protocol import BestEvaluation
 from oakum_worker.randomness.counters import mix, seed_everything
 from oakum_worker.spec import TrainerSpec
@@ -280,13 +281,13 @@ class TrainingLoop:
         tensor = torch.tensor(numbers, device=self._device)
         if self._group is not None:
             with lost_peers("outside of a step"):
-                dist.all_reduce(tensor, group=self._group)
+                all_reduce(tensor, self._group)
         return tensor.tolist()
 
     def _is_on_any_rank(self, fact: bool) -> bool:
         number = torch.tensor([float(fact)], device=self._device)
         if self._group is not None:
-            dist.all_reduce(number, group=self._group)
+            all_reduce(number, self._group)
         return bool(number.item())
 
     @property

@@ -154,7 +154,7 @@ class GradientSum:
         for bucket in self._buckets:
             if bucket.work is not None:
                 try:
-                    wait_for(bucket.work)
+                    wait_for(bucket.work, bucket.flat)
                 except RuntimeError as error:
                     raise GroupError(f"a rank was lost during a step: {error}") from error
                 bucket.work = None

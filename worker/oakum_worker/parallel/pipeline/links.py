@@ -26,7 +26,7 @@ from oakum_worker.parallel.group import lost_peers
 from oakum_worker.parallel.pipeline.messages import BoundaryTensors, TensorHeader, ValuesSpec
 from oakum_worker.parallel.pipeline.operations import SENDS, Schedule
 from oakum_worker.parallel.subgroups import Subgroups
-from oakum_worker.parallel.waiting import wait_for_message
+from oakum_worker.parallel.waiting import wait_for_message, wait_for_messages
 
 _CPU = torch.device("cpu")
 _POSTED_AHEAD = 2
@@ -159,8 +159,7 @@ class PeerLinks:
 
     def _finish(self, works: list[tuple[dist.Work, torch.Tensor]]) -> None:
         with lost_peers("before a message reached it"):
-            for work, wire in works:
-                wait_for_message(work, wire, self._timeout)
+            wait_for_messages(works, self._timeout)
 
     def expect(self, peer: int, parts: Iterable[BoundaryTensors]) -> None:
         """Announce the messages that will come from `peer` in this step, in order. Receiving begins with the first
@@ -181,8 +180,7 @@ class PeerLinks:
         self._post(inbox)
         posted = inbox.posted.popleft()
         with lost_peers("before its message had come"):
-            for work, tensor in zip(posted.works, posted.tensors, strict=True):
-                wait_for_message(work, tensor, self._timeout)
+            wait_for_messages(list(zip(posted.works, posted.tensors, strict=True)), self._timeout)
         self._post(inbox)
         if posted.part.is_gradient:
             return posted.tensors

@@ -130,7 +130,7 @@ class Wires:
         made = flat.new_empty(len(sizes) * own * rest.numel())
         if flat.numel():
             takes, gives = [own * rest.numel()] * len(sizes), [size * rest.numel() for size in sizes]
-            wait_for(self._group(axis).alltoall_base(made, flat, takes, gives))
+            wait_for(self._group(axis).alltoall_base(made, flat, takes, gives), made)
         del flat
         self.received += (len(sizes) - 1) * own * rest.numel()
         return made.view(len(sizes), own, *rest).sum(0).movedim(0, dim)
@@ -145,7 +145,7 @@ class Wires:
             options = dist.AllreduceOptions()
             options.reduceOp = op  # type: ignore[assignment]
             if made.numel():
-                wait_for(self._group(axis).allreduce([made], options))
+                wait_for(self._group(axis).allreduce([made], options), made)
             self.received += 2 * made.numel() * (self._lengths[axis] - 1) // self._lengths[axis]
         return made
 
