@@ -17,14 +17,14 @@ _LOOK_S = 1.0
 
 
 def let_go_of(groups: list[dist.ProcessGroup]) -> None:
-    """Drop the references in `groups` as soon as nothing else refers to the groups. Empties the list. Does not
+    """Drop each reference in `groups` as soon as nothing else refers to the group. Empties the list. Does not
     wait."""
-    threading.Thread(target=_let_go, args=(groups,), daemon=True, name="broken groups").start()
-
-
-def _let_go(groups: list[dist.ProcessGroup]) -> None:
     while groups:
+        threading.Thread(target=_let_go, args=([groups.pop()],), daemon=True, name="broken group").start()
+
+
+def _let_go(group: list[dist.ProcessGroup]) -> None:
+    """`group` is a list of one, to which the only reference of this module belongs."""
+    while sys.getrefcount(group[0]) > 2:  # the list's and the argument's
         time.sleep(_LOOK_S)
-        for place in reversed(range(len(groups))):
-            if sys.getrefcount(groups[place]) <= 2:  # the list's and the argument's
-                del groups[place]  # may wait for ever
+    group.clear()  # may wait for ever

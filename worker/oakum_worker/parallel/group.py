@@ -17,6 +17,7 @@ Where the node has GPUs, collectives of tensors on them go through NCCL, whose g
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import threading
@@ -37,6 +38,9 @@ from oakum_worker.protocol import Endpoint, Generation
 from oakum_worker.torch_internals import set_group_timeout
 
 _CONNECT_TIMEOUT_S = 10.0
+_CLOSING_S = 5.0
+"""Time for gloo to close the connections of a group that is cut. It does not close one on which data has come for
+an operation that has failed."""
 _TRY_S = 1.0
 """Seconds for one attempt of torch's to connect; nothing can interrupt an attempt."""
 
@@ -59,6 +63,8 @@ class GenerationGroup:
         nothing."""
         self._refused = 0
         """Generations up to this number must not be formed any more."""
+        self._cut_s = math.inf
+        """When the present generation's group was cut first, on the monotonic clock."""
         self._subgroups: StoreSubgroups | None = None
         self._widening: set[str] | None = None
         """While a subgroup is being formed: the sockets that existed before. None at other times."""
@@ -79,7 +85,7 @@ class GenerationGroup:
             return None
         with self._lock:
             self._number, self._before, self._sockets = generation.number, set(_sockets()), None
-            self.is_cut = False
+            self.is_cut, self._cut_s = False, math.inf
         try:
             store = dist.PrefixStore(f"generation-{generation.number}", self._connect(generation))
             self._store_sockets = set(_sockets()) - self._before
@@ -182,7 +188,7 @@ class GenerationGroup:
             self._refused = max(self._refused, up_to)
             if self._number is None or self._number > up_to:
                 return None
-            self.is_cut = True
+            self.is_cut, self._cut_s = True, min(self._cut_s, time.monotonic())
             for name, descriptor in _sockets().items():
                 if self._is_of_group(name):
                     _shut_down(descriptor, own_port=self.endpoint.port)
@@ -194,12 +200,12 @@ class GenerationGroup:
             return self._number
 
     def _is_disconnected(self, number: int) -> bool:
-        """Whether generation `number` was cut and gloo has closed all its connections, so that no message of it
-        can arrive any more."""
+        """Whether generation `number` was cut and gloo has closed all its connections, or has had `_CLOSING_S` to
+        do so: no message of it can arrive any more."""
         with self._lock:
             if number > self._refused:
                 return False
-            if number != self._number:
+            if number != self._number or time.monotonic() >= self._cut_s + _CLOSING_S:
                 return True
             of_group = (self._sockets or set()) - self._store_sockets
             still_open = (descriptor for name, descriptor in _sockets().items() if name in of_group)
