@@ -18,10 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 
+from oakum_worker.parallel import waiting as rank_waits
 from waiting import DEADLINE_S
 
 R = TypeVar("R")
@@ -29,6 +31,14 @@ R = TypeVar("R")
 
 class LostTurnError(RuntimeError):
     """Another rank has failed, or all ranks wait for each other."""
+
+
+class _OwnThreads:
+    """Waits for messages in the threads that need them: a rank hands its turn on where it waits."""
+
+    def wait(self, works: Sequence[Any], timeout: timedelta) -> None:
+        for work in works:
+            work.wait(timeout)
 
 
 class Turns:
@@ -51,7 +61,7 @@ class Turns:
     def run(self, function: Callable[[int], R]) -> list[R]:
         """Run `function(rank)` in a thread for each rank; returns the results. Raises the first rank's error."""
         size = len(self._gates)
-        with ThreadPoolExecutor(size) as threads:
+        with patch.object(rank_waits, "_WAITERS", _OwnThreads()), ThreadPoolExecutor(size) as threads:
             runs = [threads.submit(self._as_rank, function, rank) for rank in range(size)]
             self._hand_on(size - 1)
         errors = [error for run in runs if (error := run.exception())]

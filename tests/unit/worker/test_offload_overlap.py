@@ -38,7 +38,7 @@ class Sum:
     events: list[Any]
     length: int
 
-    def wait(self) -> None:
+    def wait(self, *_: Any) -> None:
         self.events.append(("wait", self.length))
 
 

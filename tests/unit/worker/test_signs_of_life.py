@@ -233,16 +233,17 @@ def test_a_mapper_that_has_begun_a_round_waits_for_the_others() -> None:
 def test_a_rank_that_is_early_at_a_subgroup_waits_for_the_others() -> None:
     store, timeout = dist.HashStore(), timedelta(seconds=DEADLINE_S)
     seen: list[bool] = []
+    formed: list[object] = []  # kept until both have connected
 
     def come_late() -> None:
         deadline_s = time.monotonic() + DEADLINE_S
         while not (waits := waits_for_others()) and time.monotonic() < deadline_s:
             time.sleep(0.005)
         seen.append(waits)
-        StoreSubgroups(store, 1, timeout).form("pair", [0, 1])
+        formed.append(StoreSubgroups(store, 1, timeout).form("pair", [0, 1]))
 
     late = threading.Thread(target=come_late)
     late.start()
-    StoreSubgroups(store, 0, timeout).form("pair", [0, 1])
+    formed.append(StoreSubgroups(store, 0, timeout).form("pair", [0, 1]))
     late.join()
     assert seen == [True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -25,8 +26,10 @@ class Collective:
         """One that `ends_late` has ended when it is asked for the last time, although its wait has timed out."""
         self.turns, self._error, self._ends_late = turns, error, ends_late
 
-    def wait(self, _timeout: timedelta | None = None) -> None:
+    def wait(self, timeout: timedelta | None = None) -> None:
         if self.turns:
+            assert timeout is not None
+            time.sleep(timeout.total_seconds())
             self.turns -= 1
             raise RuntimeError("timed out")
         if self._error:
@@ -61,9 +64,14 @@ def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_a_collective_is_waited_for_as_long_as_its_connections_are_open() -> None:
-    work = Collective(turns=1000)
+    work = Collective(turns=20)
     wait_for(work, TENSOR)
     assert work.turns == 0
+
+
+def test_a_collective_that_fails_within_a_turn_raises_its_error() -> None:
+    with pytest.raises(RuntimeError, match="its own"):
+        wait_for(Collective(turns=0, error="its own"), TENSOR)
 
 
 def test_a_collective_that_never_ends_is_given_up_with_its_connections(connections: threading.Event) -> None:

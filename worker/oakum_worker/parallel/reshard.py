@@ -130,14 +130,15 @@ def _exchange_batch(
 
 
 def _communicate(outgoing: _Messages, incoming: _Messages, group: dist.ProcessGroup) -> None:
-    messages, received = [], []
+    messages: list[tuple[Any, torch.Tensor]] = []
+    received = []
     for peer, message, runs in incoming.gathered():
-        messages.append((group.recv([message], peer, 0), message))
+        messages.append((dist.irecv(message, group=group, group_src=peer), message))
         received.append((message, runs))
     for peer, message, runs in outgoing.gathered():
         if runs:
             torch.cat(runs, out=message)
-        messages.append((group.send([message], peer, 0), message))
+        messages.append((dist.isend(message, group=group, group_dst=peer), message))
     wait_for_messages(messages)
     for message, runs in received:
         if runs:

@@ -16,6 +16,7 @@ own groups, do not find it, and raise a `ValueError` instead.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from queue import Empty, SimpleQueue
@@ -64,12 +65,15 @@ def wait_for(work: Any, tensor: torch.Tensor) -> None:
 
 def _has_ended(work: dist.Work) -> bool:
     """Wait for a collective for a turn. Returns whether it has ended. Raises `RuntimeError` if it has failed."""
+    began_s = time.monotonic()
     try:
         work.wait(_TURN)
     except RuntimeError:
+        if time.monotonic() < began_s + _TURN.total_seconds():
+            raise
         if not work.is_completed():
             return False
-        work.wait()  # raises its own error, unless it has ended between the turn's end and the question
+        work.wait()  # raises if it has failed between the turn's end and the question
     return True
 
 
@@ -169,7 +173,9 @@ def all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> None:
 def broadcast(tensor: torch.Tensor, group: dist.ProcessGroup, source: int) -> None:
     """Fill `tensor` on all ranks of the group with that of rank `source`. Raises `RuntimeError` when a rank is
     gone."""
-    wait_for(group.broadcast(tensor, source), tensor)
+    options = dist.BroadcastOptions()
+    options.rootRank = source
+    wait_for(group.broadcast([tensor], options), tensor)
 
 
 def begin_all_reduce(tensor: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:
