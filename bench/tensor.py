@@ -30,6 +30,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -146,7 +147,7 @@ class _Group:
 
 
 class _Done:
-    def wait(self) -> None:
+    def wait(self, _timeout: timedelta | None = None) -> None:
         """The collective is over."""
 
 
