@@ -148,7 +148,7 @@ class _Group:
 
 class _Done:
     def wait(self, _timeout: timedelta | None = None) -> None:
-        """The collective is over."""
+        """Return at once: the members have exchanged their values before."""
 
 
 class _Member:

@@ -80,7 +80,8 @@ def test_a_trainer_begins_from_the_last_good_checkpoint_of_one_that_diverged(
 ) -> None:
     client = shared_service.client()
     bad = diverging("bad", arguments={"what": "nan", "step_s": 0.1})  # time enough for a checkpoint before
-    assert follow(client, tmp_path, bad).returncode == 3
+    done = follow(client, tmp_path, bad)
+    assert done.returncode == 3, done.stdout + done.stderr
     wait_until("rank 0's last word", lambda: client.trainer("bad").checkpoint_step)
     good = diverging("good", arguments={"what": "nan", "at": 10**6}, epochs=8)
     done = follow(client, tmp_path, good, "--from", "bad")

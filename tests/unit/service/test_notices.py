@@ -239,7 +239,7 @@ def test_while_one_receiver_is_slow_others_are_told(
         thread = threading.Thread(target=turn, args=(sender(sessions, lease, timeout_s=60.0),))
         thread.start()
         wait_until("the other one is told", lambda: receiver.requests)
-        assert slow.requests
+        wait_until("the slow one is called", lambda: slow.requests)
         assert thread.is_alive()
     finally:
         slow.close()

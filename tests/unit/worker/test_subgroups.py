@@ -54,20 +54,21 @@ def test_a_rank_that_dies_between_coming_and_connecting_holds_a_generation_up_fo
         dying.result()
 
 
-def _receive(group: dist.ProcessGroup | None) -> None:
-    assert group is not None
-    group.recv([torch.empty(1)], 0, 0).wait(_TIMEOUT)
-
-
 def test_a_subgroup_that_connects_after_its_generation_was_cut_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The generation is over between this rank's word at the store and the other's connecting."""
-    gloo, comes, is_cut = dist.ProcessGroupGloo, threading.Event(), threading.Event()
+    gloo = dist.ProcessGroupGloo
+    comes, is_cut, is_connected = threading.Event(), threading.Event(), threading.Event()
 
     def connect(store: dist.Store, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroupGloo:
         if rank == 1:
             comes.set()
             assert is_cut.wait(_TIMEOUT.total_seconds())
-        return gloo(store, rank, size, timeout)
+        made = gloo(store, rank, size, timeout)
+        if rank == 1:
+            is_connected.set()
+        # Rank 0 shuts its end down as soon as it has connected.
+        assert is_connected.wait(_TIMEOUT.total_seconds())
+        return made
 
     store, group = dist.HashStore(), GenerationGroup("127.0.0.1")
     # As after `form`; what connects to its store would be cut with it.
@@ -82,8 +83,10 @@ def test_a_subgroup_that_connects_after_its_generation_was_cut_is_none(monkeypat
         is_cut.set()
         with pytest.raises(GroupError):
             mine.result()
-        with pytest.raises((GroupError, RuntimeError)):  # while it connects, or afterwards
-            _receive(other.result())
+        theirs = other.result()
+        assert theirs is not None
+        with pytest.raises(RuntimeError):
+            theirs.recv([torch.empty(1)], 0, 0).wait(_TIMEOUT)
 
 
 def test_coming_messages_and_sums_may_take_longer_than_connecting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ class Message:
 
 @pytest.fixture(autouse=True)
 def connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Set once the connections are closed. Turns are short."""
+    """The event that a test sets to say that all connections are closed. Waits look for it every 5 ms."""
     monkeypatch.setattr(waiting, "_TURN", timedelta(milliseconds=5))
     monkeypatch.setattr(waiting, "_WAITERS", waiting._Waiters())
     closed = threading.Event()

@@ -100,7 +100,9 @@ class ReplicatedKeeper(Keeper):
         age_ms = int(1000 * (time.monotonic() - self._durable_s)) if self._has_state else 0
         mine = torch.tensor([step, age_ms])
         told = [mine]
-        if (group := dist.group.WORLD) is not None:
+        if world_size > 1:
+            group = dist.group.WORLD
+            assert group is not None
             try:
                 told = all_gather(mine, group)
             except RuntimeError as error:

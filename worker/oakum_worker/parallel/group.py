@@ -58,16 +58,19 @@ class GenerationGroup:
         self._sockets: set[str] | None = None
         self._store_sockets: set[str] = set()
         """Those of `_sockets` that lead to the generation's store. They stay open until the store is dropped."""
-        self.is_cut = False
-        """Whether `cut` has broken the present generation's group. Needed because an aborted NCCL group raises
-        nothing."""
         self._refused = 0
         """Generations up to this number must not be formed any more."""
         self._cut_s = math.inf
-        """When the present generation's group was cut first, on the monotonic clock."""
+        """When `cut` first broke the present generation's group, on the monotonic clock; infinite before."""
         self._subgroups: StoreSubgroups | None = None
         self._widening: set[str] | None = None
         """While a subgroup is being formed: the sockets that existed before. None at other times."""
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether `cut` has broken the present generation's group. Needed because an aborted NCCL group raises
+        nothing."""
+        return self._cut_s < math.inf
 
     @property
     def is_to_be_left(self) -> bool:
@@ -85,7 +88,7 @@ class GenerationGroup:
             return None
         with self._lock:
             self._number, self._before, self._sockets = generation.number, set(_sockets()), None
-            self.is_cut, self._cut_s = False, math.inf
+            self._cut_s = math.inf
         try:
             store = dist.PrefixStore(f"generation-{generation.number}", self._connect(generation))
             self._store_sockets = set(_sockets()) - self._before
@@ -172,7 +175,8 @@ class GenerationGroup:
             let_go_of(groups)
 
     def _broken_groups(self) -> list[dist.ProcessGroup]:
-        """The generation's groups, if a connection is closed already and gloo carries all their messages."""
+        """The generation's groups, if releasing one of them may never end: where the generation was cut or one of
+        its connections is closed. Empty else, and on nodes with GPUs."""
         if self._sockets is None or dist.group.WORLD is None or _backend() != "gloo":
             return []
         if not self.is_cut and self._sockets <= _sockets().keys():
@@ -188,7 +192,7 @@ class GenerationGroup:
             self._refused = max(self._refused, up_to)
             if self._number is None or self._number > up_to:
                 return None
-            self.is_cut, self._cut_s = True, min(self._cut_s, time.monotonic())
+            self._cut_s = min(self._cut_s, time.monotonic())
             for name, descriptor in _sockets().items():
                 if self._is_of_group(name):
                     _shut_down(descriptor, own_port=self.endpoint.port)

@@ -69,8 +69,8 @@ class _Sums:
     """The all-reduces that sum one storage's gradients over the ranks, part by part."""
 
     def __init__(self, works: Sequence[tuple[Any, torch.Tensor]], part: int) -> None:
-        """Each of `works` sums `part` consecutive elements of the storage, the last one what is left. Given with
-        these elements."""
+        """`works` are pairs in the order of the storage: an all-reduce in progress, and the elements that it sums,
+        `part` of them or, in the last pair, what is left."""
         self._works, self._part = works, part
         self._arrived = 0
 

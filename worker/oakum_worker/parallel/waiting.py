@@ -46,8 +46,9 @@ _CONNECTIONS = _Connections()
 
 
 def give_up_where(are_closed: Callable[[], bool]) -> None:
-    """From now on, have waits that begin raise `dist.DistNetworkError` a second after `are_closed()` is true: no
-    message can arrive any more, and gloo has not said so. Called for each generation."""
+    """Tell how waits that begin from now on find out that they are in vain: by `are_closed()`, whether all
+    connections to other ranks are closed. Such a wait raises `dist.DistNetworkError` within a second if gloo does
+    not end it. To be called for each generation."""
     _CONNECTIONS.are_closed = are_closed
 
 
@@ -90,11 +91,11 @@ def wait_for_message(work: dist.Work, message: torch.Tensor, timeout: timedelta 
 def wait_for_messages(
     messages: Sequence[tuple[dist.Work, torch.Tensor]], timeout: timedelta = COLLECTIVE_TIMEOUT
 ) -> None:
-    """Wait until messages have been sent or received, each given with its tensor. Raises `RuntimeError` when a
-    peer is gone.
+    """Wait until all of the messages have been sent or received. Each is a pair: the operation, and the tensor
+    that it sends or fills. Raises `RuntimeError` when a peer is gone.
 
-    gloo gets `timeout` for each explicitly; its default would be the short time for connecting. With NCCL only the
-    CUDA stream waits.
+    Each message between CPUs may take `timeout`; gloo's default would be the short time for connecting. For
+    messages between GPUs only the CUDA stream waits.
     """
     on_wire = []
     for work, message in messages:
@@ -107,8 +108,8 @@ def wait_for_messages(
 
 
 class _Waiters:
-    """Threads that wait for messages in place of the threads that need them. One whose wait never ends is left to
-    the end of the process."""
+    """A pool of threads that wait for messages on behalf of others. A thread that needs a message can so give it
+    up, although nothing interrupts gloo's wait: a thread of the pool then stays in it until the process ends."""
 
     def __init__(self) -> None:
         self._idle: SimpleQueue[_Waiter] = SimpleQueue()

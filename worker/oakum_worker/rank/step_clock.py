@@ -72,7 +72,7 @@ class Vigil:
         self._since_s: float | None = None
 
     def lasts(self, limit_s: float) -> bool:
-        """Take a sample. Returns whether all samples of the last `limit_s` have found it so."""
+        """Look whether it is so now. Returns whether it was so at every look for `limit_s` seconds at least."""
         if not self._is_so():
             self._since_s = None
             return False
