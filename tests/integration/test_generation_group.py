@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
+import sys
 import threading
 import time
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -19,7 +22,7 @@ from oakum_worker.parallel.group import GenerationGroup
 from oakum_worker.parallel.waiting import broadcast, wait_for_message
 from oakum_worker.protocol import Endpoint, Generation, Member
 from rank_processes import fork_context
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, wait_until
 
 _LARGE = 16 << 20
 """Number of elements of a tensor of which a part stays on its way while nobody reads it."""
@@ -56,13 +59,15 @@ def _rank(line: Connection) -> None:
                 delay_s, below = arguments
                 threading.Timer(delay_s, group.cut_forming, (below,)).start()
                 line.send("ok")
+            elif method == "cut in mid-transfer":
+                threading.Thread(target=_cut_in_mid_transfer, args=(group, *arguments)).start()
+                line.send("ok")
             elif method == "sum":
                 value = torch.ones(1)
                 dist.all_reduce(value, group=formed)
                 line.send(value.item())
             elif method == "begin to take":
                 begun.append(_begin_to_take(formed, *arguments))
-                time.sleep(0.2)  # until gloo's thread has asked for the message
                 line.send("begun")
             elif method == "give":
                 _give(formed, *arguments)
@@ -76,8 +81,11 @@ def _rank(line: Connection) -> None:
 
 def _begin_to_take(group: dist.ProcessGroup, way: str) -> tuple[dist.Work, torch.Tensor]:
     """Ask rank 0 for a large tensor, without waiting for it. Returns what has to be kept meanwhile."""
+    num_before = _num_bytes_sent()
     tensor = torch.empty(_LARGE)
-    return (group.broadcast(tensor, 0) if way == "broadcast" else group.recv([tensor], 0, 0)), tensor
+    work = group.broadcast(tensor, 0) if way == "broadcast" else group.recv([tensor], 0, 0)
+    wait_until("gloo has asked for the message", lambda: _num_bytes_sent() > num_before)
+    return work, tensor
 
 
 def _give(group: dist.ProcessGroup, way: str) -> None:
@@ -87,6 +95,34 @@ def _give(group: dist.ProcessGroup, way: str) -> None:
         broadcast(tensor, group, 0)
     else:
         wait_for_message(group.send([tensor], 1, 0), tensor)
+
+
+def _cut_in_mid_transfer(group: GenerationGroup, up_to: int) -> None:
+    """Cut once a connection takes no more, because its other end does not read."""
+    wait_until("a message is on its way in part", _some_connection_is_full)
+    group.cut(up_to)
+
+
+def _some_connection_is_full() -> bool:
+    connections = _connections()
+    return select.select([], connections, [], 0)[1] != connections
+
+
+def _num_bytes_sent() -> int:
+    """Bytes that this process's connections have sent and whose receipt was acknowledged; see `tcp_info` in
+    linux/tcp.h."""
+    total = 0
+    for descriptor in _connections():
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+        total += int.from_bytes(info[120:128], sys.byteorder)
+    return total
+
+
+def _connections() -> list[int]:
+    """Descriptors of this process's TCP connections."""
+    found = psutil.Process().net_connections("tcp")
+    return [each.fd for each in found if each.status == psutil.CONN_ESTABLISHED]
 
 
 class Rank:
@@ -196,7 +232,7 @@ def test_a_cut_frees_a_rank_whose_message_is_on_its_way_in_part(ranks: list[Rank
     _form_all([giver, taker], 1)
     assert taker.ask("begin to take", way) == "begun"
     os.kill(taker.process.pid, signal.SIGSTOP)
-    giver.ask("cut later", 0.5, 1)
+    giver.ask("cut in mid-transfer", 1)
     kind, waited_s = giver.ask("give", way)
     assert kind == "DistNetworkError"
     assert waited_s < 10.0

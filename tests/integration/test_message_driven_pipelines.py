@@ -19,7 +19,7 @@ from oakum_worker.parallel.pipeline.links import PeerLinks, pairs_of
 from oakum_worker.parallel.pipeline.message_driven import MessageDrivenEngine
 from oakum_worker.parallel.pipeline.operations import Operation
 from oakum_worker.parallel.pipeline.schedules import build
-from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
 from pipeline_ranks import (
     DEADLINE_S,
     DROPPING,
@@ -194,11 +194,16 @@ def test_no_thread_is_left_after_a_step() -> None:
 
 
 def test_a_lost_peer_is_a_group_error_and_ends_the_threads() -> None:
-    def run(rank: int, subgroups: Subgroups) -> None:
+    linked = threading.Event()
+
+    def run(rank: int, subgroups: StoreSubgroups) -> None:
         schedule = build("1f1b", num_workers=2, num_micro_batches=4)
         links = PeerLinks(subgroups, range(2), rank, pairs_of(schedule))
         if rank == 1:
+            assert linked.wait(DEADLINE_S)
+            subgroups.formed.clear()
             return
+        linked.set()
         chain = Chain([nn.Linear(4, 4).double() for _ in range(2)], inputs=lambda b: b, loss=lambda o, b: o.mean())
         cuts = [range(worker, worker + 1) for worker in range(2)]
         engine = MessageDrivenEngine(schedule, rank, chain, cuts, links, lambda stage: None)

@@ -313,13 +313,16 @@ def train_in_memory(pipeline: Pipeline, training: Training) -> list[Outcome]:
 
 
 def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R], on_gpus: bool = False) -> list[R]:
-    """Run `function(rank, subgroups)` in one thread for each rank of a generation; returns each rank's result."""
+    """Run `function(rank, subgroups)` in one thread for each rank of a generation; returns each rank's result.
+
+    All groups stay until all ranks have returned: a rank may return while another one still connects to it."""
     store = dist.HashStore()
+    subgroups = [meeting_at(store, rank, on_gpus=on_gpus) for rank in range(world_size)]
 
     def as_rank(rank: int) -> R:
         if on_gpus:
             torch.cuda.set_device(rank)
-        return function(rank, meeting_at(store, rank, on_gpus=on_gpus))
+        return function(rank, subgroups[rank])
 
     with ThreadPoolExecutor(world_size) as threads:
         return list(threads.map(as_rank, range(world_size)))

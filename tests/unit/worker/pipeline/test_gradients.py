@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,10 +17,11 @@ from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.pipeline import gradients as gradients_module
 from oakum_worker.parallel.pipeline.gradients import GradientSum, StageGradients
-from oakum_worker.parallel.subgroups import Subgroups
+from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
 from oakum_worker.parallel.waiting import begin_all_reduce
 from pipeline_ranks import in_threads
 from torus_ranks import in_a_world
+from waiting import DEADLINE_S
 
 
 class Weight(nn.Module):
@@ -175,10 +177,16 @@ def test_half_precision_gradients_of_many_micro_batches_are_summed_in_float32(nu
 
 
 def test_a_lost_holder_is_a_group_error() -> None:
-    def run(rank: int, subgroups: Subgroups) -> None:
+    formed = threading.Event()
+
+    def run(rank: int, subgroups: StoreSubgroups) -> None:
         chain = build_chain(Weight())
         gradients = StageGradients(chain, LAYERS[:1], [[0, 1]], rank, subgroups)
-        if rank == 0:
+        if rank == 1:
+            assert formed.wait(DEADLINE_S)
+            subgroups.formed.clear()
+        else:
+            formed.set()
             gradients.begin()
             add(chain.layers[0].weight, 1.0)
             with pytest.raises(GroupError, match=r"a rank was lost during a step|could not be sent"):
