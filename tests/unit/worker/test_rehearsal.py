@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,14 @@ from torch.utils.data import TensorDataset, default_collate
 
 import rehearsed_tasks as tasks
 from oakum_worker.errors import TaskError
-from oakum_worker.rehearsal import rehearse
+from oakum_worker.rehearsal import rehearse, rehearsing, samples
 from oakum_worker.rehearsal.no_trace import hidden_state
 from oakum_worker.spec import TrainerSpec, read_spec
 from oakum_worker.task import Task, load_task
 from training_ranks import build_spec
 
 PATIENTLY_S = 60.0
+NUM_DRAWN = 8
 
 
 def refusal(task: Task, **fields: Any) -> str:
@@ -392,3 +394,26 @@ def test_no_more_is_read_than_the_time_allows() -> None:
     rehearse(task, spec_of(), budget_s=0.1)
 
     assert Slow.num_read <= 4
+
+
+class StallingOnce(TensorDataset):
+    """Time stands still except while the first sample of the second draw is read."""
+
+    now_s = 0.0
+    num_read = 0
+
+    def __getitem__(self, index: int) -> Any:
+        type(self).num_read += 1
+        if self.num_read == 2 * NUM_DRAWN + 1:  # each sample of the first draw is read twice
+            type(self).now_s += 10 * PATIENTLY_S
+        return super().__getitem__(index)
+
+
+def test_one_sample_read_before_the_time_was_over_is_not_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = tasks.cross_entropy_of()
+    task.dataset = StallingOnce(*task.dataset.tensors)  # type: ignore[union-attr]
+    for module in (rehearsing, samples):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: StallingOnce.now_s))
+
+    assert warnings_of(task) == ()
+    assert StallingOnce.now_s > 0.0

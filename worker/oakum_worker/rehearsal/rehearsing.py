@@ -123,7 +123,7 @@ class _Rehearsal:
         try:
             yield from self._of_repetition(watch, hidden, passes, drawn)
             # A task whose loss gathers the whole batch computes no part alone, so its parts are not compared.
-            if len(drawn.samples) > 1 and not task.gathers and time.monotonic() < self._until_s:
+            if not task.gathers and time.monotonic() < self._until_s:
                 yield from self._of_parts(watch, passes, drawn)
         except SteppedError as error:
             yield Finding(_told_of_step(error, task), refuses=True)
@@ -161,6 +161,8 @@ class _Rehearsal:
             if number and time.monotonic() < self._until_s and not is_stream(self._task.dataset):
                 drawn = draw(self._task, self._spec.seed, number, self._most, self._until_s)
             elif number:
+                return
+            if len(drawn.samples) < 2:  # the time was over after the first one
                 return
             comparison = Comparison(self._task, passes, watch, drawn.samples)
             if (what := comparison.complaint()) is not None:
