@@ -196,8 +196,9 @@ def what_would_fit(facts: Facts, batch: MiniBatchAdvice) -> list[str]:
         )
     if (shards := _shards(facts)) is not None:
         ways.append(
-            f"`parallel: {{data: sharded}}` on {shards} ranks or more: each holds 1/{shards} of weights, "
-            "gradients and optimizer state, and computes whole samples"
+            f"`parallel: {{data: sharded}}` on {shards} ranks or more, or for a model that goes onto grids "
+            f"`parallel: {{tensor: {{shards: {shards}}}}}`: each holds 1/{shards} of weights, gradients and "
+            "optimizer state, and computes whole samples"
         )
     stages = math.ceil((static + working) / limit)
     ways.append(

@@ -152,6 +152,7 @@ def test_a_model_that_fits_nowhere_is_told_what_would_make_it_fit() -> None:
     ways = "\n".join(what_would_fit(measured, batch))
     assert "3.08 KiB of memory for each rank: then it computes 1 sample at once" in ways
     assert "sharded}` on 3 ranks or more" in ways  # 3000 / (1600 - 150)
+    assert "{tensor: {shards: 3}}`: each holds 1/3" in ways
     assert "2 stages or more" in ways  # 3150 / 1600
     assert "{cube: 2}}` on 8 ranks or more" in ways  # (3000 + 2 x 150) / 8
     assert "What would make it fit" in "\n".join(mini_batch_lines(measured, batch, []))
