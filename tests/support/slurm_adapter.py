@@ -34,7 +34,7 @@ class FakeSource:
 
     nodes: tuple[SlurmNode, ...] = ()
     jobs: tuple[SlurmJob, ...] = ()
-    error: SchedulerError | None = None
+    error: Exception | None = None
     reads: int = 0
     on_read: Callable[[], None] = field(default=lambda: None)
 

@@ -28,10 +28,19 @@ def site(tmp_path: Path) -> Iterator[Site]:
     site.scheduler.stop()
 
 
-def test_the_first_picture_is_waited_for_and_no_picture_is_an_error(site: Site) -> None:
-    site.source.error = SchedulerError("squeue: no route to slurmctld")
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (SchedulerError("squeue: no route to slurmctld"), "no route"),
+        (KeyError("gres"), "could not be understood .KeyError: 'gres'"),
+    ],
+)
+def test_the_first_picture_is_waited_for_and_no_picture_is_an_error(
+    site: Site, error: Exception, said: str
+) -> None:
+    site.source.error = error
     site.scheduler.start(lambda: None)
-    with pytest.raises(SchedulerError, match="no route"):
+    with pytest.raises(SchedulerError, match=said):
         site.scheduler.snapshot()
     site.source.error = None
     assert len(wait_until("it answers", lambda: readable(site.scheduler)).nodes) == 2
@@ -222,12 +231,13 @@ def test_readings_follow_for_the_nodes_of_the_job_alone_and_not_for_ever(
     wait_until("it rests", lambda: site.scheduler._wait_s() > 300.0)
 
 
-def test_a_reading_that_fails_is_repeated_as_soon_as_a_hook_wanted_it(site: Site) -> None:
+@pytest.mark.parametrize("error", [SchedulerError("squeue: no route to slurmctld"), KeyError("gres")])
+def test_a_reading_that_fails_is_repeated_as_soon_as_a_hook_wanted_it(site: Site, error: Exception) -> None:
     site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
     site.source.nodes = (node("n1", "ALLOCATED"), node("n2"))
     site.scheduler.start(lambda: None)
     site.picture(lambda s: bool(s.nodes))
-    site.source.error = SchedulerError("squeue: no route to slurmctld")
+    site.source.error = error
     reads = site.source.reads
     site.scheduler.on_hook(HookEvent(HookKind.ENDED, "500", "n1", "main", 1000, None, time.time()))
     wait_until("it has failed", lambda: site.source.reads > reads)
@@ -264,13 +274,13 @@ def test_a_job_whose_start_is_told_after_its_end_is_gone_with_the_readings_that_
     site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
 
 
-def test_a_reading_that_breaks_the_adapter_is_followed_by_another(site: Site) -> None:
-    def break_once() -> None:
-        site.source.on_read = lambda: None
-        raise KeyError("a bug")
+def test_a_turn_that_breaks_the_adapter_is_followed_by_another(site: Site) -> None:
+    def break_first() -> None:
+        if site.source.reads == 1:
+            raise KeyError("a bug")
 
-    site.source.on_read = break_once
-    site.scheduler.start(lambda: None)
+    site.scheduler.start(break_first)
+    wait_until("it reads again", lambda: site.source.reads > 1)
     site.picture(lambda s: len(s.nodes) == 2)
 
 

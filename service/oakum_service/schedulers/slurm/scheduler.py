@@ -233,14 +233,22 @@ class SlurmScheduler:
             self._pace.took(began_s, time.monotonic(), self._source.cycle_s())
         except SchedulerError as error:
             _log.warning("Slurm's state could not be read: %s", error)
-            self._pace.failed(time.monotonic())
-            with self._changed:
-                self._error = error
-                # Without any picture nobody is served: that is no state to wait in for the usual pace.
-                self._hinted |= hinted or self._picture is None
-                self._changed.notify_all()
-            return
-        self._on_change()
+            self._note_failed_reading(error, hinted=hinted)
+        except Exception as error:
+            _log.exception("Slurm's state was read, and could not be understood")
+            text = f"Slurm's state could not be understood ({type(error).__name__}: {error}); the log says where"
+            self._note_failed_reading(SchedulerError(text), hinted=hinted)
+        else:
+            self._on_change()
+
+    def _note_failed_reading(self, error: SchedulerError, *, hinted: bool) -> None:
+        """Serve the newest picture and submit nothing until a reading succeeds; `hinted`: one was wanted soon."""
+        self._pace.failed(time.monotonic())
+        with self._changed:
+            self._error = error
+            # Without any picture nobody is served: that is no state to wait in for the usual pace.
+            self._hinted |= hinted or self._picture is None
+            self._changed.notify_all()
 
     def _take(self, picture: Picture, began_s: float) -> None:
         """Make a picture the newest one; its reading began at `began_s` (monotonic)."""
