@@ -84,6 +84,7 @@ bench: $(VENV)/.run
 	$(BIN)/python bench/tensor.py --samples 72 --width 72 --rounds 2
 	$(BIN)/python bench/pipeline.py --workers 4 --forward-ms 5 --steps 2 --only bubbles --only layouts
 	$(BIN)/python bench/advise.py --rounds 2
+	$(BIN)/python bench/lost_peers.py --kills 10
 
 ## A real Slurm of SLURM_NODES virtual nodes in .slurm, until `make slurm-down`. Needs root; ARGS adds options.
 slurm: $(VENV)/.run

@@ -95,7 +95,11 @@ def test_nothing_is_launched_from_a_preemption_to_the_start_of_the_job_that_it_i
         return {node.name for node in snapshot.nodes if node.state is NodeState.UNAVAILABLE}
 
     all_others = {f"n00{number}" for number in (1, 2, 3, 4, 5, 6, 8)}
-    slurm.wait_until("seven nodes are kept", lambda: kept() >= all_others)
+    slurm.wait_until(
+        "seven nodes are kept: {}",
+        lambda: kept() >= all_others,
+        now=lambda: f"{sorted(kept())} are; {slurm.node_states()}; {slurm.jobs()}",
+    )
     with pytest.raises(SchedulerError, match="n008 is not idle any more"):
         scheduler.submit(fragment_config(tmp_path, "n008", "f8"))
     gate.touch()
