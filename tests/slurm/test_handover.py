@@ -24,7 +24,8 @@ from slurm_site import SlurmSite
 _WINDOW_S = 100.0
 """Longer than Slurm's: a slow machine may take as long to let the test look."""
 _LEAVES_AT_ONCE = "trap 'exit 0' TERM; sleep 600 & wait"
-_LEAVES_WHEN_LET = "trap 'until test -e {}; do sleep 0.1; done; exit 0' TERM; sleep 600 & wait"
+_LEAVES_WHEN_LET = "trap : TERM; sleep 600 & wait; until test -e {}; do sleep 0.1; done"
+"""Slurm signals one process after the other: the shell may see its child end before it is signalled itself."""
 
 
 @pytest.fixture
