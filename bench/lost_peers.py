@@ -49,7 +49,7 @@ class Loss:
 
 
 def spec_of() -> TrainerSpec:
-    """Spec of an endless pipeline with large messages."""
+    """Spec of a trainer without an end: a pipeline, a stage on each node, whose messages have 16 MB."""
     return TrainerSpec.model_validate(
         {
             "name": _TRAINER,
@@ -66,7 +66,8 @@ def spec_of() -> TrainerSpec:
 
 
 class Killing:
-    """Kills ranks of a service's pipeline, one after the other."""
+    """Runs a service with one pipeline trainer, kills its ranks one after the other, and keeps how long each loss
+    took."""
 
     def __init__(self, folder: Path, seed: int, console: Console) -> None:
         self._site = Site(folder, _NODES)
@@ -107,7 +108,8 @@ class Killing:
         return Loss(number, time.monotonic() - began_s, self._newest()[1])
 
     def _newest(self) -> tuple[int, str]:
-        """Number of the newest generation that has formed, and the service's event about it."""
+        """Number of the newest generation that has formed, and what the service's event says of it; 0 and ""
+        before the first."""
         events = self._site.client.recent_events(50).events
         formed = [
             (event.data["generation"], event.message) for event in events if event.kind == "generation.formed"

@@ -14,7 +14,8 @@ _NUM_SAMPLES, _NUM_FEATURES, _NUM_CLASSES = 20_000, 16, 4
 
 
 def task(spec: TrainerSpec, width: int) -> Task:
-    """Stages exchange `width` float32 numbers for each sample."""
+    """A classifier of six layers as a chain. Between its layers, and so its stages, go `width` float32 numbers for
+    each sample."""
     layers = [nn.Linear(_NUM_FEATURES, width), *(nn.Identity() for _ in range(4)), nn.Linear(width, _NUM_CLASSES)]
     model = nn.Sequential(*layers)
     features = torch.randn(_NUM_SAMPLES, _NUM_FEATURES, generator=torch.Generator().manual_seed(0))

@@ -98,7 +98,8 @@ def _give(group: dist.ProcessGroup, way: str) -> None:
 
 
 def _cut_in_mid_transfer(group: GenerationGroup, up_to: int) -> None:
-    """Cut once a connection takes no more, because its other end does not read."""
+    """Wait until one of this process's connections is full, since its other end does not read, and cut the
+    generations up to `up_to`."""
     wait_until("a message is on its way in part", _some_connection_is_full)
     group.cut(up_to)
 
@@ -120,7 +121,7 @@ def _num_bytes_sent() -> int:
 
 
 def _connections() -> list[int]:
-    """Descriptors of this process's TCP connections."""
+    """Descriptors of the sockets of this process that are connected over TCP."""
     found = psutil.Process().net_connections("tcp")
     return [each.fd for each in found if each.status == psutil.CONN_ESTABLISHED]
 

@@ -28,6 +28,7 @@ from pipeline_ranks import (
     Share,
     Training,
     consecutive,
+    die_once,
     in_threads,
     train_in_threads,
     train_once_alone,
@@ -200,8 +201,7 @@ def test_a_lost_peer_is_a_group_error_and_ends_the_threads() -> None:
         schedule = build("1f1b", num_workers=2, num_micro_batches=4)
         links = PeerLinks(subgroups, range(2), rank, pairs_of(schedule))
         if rank == 1:
-            assert linked.wait(DEADLINE_S)
-            subgroups.formed.clear()
+            die_once(linked, subgroups)
             return
         linked.set()
         chain = Chain([nn.Linear(4, 4).double() for _ in range(2)], inputs=lambda b: b, loss=lambda o, b: o.mean())

@@ -328,6 +328,13 @@ def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R], on
         return list(threads.map(as_rank, range(world_size)))
 
 
+def die_once(others_have_formed: threading.Event, subgroups: StoreSubgroups) -> None:
+    """Close this rank's groups as the end of its process would, once the others have formed theirs: closed any
+    sooner, they would leave the others without a group."""
+    assert others_have_formed.wait(DEADLINE_S)
+    subgroups.formed.clear()
+
+
 def meeting_at(store: dist.Store, rank: int, name: str = "", *, on_gpus: bool = False) -> StoreSubgroups:
     """The subgroups of the generation `name`, whose ranks meet at `store`."""
     return StoreSubgroups(dist.PrefixStore(name, store), rank, timedelta(seconds=DEADLINE_S), on_gpus=on_gpus)

@@ -397,7 +397,8 @@ def test_no_more_is_read_than_the_time_allows() -> None:
 
 
 class StallingOnce(TensorDataset):
-    """Time stands still except while the first sample of the second draw is read."""
+    """A data set with a clock, `now_s`, which moves only once: past every budget, while the first sample of the
+    second draw is read."""
 
     now_s = 0.0
     num_read = 0

@@ -68,8 +68,8 @@ class GenerationGroup:
 
     @property
     def is_cut(self) -> bool:
-        """Whether `cut` has broken the present generation's group. Needed because an aborted NCCL group raises
-        nothing."""
+        """Whether `cut` has broken the present generation's group. Who computes has to ask: collectives of an
+        NCCL group that was aborted raise nothing."""
         return self._cut_s < math.inf
 
     @property

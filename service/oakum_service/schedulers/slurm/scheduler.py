@@ -235,7 +235,7 @@ class SlurmScheduler:
             _log.warning("Slurm's state could not be read: %s", error)
             self._note_failed_reading(error, hinted=hinted)
         except Exception as error:
-            _log.exception("Slurm's state was read, and could not be understood")
+            _log.exception("Slurm's state could not be understood")
             text = f"Slurm's state could not be understood ({type(error).__name__}: {error}); the log says where"
             self._note_failed_reading(SchedulerError(text), hinted=hinted)
         else:

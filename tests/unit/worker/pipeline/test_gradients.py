@@ -19,9 +19,8 @@ from oakum_worker.parallel.pipeline import gradients as gradients_module
 from oakum_worker.parallel.pipeline.gradients import GradientSum, StageGradients
 from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
 from oakum_worker.parallel.waiting import begin_all_reduce
-from pipeline_ranks import in_threads
+from pipeline_ranks import die_once, in_threads
 from torus_ranks import in_a_world
-from waiting import DEADLINE_S
 
 
 class Weight(nn.Module):
@@ -183,8 +182,7 @@ def test_a_lost_holder_is_a_group_error() -> None:
         chain = build_chain(Weight())
         gradients = StageGradients(chain, LAYERS[:1], [[0, 1]], rank, subgroups)
         if rank == 1:
-            assert formed.wait(DEADLINE_S)
-            subgroups.formed.clear()
+            die_once(formed, subgroups)
         else:
             formed.set()
             gradients.begin()

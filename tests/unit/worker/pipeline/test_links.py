@@ -15,8 +15,7 @@ from oakum_worker.parallel.pipeline.links import PeerLinks, pairs_of
 from oakum_worker.parallel.pipeline.messages import BoundaryTensors
 from oakum_worker.parallel.pipeline.schedules import build
 from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
-from pipeline_ranks import in_threads
-from waiting import DEADLINE_S
+from pipeline_ranks import die_once, in_threads
 
 BOTH = {(0, 1), (1, 0)}
 
@@ -225,8 +224,7 @@ def test_a_lost_peer_is_a_group_error() -> None:
     def run(rank: int, subgroups: StoreSubgroups) -> None:
         links = link(rank, subgroups)
         if rank == 1:
-            assert linked.wait(DEADLINE_S)
-            subgroups.formed.clear()
+            die_once(linked, subgroups)
         else:
             linked.set()
             links.expect(1, [activations()])
