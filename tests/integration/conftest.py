@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,15 @@ def shared_service(_shared_service: RunningService) -> Iterator[RunningService]:
 @pytest.fixture
 def states_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets each thread be a rank of a script with Hugging Face, which keeps what it knows of its process in one
-    place."""
+    place, and which changes the environment for a moment at each `Accelerator`: another thread that forms its
+    group then reads what setenv has freed, and two that restore the environment at once leave it empty."""
     from accelerate import state
+    from accelerate.utils import environment
 
     for kind in (state.PartialState, state.AcceleratorState, state.GradientState):
         monkeypatch.setattr(kind, "_shared_state", state.ThreadLocalSharedDict())
+    monkeypatch.setattr(environment, "clear_environment", nullcontext)
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
 @pytest.hookimpl(tryfirst=True)
