@@ -47,15 +47,20 @@ def shared_service(_shared_service: RunningService) -> Iterator[RunningService]:
 
 @pytest.fixture
 def states_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets each thread be a rank of a script with Hugging Face, which keeps what it knows of its process in one
-    place, and which changes the environment for a moment at each `Accelerator`: another thread that forms its
-    group then reads what setenv has freed, and two that restore the environment at once leave it empty."""
+    """Lets each thread of a test be a rank whose script uses Hugging Face's libraries, which are written for one
+    rank a process: gives each thread its own state of Accelerate, and has Accelerate leave the environment as it
+    is.
+
+    It empties and restores the environment for each `Accelerator`. A thread that forms its gloo group meanwhile
+    reads memory that `setenv` has freed, and two threads that restore at once can leave the environment empty.
+    """
     from accelerate import state
     from accelerate.utils import environment
 
     for kind in (state.PartialState, state.AcceleratorState, state.GradientState):
         monkeypatch.setattr(kind, "_shared_state", state.ThreadLocalSharedDict())
     monkeypatch.setattr(environment, "clear_environment", nullcontext)
+    # Accelerate sets it for a moment to look for GPUs. Where it is there already, `setenv` moves no memory.
     monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 

@@ -329,8 +329,11 @@ def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R], on
 
 
 def die_once(others_have_formed: threading.Event, subgroups: StoreSubgroups) -> None:
-    """Close this rank's groups as the end of its process would, once the others have formed theirs: closed any
-    sooner, they would leave the others without a group."""
+    """Lose the rank that this thread stands for: close its connections, as the end of a process would.
+
+    Waits until `others_have_formed` is set, since the other ranks cannot form their groups without this one. Fails
+    if that takes longer than `DEADLINE_S`. `subgroups` are this rank's own.
+    """
     assert others_have_formed.wait(DEADLINE_S)
     subgroups.formed.clear()
 
