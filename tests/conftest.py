@@ -24,6 +24,7 @@ from inherited_state import replace_inherited_state
 from last_lines import last_lines
 from logs_of_failures import LINES_OF_CAPTURED, last_lines_of_logs
 from replaced_workers import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
+from same_examples import ignore_constants_of_modules
 from slurm_cluster.daemons import check_machine
 from slurm_cluster.errors import ClusterError
 from times_of_tests import lines_about
@@ -39,6 +40,7 @@ settings.load_profile("tests")
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Clear away what killed runs have left, and say so; a worker leaves that to the process that started it."""
+    ignore_constants_of_modules()
     if hasattr(session.config, "workerinput"):
         return
     for line in clear_away():

@@ -31,7 +31,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -275,12 +275,15 @@ class ValueModel:
         present = {*counts, node_type}
         if not present <= curves.keys() or (len(present) > 1 and not trainer.mixes_types):
             return row
-        ones = {kind: _rate_one(curve) for kind, curve in curves.items() if kind in present}
-        fastest = max(ones, key=lambda kind: ones[kind])
-        nodes = sum(counts.values()) + np.arange(most + 1)
-        base = sum(count * ones[kind] for kind, count in counts.items())
-        effective = (base + np.arange(most + 1) * ones[node_type]) / ones[fastest]
-        points = np.array([(0.0, 0.0), *curves[fastest].points])
+        more = np.arange(most + 1)
+        nodes = sum(counts.values()) + more
+        curve, shares = _fastest(curves, present)
+        # The same operations in the same order as in `typed_rate`: at the last size without progress, a sum that
+        # is rounded otherwise has a rate above 0.
+        effective = np.zeros(most + 1)
+        for kind, share in shares.items():
+            effective += (counts.get(kind, 0) + (more if kind == node_type else 0)) * share
+        points = np.array([(0.0, 0.0), *curve.points])
         rates = np.interp(effective, points[:, 0], points[:, 1])
         row[1:] = np.where(nodes >= trainer.min_nodes, rates, 0.0)[1:]
         return row
@@ -308,13 +311,21 @@ def typed_rate(trainer: PlannedTrainer, counts: Mapping[str, int]) -> float:
     if len(counts) == 1:
         ((node_type, nodes),) = counts.items()
         return curves[node_type].rate(nodes)
-    ones = {node_type: _rate_one(curve) for node_type, curve in curves.items() if node_type in counts}
-    fastest = max(ones, key=lambda node_type: ones[node_type])
-    effective = sum(nodes * ones[node_type] / ones[fastest] for node_type, nodes in counts.items())
+    curve, shares = _fastest(curves, counts)
+    effective = 0.0
+    for node_type, share in shares.items():
+        effective += counts[node_type] * share  # `sum` rounds otherwise from Python 3.12 on
     low = math.floor(effective)
-    share = effective - low
-    curve = curves[fastest]
-    return (1 - share) * curve.rate(low) + share * curve.rate(low + 1)
+    rest = effective - low
+    return (1 - rest) * curve.rate(low) + rest * curve.rate(low + 1)
+
+
+def _fastest(curves: Mapping[str, Curve], present: Collection[str]) -> tuple[Curve, dict[str, float]]:
+    """The curve of the fastest of the node types `present`, and for each of them how many nodes of the fastest
+    type one of its nodes counts as."""
+    ones = {node_type: _rate_one(curve) for node_type, curve in curves.items() if node_type in present}
+    fastest = max(ones, key=lambda node_type: ones[node_type])
+    return curves[fastest], {node_type: one / ones[fastest] for node_type, one in ones.items()}
 
 
 def _main_curve(trainer: PlannedTrainer) -> Curve:

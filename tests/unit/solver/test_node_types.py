@@ -63,6 +63,20 @@ def test_a_mixture_is_on_the_curve_of_the_faster_type() -> None:
     assert rate(mixing, 2, 2) == pytest.approx(150.0)
 
 
+@pytest.mark.parametrize("pool", [0, 1])
+def test_a_row_of_sizes_begins_to_make_something_where_the_single_sizes_do(pool: int) -> None:
+    """However the worth of a slow node is rounded: the curves are 0 up to sizes that mixtures reach exactly."""
+    late = Curve(((1, 0.0), (2, 0.0), (3, 3.0)))
+    for slow in range(1, 30):
+        later = Curve(((3, 0.0), (6, 0.0), (7, 7 * slow / 30), (10, 10.0)))
+        mixing = trainer("a", mixes_types=True, cpu=later, gpu=late)
+        model = ValueModel(problem(mixing, groups=(replace(NODES[0], nodes=tuple("abcdefghij")), NODES[1])))
+        for held in ({}, {0: 3}, {1: 1}, {0: 2, 1: 1}):
+            for more, rate in enumerate(model.rate_row(0, held, pool, 6).tolist()):
+                single = model.rate(0, held | {pool: held.get(pool, 0) + more} if more else held)
+                assert (rate > 0, rate) == (single > 0, pytest.approx(single))
+
+
 def test_a_minimum_counts_nodes_of_all_types() -> None:
     mixing = replace(trainer("a", mixes_types=True, cpu=ON_CPU, gpu=ON_GPU), min_nodes=3)
     assert (rate(mixing, 1, 1), rate(mixing, 2, 1)) == (0.0, pytest.approx(150.0))
