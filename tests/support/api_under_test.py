@@ -34,7 +34,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.schedulers.port import OwnJob, Scheduler, Snapshot
+from oakum_service.schedulers.port import JobStart, OwnJob, Scheduler, Snapshot
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase
 from oakum_worker.spec import TrainerSpec
@@ -57,6 +57,7 @@ class FakeScheduler:
         Node("n2", NodeState.HOLE, "10.0.0.2"),
     )
     own_jobs: list[OwnJob] = field(default_factory=list)
+    starts: list[JobStart] = field(default_factory=list)
     submitted: list[FragmentConfig] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     name: str = "fake"
@@ -68,7 +69,7 @@ class FakeScheduler:
         self._on_change = on_change
 
     def snapshot(self) -> Snapshot:
-        return Snapshot(time.time(), self.nodes, tuple(self.own_jobs))
+        return Snapshot(time.time(), self.nodes, tuple(self.own_jobs), tuple(self.starts))
 
     def taken_at(self) -> float | None:
         return time.time()

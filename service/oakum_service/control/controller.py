@@ -29,7 +29,7 @@ from oakum_service.control.meter import ClusterMeter
 from oakum_service.control.node_preference import NodePreferenceTracker
 from oakum_service.control.observe import Observation, end_fragments, place_fragments, write_snapshot
 from oakum_service.control.planner import Planner
-from oakum_service.control.retention import EVERY_S, forget, remove_folders
+from oakum_service.control.retention import EVERY_S, HISTORY_S, forget, remove_folders
 from oakum_service.control.usage import complete_hours
 from oakum_service.control.waiting_times import WaitingTimes
 from oakum_service.db import event_log
@@ -97,7 +97,7 @@ class Controller:
         self._observed: Observation | None = None
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="controller")
         self._watching = False
-        self._listening_since = self._turned_at = time.time()
+        self._listening_since = self._turned_at = self._starts_since = time.time()
         self._held: ActiveHold | None = None
         self._meter = ClusterMeter()
         self._stopping = False
@@ -251,6 +251,8 @@ class Controller:
         snapshot = self._scheduler.snapshot()
         now = time.time()
         with self._lease.writing() as session:
+            # What has started while no controller looked has started under Oakum as well.
+            self._starts_since = self._lease.snapshot_at(session) or self._starts_since
             record_gap(session, now)
             place_fragments(session, snapshot)
             self._membership.read_reports(session, now)
@@ -284,7 +286,7 @@ class Controller:
             self._listening_since = now
         self._turned_at = now
         submitting = frozenset(self._executor.submitting)
-        snapshot = self._scheduler.snapshot()
+        snapshot = self._scheduler.snapshot().with_starts_since(max(self._starts_since, now - HISTORY_S))
         with self._lease.writing() as session:
             if was_stopped:
                 record_gap(session, now)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.control.ledger import charge
@@ -22,11 +22,15 @@ _LONGEST_EXIT_S = 600.0
 
 def write_starts(session: Session, starts: Sequence[JobStart]) -> None:
     """Record those foreground jobs' starts that are not in the database yet, each with the seconds for which our
-    fragments delayed it, and charge the delay to the fragments' users."""
-    newest = session.execute(select(func.max(ForegroundStart.started_at))).scalar_one_or_none() or 0.0
+    fragments delayed it, and charge the delay to the fragments' users.
+
+    A start may be seen after a later one: a job runs only when the last of its nodes' prologs has ended.
+    """
+    jobs = [start.job for start in starts]
+    known = set(session.execute(select(ForegroundStart.job).where(ForegroundStart.job.in_(jobs))).scalars())
     for start in starts:
-        # Several jobs may start at the same second and appear in different snapshots.
-        if start.started_at >= newest and session.get(ForegroundStart, start.job) is None:
+        if start.job not in known:
+            known.add(start.job)
             signals = [] if start.delay_s == 0 else _signals(session, start)
             delay_s = start.delay_s
             if delay_s is None:

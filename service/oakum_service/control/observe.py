@@ -55,13 +55,13 @@ def newest_observation(session: Session) -> Observation | None:
 
 def write_snapshot(session: Session, snapshot: Snapshot, last: Observation | None) -> Observation:
     """Record what has changed since the last snapshot; returns the snapshot with its number."""
-    if last is not None and last.snapshot.nodes == snapshot.nodes:
+    if last is None or last.snapshot.starts != snapshot.starts:
         write_starts(session, snapshot.starts)
+    if last is not None and last.snapshot.nodes == snapshot.nodes:
         return Observation(last.number, snapshot)
     row = SnapshotRecord(taken_at=snapshot.taken_at, body=RecordedNodes(snapshot.nodes))
     session.add(row)
     _write_intervals(session, snapshot)
-    write_starts(session, snapshot.starts)
     session.flush()
     kept = min(_KEPT_SNAPSHOTS, 1 + _KEPT_NODES // max(1, len(snapshot.nodes)))
     session.execute(delete(SnapshotRecord).where(SnapshotRecord.number <= row.number - kept))

@@ -78,6 +78,10 @@ class LeaseHolder:
         """Record in the holder's transaction when it has read the scheduler's state, for the other processes."""
         session.execute(update(Lease).where(Lease.id == 1).values(snapshot_at=taken_at))
 
+    def snapshot_at(self, session: Session) -> float | None:
+        """When a holder, this one or an earlier one, last read the scheduler's state; None if none has yet."""
+        return session.execute(select(Lease.snapshot_at).where(Lease.id == 1)).scalar_one_or_none()
+
     @contextmanager
     def writing(self) -> Iterator[Session]:
         """A transaction of the controller. Raises `LeaseLost` and writes nothing if another controller has

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -42,7 +43,7 @@ class Snapshot:
     nodes: tuple[Node, ...]
     own_jobs: tuple[OwnJob, ...]
     starts: tuple[JobStart, ...] = ()
-    """The newest foreground jobs that started since the adapter began."""
+    """The foreground jobs whose starts the adapter has seen last, also of jobs that ran before it began."""
     withdrawn: frozenset[str] = frozenset()
     """Fragments whose jobs the adapter has withdrawn because they waited for a node in vain."""
     preempted: frozenset[str] = frozenset()
@@ -51,6 +52,11 @@ class Snapshot:
 
     out_of_memory: frozenset[str] = frozenset()
     """Fragments whose jobs ended for lack of memory, according to the scheduler."""
+
+    def with_starts_since(self, at: float) -> Snapshot:
+        """The snapshot with those foreground starts alone that were in the second of `at` or later. Slurm tells
+        the time in whole seconds."""
+        return replace(self, starts=tuple(start for start in self.starts if start.started_at >= math.floor(at)))
 
     def node(self, name: str) -> Node | None:
         """The node of that name; None if there is none."""

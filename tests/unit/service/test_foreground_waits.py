@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy import select
 
@@ -12,6 +14,7 @@ from oakum_service.db.models.cluster import ForegroundStart
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.schedulers.port import JobStart
+from virtual_site import VirtualSite
 
 
 def add_fragment(sessions: Sessions, node: str, signalled_at: float | None, ended_at: float | None = None) -> None:
@@ -55,7 +58,28 @@ def test_a_job_waited_from_the_first_signal_on_its_nodes(
     assert delays(sessions, JobStart("7", 1000.0, 2, None, ("n1", "n2"))) == {"7": pytest.approx(expected)}
 
 
-def test_jobs_that_start_in_one_second_are_all_counted_whenever_they_are_seen(sessions: Sessions) -> None:
-    first, second = (JobStart(job, 1000.0, 1, 0.25) for job in ("7", "8"))
+@pytest.mark.parametrize("seen_last", [1000.0, 999.0], ids=["in the same second", "earlier"])
+def test_a_start_is_counted_though_it_is_seen_after_another_one(sessions: Sessions, seen_last: float) -> None:
+    """A job has its start time before its prologs, and runs when the slowest of them has ended."""
+    first, last = JobStart("7", 1000.0, 1, 0.25), JobStart("8", seen_last, 1, 0.25)
     assert delays(sessions, first) == {"7": 0.25}
-    assert delays(sessions, first, second) == {"7": 0.25, "8": 0.25}
+    assert delays(sessions, first, last) == {"7": 0.25, "8": 0.25}
+
+
+def test_starts_without_a_controller_are_counted_and_those_before_the_first_one_are_not(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000.5)
+    site = VirtualSite(sessions, tmp_path, num_nodes=1, busy=0)
+    monkeypatch.setattr("time.time", site.time)
+    site.now = 1_010.0
+    site.scheduler.starts = [JobStart(job, at, 1, 0.25) for job, at in (("1", 999.0), ("2", 1_000.0))]
+    site.controller._begin()
+    site.run(1)
+    assert set(delays(sessions)) == {"2"}
+    site.now = 2_000.0
+    after = VirtualSite(sessions, tmp_path, num_nodes=1, busy=0)
+    after.scheduler.starts = [*site.scheduler.starts, JobStart("3", 1_500.0, 1, 0.25)]
+    after.controller._begin()
+    after.run(1)
+    assert set(delays(sessions)) == {"2", "3"}

@@ -300,13 +300,17 @@ def test_a_hook_that_is_older_than_the_picture_changes_nothing(site: Site) -> No
     assert {found.state for found in site.scheduler.snapshot().nodes} == {NodeState.HOLE}
 
 
-def test_jobs_that_start_are_told_of_once_with_their_nodes(site: Site) -> None:
+def test_jobs_that_run_are_told_of_once_with_their_nodes_in_the_order_of_their_starts(site: Site) -> None:
+    """Also those that run in the first reading: only the controller knows whether they are new."""
     running = SlurmJob(
         id=9, name="cfd", user="a", partition="main", states=("RUNNING",), nodes="n[1-2]", start_at=123.0
     )
-    before = msgspec.structs.replace(running, id=8)
-    site.source.jobs = (before,)
+    later, before = (msgspec.structs.replace(running, id=id, start_at=at) for id, at in ((7, 122.0), (8, 121.0)))
+    site.source.jobs = (later, before)
     site.scheduler.start(lambda: None)
     site.picture(lambda s: s.nodes[0].state is NodeState.FOREGROUND)
-    site.source.jobs = (before, running)
-    assert site.picture(lambda s: bool(s.starts)).starts == (JobStart("9", 123.0, 2, None, ("n1", "n2")),)
+    site.source.jobs = (later, before, running)
+    expected = (("8", 121.0), ("7", 122.0), ("9", 123.0))
+    assert site.picture(lambda s: len(s.starts) > 2).starts == tuple(
+        JobStart(job, at, 2, None, ("n1", "n2")) for job, at in expected
+    )

@@ -13,7 +13,7 @@ from sqlalchemy import Engine, event
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.schedulers.port import JobStart, Snapshot
+from oakum_service.schedulers.port import JobStart
 from virtual_site import VirtualSite
 
 GROWING = ("fragments", "reports", "generations", "trainers", "plans", "progress", "node_intervals",
@@ -70,14 +70,7 @@ def test_no_turn_reads_what_has_ended(sessions: Sessions, tmp_path: Path, monkey
     with sessions.begin() as session:
         trainer = session.query(Trainer).one().id
     history(sessions, trainer, site.now)
-    plain = site.scheduler.snapshot
-    start = JobStart("77", site.now, 1, delay_s=None, nodes=("node001",))
-
-    def snapshot() -> Snapshot:
-        seen = plain()
-        return Snapshot(seen.taken_at, seen.nodes, seen.own_jobs, (start,))
-
-    monkeypatch.setattr(site.scheduler, "snapshot", snapshot)
+    site.scheduler.starts = [JobStart("77", site.now, 1, delay_s=None, nodes=("node001",))]
     site.now += 1.0
     site._turn_jobs()
     site._show_nodes()

@@ -1,4 +1,4 @@
-"""Foreground jobs that have started since the adapter began."""
+"""Foreground jobs that have started, as readings of Slurm's state show it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST_KEPT = 1000
 
 class JobStarts:
     """Finds foreground jobs that have started, by comparing readings: the job runs in the newer one and did not
-    run in the older one."""
+    run in the older one. The jobs that run in the first reading count as well, whenever they started."""
 
     def __init__(self, instance: OakumInstance) -> None:
         self._instance = instance
-        self._running: frozenset[int] | None = None
+        self._running: frozenset[int] = frozenset()
         self._newest: deque[JobStart] = deque(maxlen=_MOST_KEPT)
 
     @property
@@ -29,14 +29,14 @@ class JobStarts:
         return tuple(self._newest)
 
     def note_reading(self, jobs: Iterable[SlurmJob]) -> None:
-        """Compare the jobs of a reading with those of the previous one, and add those that have started. The first
-        reading adds none."""
+        """Compare the jobs of a reading with those of the previous one, and add those that have started."""
         running = {job.id: job for job in jobs if self._is_running_in_foreground(job)}
-        if self._running is not None:
-            for job in running.values():
-                if job.id not in self._running and job.start_at is not None:
-                    nodes = unfold(job.nodes)
-                    self._newest.append(JobStart(str(job.id), job.start_at, len(nodes), None, nodes))
+        new = [
+            JobStart(str(job.id), job.start_at, len(nodes := unfold(job.nodes)), None, nodes)
+            for job in running.values()
+            if job.id not in self._running and job.start_at is not None
+        ]
+        self._newest.extend(sorted(new, key=lambda start: start.started_at))
         self._running = frozenset(running)
 
     def _is_running_in_foreground(self, job: SlurmJob) -> bool:
