@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from second_look import run_recorded
+from recorded_run import run_recorded
 
 
 def main(words: Sequence[str]) -> int:

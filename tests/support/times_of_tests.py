@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from second_look import without_group
+from recorded_run import without_group
 
 MOST_SHOWN = 10
 
