@@ -35,7 +35,7 @@ unit: $(VENV)/.dev
 ## Long and random tests, for an hour: sweeps over sizes, repeated kills, thousands of examples. `make test` leaves them out.
 soak: $(VENV)/.dev
 	@$(PYTEST) -m soak $(ARGS)
-	@$(PYTEST) -n auto --hypothesis-profile=soak tests/property $(ARGS)
+	@$(PYTEST) -n auto --hypothesis-profile=soak -m "hypothesis and not soak" --timeout=1800 $(ARGS)
 
 ## One tier of the tests: `make contract`, `make crash`.
 $(TIERS): $(VENV)/.dev
@@ -56,8 +56,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck .ci/run
-	cat $(HOOKS)/common.sh $(HOOKS)/hook.sh | $(BIN)/shellcheck -
-	cat $(HOOKS)/common.sh $(HOOKS)/replay.sh | $(BIN)/shellcheck -
+	hook="$$(cat $(HOOKS)/common.sh $(HOOKS)/hook.sh)" && echo "$$hook" | $(BIN)/shellcheck -
+	hook="$$(cat $(HOOKS)/common.sh $(HOOKS)/replay.sh)" && echo "$$hook" | $(BIN)/shellcheck -
 	$(BIN)/oxlint --deny-warnings service/oakum_service/dashboard service/oakum_service/demo solver/oakum_solver/replay
 
 ## Share of the lines that the unit tests run, by package; what they start as processes of their own is not counted.
@@ -93,11 +93,11 @@ slurm: $(VENV)/.run
 slurm-down: $(VENV)/.run
 	@PYTHONPATH=tools $(BIN)/python -m slurm_cluster down $(ARGS)
 
-## Debian packages for the tests that need PostgreSQL, Chromium and Slurm. Needs root.
+## Debian packages for the tests that need PostgreSQL, Chromium, Slurm and more. Needs root.
 system-deps:
 	apt-get update --quiet
 	DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends \
-	    postgresql chromium chromium-driver default-jre-headless \
+	    postgresql chromium chromium-driver default-jre-headless systemd \
 	    slurmctld slurmd slurm-client munge slurmrestd slurm-wlm-jwt-plugin slurmdbd slurm-wlm-mysql-plugin mariadb-server
 	@DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet --no-install-recommends sudo \
 	    || echo "Without sudo the tests of users' own Unix accounts are skipped."

@@ -1,17 +1,8 @@
-"""What all tests have in common: nothing inherited decides whether they pass, and long ones begin first.
-
-Marks name tests that need a program beyond Python: where it is not installed, the test is skipped, and the reason
-names it.
-
-`OAKUM_TEST_REQUIRE=postgres,browser,slurm,spark,hugging-face,lightning` turns such a skip into a failure.
-"""
+"""What all tests have in common: nothing inherited decides whether they pass, and long ones begin first."""
 
 from __future__ import annotations
 
 import gc
-import importlib.util
-import os
-import shutil
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -23,16 +14,23 @@ from abandoned_runs import clear_away
 from inherited_state import replace_inherited_state
 from last_lines import last_lines
 from logs_of_failures import LINES_OF_CAPTURED, last_lines_of_logs
+from needs import fail_if_required, required, skip_without_needs
 from replaced_workers import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from same_examples import ignore_constants_of_modules
-from slurm_cluster.daemons import check_machine
-from slurm_cluster.errors import ClusterError
 from times_of_tests import lines_about
 
 replace_inherited_state()
 
 # What an example takes is no property of the code: on a busy machine any may take long.
-settings.register_profile("soak", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
+# On a CI machine Hypothesis has a profile of its own, which would make the soak's examples the same each time.
+settings.register_profile(
+    "soak",
+    settings.get_profile("default"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=2000,
+    derandomize=False,
+)
 # The same examples in each run: what is random is found by the soak, and does not fail a run that changed nothing.
 settings.register_profile("tests", settings.get_profile("soak"), max_examples=50, derandomize=True)
 settings.load_profile("tests")
@@ -72,22 +70,6 @@ def pytest_runtest_logfinish() -> None:
 
 
 _WORTH_TELLING_S = 30.0
-
-
-def _find_postgres() -> str | None:
-    return shutil.which("initdb") or next(
-        (str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), None
-    )
-
-
-def _find_slurm() -> bool:
-    try:
-        check_machine()
-    except ClusterError:
-        return False
-    return True
-
-
 _BEGIN_FIRST = (
     "slurm filled",
     "slurm cluster",
@@ -121,25 +103,21 @@ def _place_in_run(item: pytest.Item) -> int:
     return len(_BEGIN_FIRST) + (tier not in _WAITING_TIERS)
 
 
-_FINDERS = {
-    "postgres": _find_postgres,
-    "browser": lambda: shutil.which("chromium") and shutil.which("chromedriver"),
-    "slurm": _find_slurm,
-    "spark": lambda: shutil.which("java") and importlib.util.find_spec("pyspark"),
-    "lightning": lambda: importlib.util.find_spec("lightning"),
-    "hugging-face": lambda: importlib.util.find_spec("transformers") and importlib.util.find_spec("accelerate"),
-}
+def pytest_configure() -> None:
+    """Refuse names in `OAKUM_TEST_REQUIRE` that nothing has."""
+    required()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    for marker in item.iter_markers("needs"):
-        name = marker.args[0]
-        if _FINDERS[name]():
-            continue
-        message = f"needs {name}, which is not installed, or not for this user: `make system-deps` as root"
-        if name in os.environ.get("OAKUM_TEST_REQUIRE", "").split(","):
-            pytest.fail(message)
-        pytest.skip(message)
+    """Skip a test whose marks `needs` name what is not installed."""
+    skip_without_needs(item)
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_make_collect_report() -> Generator[None, pluggy.Result[pytest.CollectReport]]:
+    """Have the skip of a whole file be a failure if it is one for a test."""
+    outcome = yield
+    fail_if_required(outcome.get_result())
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -147,6 +125,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Resul
     """Keep a failure's report short, and have it tell what the processes that the test started have logged."""
     outcome = yield
     report = outcome.get_result()
+    fail_if_required(report)
     if not report.failed:
         return
     report.sections = [(title, last_lines(text, LINES_OF_CAPTURED)) for title, text in report.sections]

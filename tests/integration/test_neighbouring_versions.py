@@ -49,7 +49,7 @@ def previous_version(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cwd=ROOT, capture_output=True, check=False,
     )  # fmt: skip
     if archived.returncode != 0:
-        pytest.skip(f"needs commit {PREVIOUS}, which a shallow clone or an archive has not: {archived.stderr!r}")
+        pytest.skip(f"needs history: there is no commit {PREVIOUS}: {archived.stderr!r}")
     with tarfile.open(fileobj=io.BytesIO(archived.stdout)) as archive:
         archive.extractall(folder, filter="data")
     return folder

@@ -150,7 +150,7 @@ def test_the_holes_of_a_real_log_are_as_published(
 ) -> None:
     """Idle fraction outside outages, and the shares of idle node-time in short holes."""
     if not (DATA / name).exists():
-        pytest.skip(f"{name} is not in {DATA}")
+        pytest.skip(f"needs recordings: {name} is not in {DATA}")
     log = read_log(DATA / name, placement=placement)
     length_s = log.end_s - log.start_s
     assert log.idle_node_s / (len(log.nodes) * log.duration_s) == pytest.approx(idle, abs=0.01)

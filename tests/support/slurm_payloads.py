@@ -129,7 +129,7 @@ def recorded(version: str, name: str) -> bytes:
     """An answer of a real slurmrestd; skips the test where there are none."""
     found = sorted(_RECORDED.glob(f"{version}/*/{name}.json"))
     if not found:
-        pytest.skip(f"needs the recorded answers of slurmrestd {version}, which are not beside the repository")
+        pytest.skip(f"needs recordings: slurmrestd {version} has none in {_RECORDED}")
     return found[0].read_bytes()
 
 

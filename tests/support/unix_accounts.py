@@ -145,14 +145,14 @@ def _site_packages() -> list[str]:
 
 def _skip_without_means() -> None:
     if os.geteuid() != 0:
-        pytest.skip("accounts are made by root")
+        pytest.skip("needs accounts: root makes them")
     for program in ("sudo", "visudo", "useradd", "userdel"):
         if shutil.which(program) is None:
-            pytest.skip(f"there is no {program}: make system-deps")
+            pytest.skip(f"needs accounts: there is no {program}: make system-deps")
     nobody = pwd.getpwnam("nobody").pw_uid
     refusal = run_as("nobody", "sudo", "-n", "true").stderr.decode()
     if "password is required" not in refusal:
-        pytest.skip(f"sudo does not work here: {refusal.strip()}")
+        pytest.skip(f"needs accounts: sudo does not work here: {refusal.strip()}")
     probe = "import sys, os, torch; os.stat(sys.argv[1]); print(sys.version_info[:2])"
     done = subprocess.run(
         [str(SYSTEM_PYTHON), "-c", probe, __file__],
@@ -165,4 +165,5 @@ def _skip_without_means() -> None:
         check=False,
     )
     if done.stdout.strip() != str(sys.version_info[:2]):
-        pytest.skip(f"{SYSTEM_PYTHON} cannot run these sources in another account: {done.stderr[-200:]}")
+        refusal = done.stderr[-200:]
+        pytest.skip(f"needs accounts: {SYSTEM_PYTHON} cannot run these sources in another account: {refusal}")

@@ -67,7 +67,7 @@ def test_the_service_can_run_sudo_and_sendmail_unless_the_drop_in_forbids_it() -
 
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     if (analyze := shutil.which("systemd-analyze")) is None:
-        pytest.skip("systemd-analyze is not installed")
+        pytest.skip("needs systemd-analyze: make system-deps")
     drop_ins = tmp_path / "oakum.service.d"
     drop_ins.mkdir()
     shutil.copy(DROP_IN, drop_ins)

@@ -60,7 +60,7 @@ def test_a_job_larger_than_the_machine_is_refused() -> None:
 def test_another_simulators_schedule_of_sdsc_is_met() -> None:
     """The log's starts are those of Pyss, whose ties differ; 95 % are the same to the second."""
     if not SDSC.exists():
-        pytest.skip(f"there is no {SDSC}")
+        pytest.skip(f"needs recordings: there is no {SDSC}")
     jobs = read_swf(SDSC).jobs
     ours = easy_schedule(
         [submitted(str(job.id), job.submit_s, job.run_s or 0, job.procs or 0, job.requested_s) for job in jobs],

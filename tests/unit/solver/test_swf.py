@@ -95,7 +95,7 @@ def test_a_truncated_archive_is_a_log_error(tmp_path: Path) -> None:
 )
 def test_a_real_log_is_read_whole(name: str, num_jobs: int, max_procs: int) -> None:
     if not (DATA / name).exists():
-        pytest.skip(f"{name} is not in {DATA}")
+        pytest.skip(f"needs recordings: {name} is not in {DATA}")
     log = read_swf(DATA / name)
     assert (len(log.jobs), log.max_procs) == (num_jobs, max_procs)
     assert all(job.procs and job.procs <= max_procs for job in log.jobs)

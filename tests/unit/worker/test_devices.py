@@ -24,7 +24,7 @@ from training_ranks import Points, build_spec
 def devices(number: int) -> pytest.MarkDecorator:
     """Run on the CPU, and on that many GPUs where there are so many."""
     too_few = torch.cuda.device_count() < number
-    gpus = pytest.param("cuda", marks=pytest.mark.skipif(too_few, reason=f"needs {number} CUDA devices"))
+    gpus = pytest.param("cuda", marks=pytest.mark.skipif(too_few, reason=f"needs cuda: {number} devices"))
     return pytest.mark.parametrize("device", ["cpu", gpus])
 
 

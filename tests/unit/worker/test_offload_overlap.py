@@ -18,7 +18,7 @@ from oakum_worker.parallel import offload
 from oakum_worker.parallel.offload import OffloadedAdam, OffloadedAdamW
 from oakum_worker.parallel.offload_streams import WorkStream, WorkStreams
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs cuda")
 
 
 @dataclass
