@@ -1,19 +1,14 @@
 """The published model, which the benchmark compares with: what it agrees with us in, and what its M forbids."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from instances import random_problem
 from num_examples import scaled
 from oakum_solver.highs import run_highs
 from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
 from oakum_solver.solve import solve
-
-sys.path.append(str(Path(__file__).parents[2] / "bench"))
-from instances import random_problem
 from published_model import PublishedAnswer, corrected_big_m, published_big_m, published_value, solve_published
 
 LINEAR = Curve(((64, 640.0),))

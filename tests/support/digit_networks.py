@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,8 +23,6 @@ class DigitNetworks:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         torch.set_num_threads(1)
-        if str(EXAMPLES) not in sys.path:
-            sys.path.insert(0, str(EXAMPLES))
 
     def of(self, role: DemoRole) -> Path:
         """The role's folder of checkpoints."""

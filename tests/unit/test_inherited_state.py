@@ -33,7 +33,7 @@ def test_text_is_utf8_and_time_is_utc():
     assert time.localtime(0).tm_hour == 0
 
 def test_settings_of_a_shell_are_gone():
-    assert not {"OAKUM_URL", "SLURM_CONF", "XDG_CACHE_HOME", "http_proxy", "NO_COLOR"} & {*os.environ}
+    assert not {HINDRANCES} & {*os.environ}
 
 def test_files_can_be_opened():
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 1024
@@ -57,6 +57,20 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RL
 os.close(0)
 os.execv(sys.executable, [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *sys.argv[1:]])
 """
+_SETTINGS = {
+    "OAKUM_URL": "http://127.0.0.1:1",
+    "SLURM_CONF": "/nowhere/slurm.conf",
+    "XDG_CACHE_HOME": "/nowhere",
+    "http_proxy": "http://127.0.0.1:1",
+    "NO_COLOR": "1",
+    "CI": "true",
+    "GITHUB_ACTIONS": "true",
+    "GLOO_SOCKET_IFNAME": "no-such-interface",
+    "ACCELERATE_USE_FSDP": "true",
+    "PGSSLROOTCERT": "/nowhere",
+    "PYTEST_ADDOPTS": "-v",
+    "PYTHONWARNINGS": "default",
+}
 _PROMISES = [line[4:].partition("(")[0] for line in _INNER_TESTS.splitlines() if line.startswith("def ")]
 
 
@@ -66,7 +80,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("inner")
     long = folder / ("long" * 40)
     long.mkdir()
-    (folder / "test_inner.py").write_text(_INNER_TESTS)
+    (folder / "test_inner.py").write_text(_INNER_TESTS.replace("{HINDRANCES}", repr({*_SETTINGS})))
     (folder / "conftest.py").write_text("import inherited_state\ninherited_state.replace_inherited_state()")
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {_SUPPORT}")
     hindrances = {
@@ -74,16 +88,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
         "TMPDIR": str(long),
         "LC_ALL": "C",
         "TZ": "Asia/Kathmandu",
-        "OAKUM_URL": "http://127.0.0.1:1",
-        "SLURM_CONF": "/nowhere/slurm.conf",
-        "XDG_CACHE_HOME": "/nowhere",
-        "http_proxy": "http://127.0.0.1:1",
-        "NO_COLOR": "1",
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OAKUM_")}
     ended = subprocess.run(
         [sys.executable, "-c", _STARTER, str(folder)],
-        env=inherited | hindrances,
+        env=inherited | hindrances | _SETTINGS,
         cwd=folder,
         capture_output=True,
         text=True,
