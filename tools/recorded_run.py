@@ -29,14 +29,17 @@ class Outcomes:
     collection_errors: list[str] = field(default_factory=list)
 
 
-def run_recorded(arguments: Sequence[str], longest_s: float | None = None) -> tuple[int, Outcomes | None]:
+def run_recorded(
+    arguments: Sequence[str], longest_s: float | None = None, only: Sequence[str] | None = None
+) -> tuple[int, Outcomes | None]:
     """Run pytest with these arguments in a process of its own, for `longest_s` at most.
 
-    Returns its exit status, and its outcomes unless it was killed.
+    Of the tests that the arguments choose, those named in `only` are run; by default all. Returns pytest's exit
+    status, and its outcomes unless it was killed.
     """
     with tempfile.TemporaryDirectory(prefix="recorded-run-") as folder:
         record = Path(folder, "outcomes.json")
-        command = [sys.executable, __file__, str(record), *arguments]
+        command = [sys.executable, __file__, str(record), json.dumps(only), *arguments]
         status = _wait(subprocess.Popen(command, stdin=subprocess.DEVNULL), longest_s)
         return status, Outcomes(**json.loads(record.read_text())) if record.exists() else None
 
@@ -82,16 +85,37 @@ class Recorder:
         self._path.write_text(json.dumps(dataclasses.asdict(self._outcomes)))
 
 
+class _Only:
+    """A pytest plugin that leaves out all tests but the named ones. Unlike paths it can name one that is gone."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._files = {Path(name.partition("::")[0]).name for name in names}
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        """Called for each file and folder: imports of files without such a test would take long."""
+        return True if collection_path.is_file() and collection_path.name not in self._files else None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Called once, with all tests that the arguments choose."""
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self._names])
+        items[:] = [item for item in items if item.nodeid in self._names]
+
+
 def without_group(name: str) -> str:
-    """A test's node ID as pytest takes it: `--dist loadgroup` appends `@group`, with which no test is found."""
+    """A test's node ID as it is without workers: `--dist loadgroup` appends `@group`."""
     at = name.rfind("@")
     return name[:at] if at > name.rfind("]") else name
 
 
-def _record(path: str, arguments: list[str]) -> int:
+def _record(path: str, only: list[str] | None, arguments: list[str]) -> int:
     sys.path[0] = str(Path.cwd())  # as `python -m pytest` has it
-    return int(pytest.main(arguments, plugins=[Recorder(Path(path)), replaced_workers]))
+    plugins: list[object] = [Recorder(Path(path)), replaced_workers]
+    if only is not None:
+        plugins.append(_Only(only))
+    return int(pytest.main(arguments, plugins=plugins))
 
 
 if __name__ == "__main__":
-    sys.exit(_record(sys.argv[1], sys.argv[2:]))
+    sys.exit(_record(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:]))

@@ -5,14 +5,16 @@ A test that fails beside many others and passes alone hangs on how busy the mach
 What fails twice does. More than ten failures, an error while tests are collected and a run that was interrupted
 get no second look.
 
-The second look is a pytest process of its own, so that it makes session fixtures anew, without workers. Every
-test that it was asked to run has to be seen passing: one that is not collected, is skipped or is not reached
-counts as failed.
+The second look is a pytest process of its own, so that it makes session fixtures anew, without workers and with
+a cache of its own, from which `--last-failed` can choose nothing. Otherwise it has the first run's arguments: with
+other warnings, examples or marks a test may pass for another reason than that it runs alone. Every test that it
+was asked to run has to be seen passing: one that is not collected, is skipped or is not reached counts as failed.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,6 +29,8 @@ MOST_FAILURES = 10
 LONGEST_LOOK_S = 900.0
 """What a second look has not reached by then counts as failed."""
 LOG = Path("unsteady-tests.log")
+_ALONE = ["-n", "0", "--maxfail", "0", "--junitxml="]
+"""After the first run's arguments: without workers, to the end, and without replacing the first run's report."""
 _SHOWN_LINES = 60
 
 
@@ -43,8 +47,8 @@ def main(arguments: Sequence[str]) -> int:
         return status
     _tell(f"A second look at {_tests(len(first.failures))}, one after the other, nothing else running")
     asked = list(first.failures)
-    # Arguments of the first run may choose tests or number workers: the second look has its own.
-    _, second = run_recorded(["-n", "0", "-p", "no:cacheprovider", *asked], LONGEST_LOOK_S)
+    with tempfile.TemporaryDirectory(prefix="second-look-") as cache:
+        _, second = run_recorded([*arguments, *_ALONE, "-o", f"cache_dir={cache}"], LONGEST_LOOK_S, asked)
     again = Outcomes() if second is None else second
     unsteady = [name for name in asked if name in again.passed and name not in again.failures]
     for name in unsteady:

@@ -71,6 +71,20 @@ def fails_at_its_end():
     yield
     assert not is_first("end")
 """
+_MARKED = """
+import warnings
+
+pytestmark = pytest.mark.soak
+
+def test_fails_once():
+    assert not is_first("once")
+
+def test_warns():
+    warnings.warn("of this", RuntimeWarning)
+
+def test_is_not_chosen():
+    assert not is_first("not chosen")
+"""
 _UNSTEADY = {
     "test_fails_once[plain]",
     "test_fails_once[with@sign]",
@@ -95,7 +109,7 @@ class Run:
 
 def run(folder: Path, tests: str, *arguments: str) -> Run:
     """Run the tests with two workers, as `make test` does."""
-    (folder / "pytest.ini").touch()
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = soak\naddopts = -m 'not soak'\n")
     (folder / "test_those.py").write_text(tests)
     ended = subprocess.run(
         [sys.executable, str(_PROGRAM), "-n", "2", "--dist", "loadgroup", *arguments],
@@ -125,6 +139,14 @@ def test_what_fails_twice_or_is_not_seen_passing_fails_the_run(tmp_path: Path) -
     assert ended.names("UNSTEADY") == _UNSTEADY | {"test_fails_at_its_end_once"}
     assert ended.names("FAILED TWICE") == {"test_always_fails", "test_passes_only_by_being_skipped"}
     assert ended.status == 1
+
+
+def test_the_second_look_has_the_options_of_the_first(tmp_path: Path) -> None:
+    chosen = "-m", "soak", "-k", "once or warns", "--lf", "--junitxml=first.xml", "test_those.py"
+    ended = run(tmp_path, _HEAD + _MARKED, "-n", "0", *chosen, "-W", "error::RuntimeWarning")
+    assert ended.names("UNSTEADY") == {"test_fails_once"}
+    assert ended.names("FAILED TWICE") == {"test_warns"}
+    assert 'failures="2"' in (tmp_path / "first.xml").read_text()
 
 
 @pytest.mark.parametrize(
