@@ -56,8 +56,8 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/shellcheck .ci/run
-	hook="$$(cat $(HOOKS)/common.sh $(HOOKS)/hook.sh)" && echo "$$hook" | $(BIN)/shellcheck -
-	hook="$$(cat $(HOOKS)/common.sh $(HOOKS)/replay.sh)" && echo "$$hook" | $(BIN)/shellcheck -
+	bash -c 'set -o pipefail; cat $(HOOKS)/common.sh $(HOOKS)/hook.sh | $(BIN)/shellcheck -'
+	bash -c 'set -o pipefail; cat $(HOOKS)/common.sh $(HOOKS)/replay.sh | $(BIN)/shellcheck -'
 	$(BIN)/oxlint --deny-warnings service/oakum_service/dashboard service/oakum_service/demo solver/oakum_solver/replay
 
 ## Share of the lines that the unit tests run, by package; what they start as processes of their own is not counted.
