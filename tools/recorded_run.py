@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import signal
 import subprocess
@@ -23,66 +22,99 @@ _LONGEST_END_S = 60.0
 class Outcomes:
     """What became of a run's tests, each by its node ID without the name of its group."""
 
+    begun: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    """Torn down, or crashed with their worker. One that has begun only was run when pytest itself was ended."""
+    called: set[str] = field(default_factory=set)
+    """Their calls did not fail. Their ends may have, or may have been what ended pytest."""
     failures: dict[str, str] = field(default_factory=dict)
     """What pytest tells of each test that failed, in its setup, its call or its end."""
-    passed: list[str] = field(default_factory=list)
     collection_errors: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> set[str]:
+        """Those that were seen to pass from their beginning to their end."""
+        return (self.called & self.ended) - self.failures.keys()
+
+    def note(self, kind: str, name: str, told: str) -> None:
+        """Take in what a `Recorder` has written of a test or a file."""
+        if kind == "begun":
+            self.begun.add(name)
+        elif kind == "ended":
+            self.ended.add(name)
+        elif kind == "called":
+            self.called.add(name)
+        elif kind == "failed":
+            self.failures.setdefault(name, told)
+        else:
+            self.collection_errors.append(name)
 
 
 def run_recorded(
     arguments: Sequence[str], longest_s: float | None = None, only: Sequence[str] | None = None
-) -> tuple[int, Outcomes | None]:
+) -> tuple[int, Outcomes]:
     """Run pytest with these arguments in a process of its own, for `longest_s` at most.
 
     Of the tests that the arguments choose, those named in `only` are run; by default all. Returns pytest's exit
-    status, and its outcomes unless it was killed.
+    status, which is that of an interrupted run where the time was over, and what was seen of the tests.
     """
     with tempfile.TemporaryDirectory(prefix="recorded-run-") as folder:
-        record = Path(folder, "outcomes.json")
+        record = Path(folder, "outcomes.jsonl")
+        record.touch()
         command = [sys.executable, __file__, str(record), json.dumps(only), *arguments]
         status = _wait(subprocess.Popen(command, stdin=subprocess.DEVNULL), longest_s)
-        return status, Outcomes(**json.loads(record.read_text())) if record.exists() else None
+        outcomes = Outcomes()
+        for line in record.read_text().splitlines():
+            outcomes.note(*json.loads(line))
+        return status, outcomes
 
 
 def _wait(process: subprocess.Popen[bytes], longest_s: float | None) -> int:
     """Ctrl-C reaches pytest by itself; it then tells what it has seen and clears away what it has started."""
     ways_to_end = [signal.SIGINT, signal.SIGKILL]
+    interrupted = False
     while True:
         try:
-            return process.wait(longest_s)
+            status = process.wait(longest_s)
+            return pytest.ExitCode.INTERRUPTED if interrupted else status
         except subprocess.TimeoutExpired:
+            interrupted = True
             print(f"\nended after {longest_s:g} s", flush=True)
             process.send_signal(ways_to_end.pop(0))
             longest_s = _LONGEST_END_S if ways_to_end else None
         except KeyboardInterrupt:
-            continue
+            interrupted = True
 
 
 class Recorder:
-    """A pytest plugin that writes a run's outcomes into a file when the run ends."""
+    """A pytest plugin that writes what is seen of each test at once: the next moment may end the process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._outcomes = Outcomes()
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Called before each test; with workers, in the process that hands out the tests, as the others are."""
+        self._write("begun", without_group(nodeid))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Called for each phase of each test; with workers, in the process that hands out the tests."""
+        """Called after each phase of each test, and for the test whose worker has crashed."""
         name = without_group(report.nodeid)
         if report.failed:
             sections = [f"--- {title}\n{text}" for title, text in report.sections]
-            told = "\n".join([f"in its {report.when}:", report.longreprtext, *sections])
-            self._outcomes.failures.setdefault(name, told)
+            self._write("failed", name, "\n".join([f"in its {report.when}:", report.longreprtext, *sections]))
         elif report.passed and report.when == "call":
-            self._outcomes.passed.append(name)
+            self._write("called", name)
+        if report.when not in ("setup", "call"):
+            self._write("ended", name)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         """Called for each file that is imported."""
         if report.failed:
-            self._outcomes.collection_errors.append(report.nodeid)
+            self._write("not collected", report.nodeid)
 
-    def pytest_sessionfinish(self) -> None:
-        """Called once, also after an interrupt."""
-        self._path.write_text(json.dumps(dataclasses.asdict(self._outcomes)))
+    def _write(self, kind: str, name: str, told: str = "") -> None:
+        with self._path.open("a") as record:
+            record.write(json.dumps([kind, name, told]) + "\n")
 
 
 class _Only:

@@ -8,7 +8,8 @@ get no second look.
 The second look is a pytest process of its own, so that it makes session fixtures anew, without workers and with
 a cache of its own, from which `--last-failed` can choose nothing. Otherwise it has the first run's arguments: with
 other warnings, examples or marks a test may pass for another reason than that it runs alone. Every test that it
-was asked to run has to be seen passing: one that is not collected, is skipped or is not reached counts as failed.
+was asked to run has to be seen passing. One that is skipped or ends the process has failed twice; one that is not
+collected or not reached is told as such. Both fail the run.
 """
 
 from __future__ import annotations
@@ -16,28 +17,39 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 
 import pytest
 
 from last_lines import last_lines
-from recorded_run import Outcomes, run_recorded
+from recorded_run import run_recorded
 
 MOST_FAILURES = 10
 """More than these are no chance events, and looking at them again would take long."""
 LONGEST_LOOK_S = 900.0
-"""What a second look has not reached by then counts as failed."""
+"""What a second look has not reached by then fails the run."""
 LOG = Path("unsteady-tests.log")
-_ALONE = ["-n", "0", "--maxfail", "0", "--junitxml="]
+_ALONE = ["-n", "0", "--maxfail", "0", "--continue-on-collection-errors", "--junitxml="]
 """After the first run's arguments: without workers, to the end, and without replacing the first run's report."""
 _SHOWN_LINES = 60
+
+
+class Verdict(StrEnum):
+    """What a second look says of a test that has failed once."""
+
+    UNSTEADY = "UNSTEADY"
+    FAILED_TWICE = "FAILED TWICE"
+    NOT_REACHED = "NOT REACHED"
+    """Not collected, or pytest was ended before or amid it."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run pytest with these arguments, then what failed; returns the status to end with."""
     status, first = run_recorded(arguments)
-    if status != pytest.ExitCode.TESTS_FAILED or first is None or not first.failures:
+    if status != pytest.ExitCode.TESTS_FAILED or not first.failures:
         return status
     if first.collection_errors:
         _tell("No second look: some tests could not be collected.")
@@ -47,19 +59,45 @@ def main(arguments: Sequence[str]) -> int:
         return status
     _tell(f"A second look at {_tests(len(first.failures))}, one after the other, nothing else running")
     asked = list(first.failures)
-    with tempfile.TemporaryDirectory(prefix="second-look-") as cache:
-        _, second = run_recorded([*arguments, *_ALONE, "-o", f"cache_dir={cache}"], LONGEST_LOOK_S, asked)
-    again = Outcomes() if second is None else second
-    unsteady = [name for name in asked if name in again.passed and name not in again.failures]
+    verdicts, is_interrupted = look_again(arguments, asked)
+    unsteady = [name for name in asked if verdicts[name] is Verdict.UNSTEADY]
     for name in unsteady:
-        _tell(f"UNSTEADY {name}", last_lines(first.failures[name], _SHOWN_LINES))
+        _tell(f"{Verdict.UNSTEADY} {name}", last_lines(first.failures[name], _SHOWN_LINES))
     _keep({name: first.failures[name] for name in unsteady})
-    failed = [name for name in asked if name not in unsteady]
-    for name in failed:
-        _tell(f"FAILED TWICE {name}")
-    passed = len(set(first.passed) - set(first.failures))
-    _tell(f"{passed} passed, {len(unsteady)} unsteady, {len(failed)} failed twice")
-    return pytest.ExitCode.TESTS_FAILED if failed else pytest.ExitCode.OK
+    for name in asked:
+        if name not in unsteady:
+            _tell(f"{verdicts[name]} {name}")
+    numbers = Counter(verdicts.values())
+    told = [f"{numbers[verdict]} {verdict.lower()}" for verdict in Verdict]
+    _tell(", ".join([f"{len(first.passed)} passed", *told]))
+    if is_interrupted:
+        _tell("Interrupted.")
+        return pytest.ExitCode.INTERRUPTED
+    return pytest.ExitCode.OK if len(unsteady) == len(asked) else pytest.ExitCode.TESTS_FAILED
+
+
+def look_again(arguments: Sequence[str], names: Sequence[str]) -> tuple[dict[str, Verdict], bool]:
+    """Run the named tests again; returns what is to be said of each, and whether Ctrl-C has ended it.
+
+    A test that ends the process has failed, and those after it are run in a further one.
+    """
+    end_s = time.monotonic() + LONGEST_LOOK_S
+    verdicts = dict.fromkeys(names, Verdict.NOT_REACHED)
+    rest = list(names)
+    while rest:
+        with tempfile.TemporaryDirectory(prefix="second-look-") as cache:
+            alone = [*arguments, *_ALONE, "-o", f"cache_dir={cache}"]
+            status, seen = run_recorded(alone, end_s - time.monotonic(), rest)
+        is_cut_short = status == pytest.ExitCode.INTERRUPTED
+        for name in seen.begun:
+            if name in seen.passed:
+                verdicts[name] = Verdict.UNSTEADY
+            elif name in seen.ended or not is_cut_short:
+                verdicts[name] = Verdict.FAILED_TWICE
+        if is_cut_short or not seen.begun:
+            return verdicts, is_cut_short and time.monotonic() < end_s
+        rest = [name for name in rest if name not in seen.begun]
+    return verdicts, False
 
 
 def _keep(unsteady: dict[str, str]) -> None:

@@ -58,6 +58,20 @@ _NEVER_PASSES = """
 def test_always_fails():
     assert False
 
+def test_ends_the_second_look(ends_the_second_look):
+    assert not is_first("look")
+
+@pytest.fixture
+def ends_the_second_look():
+    is_second = Path(__file__).with_name("seen-look").exists()
+    yield
+    if is_second:
+        os._exit(3)
+
+@pytest.mark.parametrize("place", [os.environ.get("PYTEST_XDIST_WORKER") and "a worker" or "alone"])
+def test_has_another_name_alone(place):
+    assert False
+
 def test_passes_only_by_being_skipped():
     if is_first("skipped"):
         assert False
@@ -70,6 +84,20 @@ def test_fails_at_its_end_once(fails_at_its_end):
 def fails_at_its_end():
     yield
     assert not is_first("end")
+"""
+_INTERRUPTED = """
+import signal
+
+def test_fails_once():
+    assert not is_first("once")
+
+def test_presses_ctrl_c():
+    if not is_first("ctrl-c"):
+        os.killpg(0, signal.SIGINT)
+    assert False
+
+def test_comes_later():
+    assert not is_first("later")
 """
 _MARKED = """
 import warnings
@@ -85,6 +113,7 @@ def test_warns():
 def test_is_not_chosen():
     assert not is_first("not chosen")
 """
+_ADDED = "-p no:hypothesispytest -p no:pytest_cov -p no:anyio"
 _UNSTEADY = {
     "test_fails_once[plain]",
     "test_fails_once[with@sign]",
@@ -114,11 +143,12 @@ def run(folder: Path, tests: str, *arguments: str) -> Run:
     ended = subprocess.run(
         [sys.executable, str(_PROGRAM), "-n", "2", "--dist", "loadgroup", *arguments],
         cwd=folder,
-        env=os.environ | {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:pytest_cov -p no:anyio"},
+        env=os.environ | {"PYTEST_ADDOPTS": _ADDED, "PYTEST_XDIST_WORKER": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         timeout=DEADLINE_S,
+        start_new_session=True,  # as from a terminal: what is sent to its processes reaches no others
     )
     return Run(ended.returncode, ended.stdout)
 
@@ -137,8 +167,23 @@ def test_what_passes_alone_is_told_as_unsteady_with_its_first_failure(tmp_path: 
 def test_what_fails_twice_or_is_not_seen_passing_fails_the_run(tmp_path: Path) -> None:
     ended = run(tmp_path, _HEAD + _FAILS_ONCE + _NEVER_PASSES)
     assert ended.names("UNSTEADY") == _UNSTEADY | {"test_fails_at_its_end_once"}
-    assert ended.names("FAILED TWICE") == {"test_always_fails", "test_passes_only_by_being_skipped"}
+    assert ended.names("FAILED TWICE") == {
+        "test_always_fails",
+        "test_ends_the_second_look",
+        "test_passes_only_by_being_skipped",
+    }
+    assert ended.names("NOT REACHED") == {"test_has_another_name_alone[a worker]"}
+    assert "20 passed, 6 unsteady, 3 failed twice, 1 not reached" in ended.told
     assert ended.status == 1
+
+
+def test_ctrl_c_in_the_second_look_ends_it_as_an_interrupted_run(tmp_path: Path) -> None:
+    ended = run(tmp_path, _HEAD + _INTERRUPTED, "-n", "0")
+    assert ended.names("UNSTEADY") == {"test_fails_once"}
+    assert ended.names("FAILED TWICE") == set()
+    assert ended.names("NOT REACHED") == {"test_presses_ctrl_c", "test_comes_later"}
+    assert "second look: Interrupted." in ended.told
+    assert ended.status == pytest.ExitCode.INTERRUPTED
 
 
 def test_the_second_look_has_the_options_of_the_first(tmp_path: Path) -> None:
