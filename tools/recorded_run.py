@@ -30,6 +30,8 @@ class Outcomes:
     failures: dict[str, str] = field(default_factory=dict)
     """What pytest tells of each test that failed, in its setup, its call or its end."""
     collection_errors: list[str] = field(default_factory=list)
+    num_collected: int | None = None
+    """Tests that were to be run. None if pytest did not come to its end, be it an interrupt's."""
 
     @property
     def passed(self) -> set[str]:
@@ -37,7 +39,7 @@ class Outcomes:
         return (self.called & self.ended) - self.failures.keys()
 
     def note(self, kind: str, name: str, told: str) -> None:
-        """Take in what a `Recorder` has written of a test or a file."""
+        """Take in what a `Recorder` has written of a test, a file or the session."""
         if kind == "begun":
             self.begun.add(name)
         elif kind == "ended":
@@ -46,6 +48,8 @@ class Outcomes:
             self.called.add(name)
         elif kind == "failed":
             self.failures.setdefault(name, told)
+        elif kind == "collected":
+            self.num_collected = int(told)
         else:
             self.collection_errors.append(name)
 
@@ -111,6 +115,10 @@ class Recorder:
         """Called for each file that is imported."""
         if report.failed:
             self._write("not collected", report.nodeid)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Called once, also after an interrupt; with workers, each of them has collected as many tests."""
+        self._write("collected", "", str(session.testscollected))
 
     def _write(self, kind: str, name: str, told: str = "") -> None:
         with self._path.open("a") as record:

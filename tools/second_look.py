@@ -2,8 +2,8 @@
 
 A test that fails beside many others and passes alone hangs on how busy the machine is. It is a defect, told as
 *unsteady* by name and with its first failure, here and in `unsteady-tests.log`, but it does not fail the run.
-What fails twice does. More than ten failures, an error while tests are collected and a run that was interrupted
-get no second look.
+What fails twice does, and so does a first run that has not reached all tests (`-x`). More than ten failures, an
+error while tests are collected and a run that was interrupted get no second look.
 
 The second look is a pytest process of its own, so that it makes session fixtures anew, without workers and with
 a cache of its own, from which `--last-failed` can choose nothing. Otherwise it has the first run's arguments: with
@@ -54,6 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     if first.collection_errors:
         _tell("No second look: some tests could not be collected.")
         return status
+    if first.num_collected is None:
+        _tell("No second look: a test has ended pytest.")
+        return status
     if len(first.failures) > MOST_FAILURES:
         _tell(f"No second look at {len(first.failures)} failures: more than {MOST_FAILURES}.")
         return status
@@ -73,7 +76,9 @@ def main(arguments: Sequence[str]) -> int:
     if is_interrupted:
         _tell("Interrupted.")
         return pytest.ExitCode.INTERRUPTED
-    return pytest.ExitCode.OK if len(unsteady) == len(asked) else pytest.ExitCode.TESTS_FAILED
+    if num_missed := first.num_collected - len(first.ended):
+        _tell(f"{num_missed} of {_tests(first.num_collected)} were not reached in the first run.")
+    return pytest.ExitCode.OK if len(unsteady) == len(asked) and not num_missed else pytest.ExitCode.TESTS_FAILED
 
 
 def look_again(arguments: Sequence[str], names: Sequence[str]) -> tuple[dict[str, Verdict], bool]:

@@ -113,6 +113,25 @@ def test_warns():
 def test_is_not_chosen():
     assert not is_first("not chosen")
 """
+_FAILS_FIRST = """
+def test_fails_once():
+    assert not is_first("once")
+
+def test_comes_later():
+    pass
+"""
+_FAILS_AND_ENDS = """
+def test_fails_once():
+    assert not is_first("once")
+
+def test_ends_pytest():
+    os._exit(1)
+"""
+_FAILS_ELEVEN_TIMES = """
+@pytest.mark.parametrize("number", range(11))
+def test_fails_once(number):
+    assert not is_first(number)
+"""
 _ADDED = "-p no:hypothesispytest -p no:pytest_cov -p no:anyio"
 _UNSTEADY = {
     "test_fails_once[plain]",
@@ -186,6 +205,13 @@ def test_ctrl_c_in_the_second_look_ends_it_as_an_interrupted_run(tmp_path: Path)
     assert ended.status == pytest.ExitCode.INTERRUPTED
 
 
+def test_a_run_that_has_not_reached_all_tests_fails_though_what_failed_passes_alone(tmp_path: Path) -> None:
+    ended = run(tmp_path, _HEAD + _FAILS_FIRST, "-n", "0", "-x")
+    assert ended.names("UNSTEADY") == {"test_fails_once"}
+    assert "second look: 1 of 2 tests were not reached" in ended.told
+    assert ended.status == 1
+
+
 def test_the_second_look_has_the_options_of_the_first(tmp_path: Path) -> None:
     chosen = "-m", "soak", "-k", "once or warns", "--lf", "--junitxml=first.xml", "test_those.py"
     ended = run(tmp_path, _HEAD + _MARKED, "-n", "0", *chosen, "-W", "error::RuntimeWarning")
@@ -195,19 +221,18 @@ def test_the_second_look_has_the_options_of_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tests", "told"),
+    ("tests", "workers", "told"),
     [
-        (_HEAD + "\nimport no_such_module", "error"),
-        (
-            _HEAD
-            + "\n@pytest.mark.parametrize('n', range(11))\ndef test_fails_once(n):\n    assert not is_first(n)",
-            "second look: No second look at 11 failures: more than 10.",
-        ),
+        ("import no_such_module", 2, "error"),
+        (_FAILS_AND_ENDS, 0, "second look: No second look: a test has ended pytest."),
+        (_FAILS_ELEVEN_TIMES, 2, "second look: No second look at 11 failures: more than 10."),
     ],
-    ids=["not collected", "eleven failures"],
+    ids=["not collected", "ended", "eleven failures"],
 )
-def test_there_is_no_second_look_where_it_could_not_tell_anything(tmp_path: Path, tests: str, told: str) -> None:
-    ended = run(tmp_path, tests)
+def test_there_is_no_second_look_where_it_could_not_tell_anything(
+    tmp_path: Path, tests: str, workers: int, told: str
+) -> None:
+    ended = run(tmp_path, _HEAD + tests, "-n", str(workers))
     assert ended.status != 0
     assert told in ended.told
     assert not ended.names("UNSTEADY")
