@@ -3,7 +3,8 @@
 A test that fails beside many others and passes alone hangs on how busy the machine is. It is a defect, told as
 *unsteady* by name and with its first failure, here and in `unsteady-tests.log`, but it does not fail the run.
 What fails twice does, and so does a first run that has not reached all tests (`-x`). More than ten failures, an
-error while tests are collected and a run that was interrupted get no second look.
+error while tests are collected and a run that was interrupted get no second look. Nor does a test that was charged
+with the failure of a thread: it fails the run.
 
 The second look is a pytest process of its own, so that it makes session fixtures anew, without workers and with
 a cache of its own, from which `--last-failed` can choose nothing. Otherwise it has the first run's arguments: with
@@ -25,7 +26,7 @@ from pathlib import Path
 import pytest
 
 from last_lines import last_lines
-from recorded_run import run_recorded
+from recorded_run import Outcomes, run_recorded
 
 MOST_FAILURES = 10
 """More than these are no chance events, and looking at them again would take long."""
@@ -34,6 +35,8 @@ LONGEST_LOOK_S = 900.0
 LOG = Path("unsteady-tests.log")
 _ALONE = ["-n", "0", "--maxfail", "0", "--continue-on-collection-errors", "--junitxml="]
 """After the first run's arguments: without workers, to the end, and without replacing the first run's report."""
+_OF_ANY_TEST = "PytestUnhandledThreadExceptionWarning", "PytestUnraisableExceptionWarning"
+"""pytest charges what goes wrong in a thread or a destructor to the test that it is at when it hears of it."""
 _SHOWN_LINES = 60
 
 
@@ -42,6 +45,8 @@ class Verdict(StrEnum):
 
     UNSTEADY = "UNSTEADY"
     FAILED_TWICE = "FAILED TWICE"
+    FAILED = "FAILED"
+    """Not looked at again: passing alone would prove nothing."""
     NOT_REACHED = "NOT REACHED"
     """Not collected, or pytest was ended before or amid it."""
 
@@ -60,25 +65,21 @@ def main(arguments: Sequence[str]) -> int:
     if len(first.failures) > MOST_FAILURES:
         _tell(f"No second look at {len(first.failures)} failures: more than {MOST_FAILURES}.")
         return status
-    _tell(f"A second look at {_tests(len(first.failures))}, one after the other, nothing else running")
-    asked = list(first.failures)
+    charged = [name for name, told in first.failures.items() if any(warning in told for warning in _OF_ANY_TEST)]
+    asked = [name for name in first.failures if name not in charged]
+    if asked:
+        _tell(f"A second look at {_tests(len(asked))}, one after the other, nothing else running")
     verdicts, is_interrupted = look_again(arguments, asked)
-    unsteady = [name for name in asked if verdicts[name] is Verdict.UNSTEADY]
-    for name in unsteady:
-        _tell(f"{Verdict.UNSTEADY} {name}", last_lines(first.failures[name], _SHOWN_LINES))
-    _keep({name: first.failures[name] for name in unsteady})
-    for name in asked:
-        if name not in unsteady:
-            _tell(f"{verdicts[name]} {name}")
-    numbers = Counter(verdicts.values())
-    told = [f"{numbers[verdict]} {verdict.lower()}" for verdict in Verdict]
-    _tell(", ".join([f"{len(first.passed)} passed", *told]))
+    verdicts |= dict.fromkeys(charged, Verdict.FAILED)
+    _tell_verdicts(verdicts, first)
+    num_missed = first.num_collected - len(first.ended)
+    if num_missed:
+        _tell(f"{num_missed} of {_tests(first.num_collected)} were not reached in the first run.")
     if is_interrupted:
         _tell("Interrupted.")
         return pytest.ExitCode.INTERRUPTED
-    if num_missed := first.num_collected - len(first.ended):
-        _tell(f"{num_missed} of {_tests(first.num_collected)} were not reached in the first run.")
-    return pytest.ExitCode.OK if len(unsteady) == len(asked) and not num_missed else pytest.ExitCode.TESTS_FAILED
+    is_passed = not num_missed and set(verdicts.values()) == {Verdict.UNSTEADY}
+    return pytest.ExitCode.OK if is_passed else pytest.ExitCode.TESTS_FAILED
 
 
 def look_again(arguments: Sequence[str], names: Sequence[str]) -> tuple[dict[str, Verdict], bool]:
@@ -103,6 +104,21 @@ def look_again(arguments: Sequence[str], names: Sequence[str]) -> tuple[dict[str
             return verdicts, is_cut_short and time.monotonic() < end_s
         rest = [name for name in rest if name not in seen.begun]
     return verdicts, False
+
+
+def _tell_verdicts(verdicts: dict[str, Verdict], first: Outcomes) -> None:
+    unsteady = {name: first.failures[name] for name, verdict in verdicts.items() if verdict is Verdict.UNSTEADY}
+    for name, failure in unsteady.items():
+        _tell(f"{Verdict.UNSTEADY} {name}", last_lines(failure, _SHOWN_LINES))
+    _keep(unsteady)
+    for name, verdict in verdicts.items():
+        if verdict is Verdict.FAILED:
+            _tell(f"{verdict} {name}", "What failed in a thread or a destructor may be an earlier test's.")
+        elif verdict is not Verdict.UNSTEADY:
+            _tell(f"{verdict} {name}")
+    numbers = Counter(verdicts.values())
+    told = [f"{numbers[verdict]} {verdict.lower()}" for verdict in Verdict]
+    _tell(", ".join([f"{len(first.passed)} passed", *told]))
 
 
 def _keep(unsteady: dict[str, str]) -> None:

@@ -132,6 +132,29 @@ _FAILS_ELEVEN_TIMES = """
 def test_fails_once(number):
     assert not is_first(number)
 """
+_THREAD_FAILS = """
+import threading
+
+goes_on = threading.Event()
+
+def fail():
+    goes_on.wait()
+    raise ValueError("the thread failed")
+
+thread = threading.Thread(target=fail)
+
+def test_starts_a_thread():
+    thread.start()
+
+@pytest.fixture
+def ended_thread():
+    if is_first("thread"):
+        goes_on.set()
+        thread.join()
+
+def test_is_charged(ended_thread):
+    pass
+"""
 _ADDED = "-p no:hypothesispytest -p no:pytest_cov -p no:anyio"
 _UNSTEADY = {
     "test_fails_once[plain]",
@@ -176,7 +199,7 @@ def test_what_passes_alone_is_told_as_unsteady_with_its_first_failure(tmp_path: 
     ended = run(tmp_path, _HEAD + _FAILS_ONCE)
     assert ended.names("UNSTEADY") == _UNSTEADY
     assert ended.names("FAILED TWICE") == set()
-    assert "second look: 20 passed, 5 unsteady, 0 failed twice" in ended.told
+    assert "second look: 20 passed, 5 unsteady, 0 failed twice, 0 failed, 0 not reached" in ended.told
     assert ended.status == 0
     kept = (tmp_path / "unsteady-tests.log").read_text()
     for first_failure in ("with@sign failed first", "the server did not start", "crashed", "Timeout"):
@@ -192,7 +215,7 @@ def test_what_fails_twice_or_is_not_seen_passing_fails_the_run(tmp_path: Path) -
         "test_passes_only_by_being_skipped",
     }
     assert ended.names("NOT REACHED") == {"test_has_another_name_alone[a worker]"}
-    assert "20 passed, 6 unsteady, 3 failed twice, 1 not reached" in ended.told
+    assert "20 passed, 6 unsteady, 3 failed twice, 0 failed, 1 not reached" in ended.told
     assert ended.status == 1
 
 
@@ -209,6 +232,14 @@ def test_a_run_that_has_not_reached_all_tests_fails_though_what_failed_passes_al
     ended = run(tmp_path, _HEAD + _FAILS_FIRST, "-n", "0", "-x")
     assert ended.names("UNSTEADY") == {"test_fails_once"}
     assert "second look: 1 of 2 tests were not reached" in ended.told
+    assert ended.status == 1
+
+
+def test_a_test_that_is_charged_with_a_failed_thread_is_not_cleared_by_passing_alone(tmp_path: Path) -> None:
+    is_error = "-W", "error::pytest.PytestUnhandledThreadExceptionWarning"
+    ended = run(tmp_path, _HEAD + _THREAD_FAILS, "-n", "0", *is_error)
+    assert ended.names("FAILED") == {"test_is_charged"}
+    assert "may be an earlier test's" in ended.told
     assert ended.status == 1
 
 
