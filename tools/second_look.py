@@ -30,6 +30,8 @@ from recorded_run import Outcomes, run_recorded
 
 MOST_FAILURES = 10
 """More than these are no chance events, and looking at them again would take long."""
+LONGEST_RUN_S = 7200.0
+"""A first run that takes longer hangs, be it in a test or at its end, and is ended; it has failed."""
 LONGEST_LOOK_S = 900.0
 """What a second look has not reached by then fails the run."""
 LOG = Path("unsteady-tests.log")
@@ -53,7 +55,7 @@ class Verdict(StrEnum):
 
 def main(arguments: Sequence[str]) -> int:
     """Run pytest with these arguments, then what failed; returns the status to end with."""
-    status, first = run_recorded(arguments)
+    status, first = run_recorded(arguments, LONGEST_RUN_S)
     if status != pytest.ExitCode.TESTS_FAILED or not first.failures:
         return status
     if first.collection_errors:

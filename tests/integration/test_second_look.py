@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import second_look
 from waiting import DEADLINE_S
 
 _PROGRAM = Path(__file__).parents[2] / "tools" / "second_look.py"
@@ -155,6 +156,12 @@ def ended_thread():
 def test_is_charged(ended_thread):
     pass
 """
+_HANGS = """
+import threading
+
+def test_hangs():
+    threading.Event().wait()
+"""
 _ADDED = "-p no:hypothesispytest -p no:pytest_cov -p no:anyio"
 _UNSTEADY = {
     "test_fails_once[plain]",
@@ -241,6 +248,15 @@ def test_a_test_that_is_charged_with_a_failed_thread_is_not_cleared_by_passing_a
     assert ended.names("FAILED") == {"test_is_charged"}
     assert "may be an earlier test's" in ended.told
     assert ended.status == 1
+
+
+def test_a_run_that_hangs_is_ended_and_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(second_look, "LONGEST_RUN_S", 0.0)
+    (tmp_path / "test_those.py").write_text(_HANGS)
+    assert second_look.main(["-n", "0", "--rootdir", str(tmp_path), str(tmp_path)]) == pytest.ExitCode.INTERRUPTED
+    assert "ended after 0 s" in capsys.readouterr().out
 
 
 def test_the_second_look_has_the_options_of_the_first(tmp_path: Path) -> None:
