@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -28,6 +27,7 @@ from oakum_worker.parallel.pipeline.stages import parameters_of
 from oakum_worker.parallel.subgroups import StoreSubgroups, Subgroups
 from oakum_worker.randomness.counters import mix
 from oakum_worker.randomness.sample_randomness import SampleRandomness
+from rank_threads import RankThreads
 from turns import in_turns
 from waiting import DEADLINE_S
 
@@ -324,8 +324,7 @@ def in_threads(world_size: int, function: Callable[[int, StoreSubgroups], R], on
             torch.cuda.set_device(rank)
         return function(rank, subgroups[rank])
 
-    with ThreadPoolExecutor(world_size) as threads:
-        return list(threads.map(as_rank, range(world_size)))
+    return RankThreads(as_rank, range(world_size)).results()
 
 
 def die_once(others_have_formed: threading.Event, subgroups: StoreSubgroups) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -19,6 +19,7 @@ from oakum_worker.spec import TrainerSpec
 from oakum_worker.state.tree import dismantle
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
+from rank_threads import RankThreads
 
 torch.set_num_threads(1)
 
@@ -96,18 +97,15 @@ def build_loop(
 
 def in_ranks(world_size: int, function: Callable[[dist.ProcessGroup, int], R]) -> list[R]:
     """Run `function(group, rank)` on each rank of a new gloo group; returns each rank's result."""
-    with ThreadPoolExecutor(world_size) as threads:
-        return list(threads.map(function, _meet(threads, world_size), range(world_size)))
+    return RankThreads(function, _meet(world_size), range(world_size)).results()
 
 
-def _meet(threads: ThreadPoolExecutor, world_size: int) -> list[Any]:
+def _meet(world_size: int) -> list[dist.ProcessGroupGloo]:
     """The ranks' ends of a group. On a busy machine one in some thousand fails to connect: the next one will."""
     for is_last in (False, True):
         store = dist.HashStore()
-        ends = [
-            threads.submit(dist.ProcessGroupGloo, store, rank, world_size, _CONNECT_TIMEOUT)
-            for rank in range(world_size)
-        ]
+        connect = partial(dist.ProcessGroupGloo, store, size=world_size, timeout=_CONNECT_TIMEOUT)
+        ends = RankThreads(connect, range(world_size)).outcomes()
         if not any(end.exception() for end in ends) or is_last:
             break
     for end in ends:

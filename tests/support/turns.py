@@ -14,9 +14,9 @@ from __future__ import annotations
 import threading
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 
 from oakum_worker.parallel import waiting as rank_waits
+from rank_threads import RankThreads
 from waiting import DEADLINE_S
 
 R = TypeVar("R")
@@ -61,9 +62,14 @@ class Turns:
     def run(self, function: Callable[[int], R]) -> list[R]:
         """Run `function(rank)` in a thread for each rank; returns the results. Raises the first rank's error."""
         size = len(self._gates)
-        with patch.object(rank_waits, "_WAITERS", _OwnThreads()), ThreadPoolExecutor(size) as threads:
-            runs = [threads.submit(self._as_rank, function, rank) for rank in range(size)]
-            self._hand_on(size - 1)
+        with patch.object(rank_waits, "_WAITERS", _OwnThreads()):
+            threads = RankThreads(partial(self._as_rank, function), range(size))
+            try:
+                self._hand_on(size - 1)
+                runs = threads.outcomes()
+            except BaseException:  # the test's time is over: the ranks that wait must not go on amid another test
+                self._lose("no longer waited for")
+                raise
         errors = [error for run in runs if (error := run.exception())]
         for error in sorted(errors, key=lambda error: isinstance(error, LostTurnError)):
             raise error
