@@ -27,6 +27,8 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument("--times", type=int, default=3, help="runs beside each number of loops (default: 3)")
     parser.add_argument("arguments", nargs="*", help="arguments of pytest, after --")
     asked = parser.parse_args(words)
+    if asked.times < 1:
+        parser.error(f"--times has to be at least 1, not {asked.times}")
     failed: Counter[str] = Counter()
     broken = 0
     loops = sorted({1, os.cpu_count() or 1})
@@ -37,7 +39,7 @@ def main(words: Sequence[str]) -> int:
                 status, outcomes = run_recorded(asked.arguments)
             if status not in (0, 1) or (status == 1 and not outcomes.failures):
                 broken += 1
-            failed.update(outcomes.failures)
+            failed.update(outcomes.failures.keys())
             print(
                 f"\nsteady: run {turn} of {asked.times} beside {number} endless loops ended with status {status} "
                 f"after {time.monotonic() - began_s:.0f} s",
@@ -55,7 +57,8 @@ def main(words: Sequence[str]) -> int:
 @contextlib.contextmanager
 def _busy(number: int) -> Iterator[None]:
     """Keep so many endless loops running meanwhile."""
-    loops = [multiprocessing.Process(target=_loop, args=(os.getpid(),), daemon=True) for _ in range(number)]
+    fork = multiprocessing.get_context("fork")  # a fork server's child is no child of this process
+    loops = [fork.Process(target=_loop, args=(os.getpid(),), daemon=True) for _ in range(number)]
     for loop in loops:
         loop.start()
     try:
