@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import locale
 import os
 import re
@@ -21,7 +22,10 @@ from pathlib import Path
 
 HOME_VARIABLE = "OAKUM_TEST_HOME"
 """Names the run's home folder to the run's workers, which share it, and so to all that they start."""
-HOME_PREFIX = "oakum-tests-home-"
+RUN_PREFIX = "oakum-tests-"
+"""Of the run's folder, which holds its home folder and its lock."""
+LOCK = "lock"
+"""A file that the run's first process has locked for as long as it lives."""
 _KEPT = frozenset({"OAKUM_TEST_REQUIRE", HOME_VARIABLE})
 _DROPPED = re.compile(
     r"(OAKUM|SLURM|SLURMD|SBATCH|SRUN|SALLOC|SQUEUE|SINFO|SCONTROL|MUNGE|SUBMITIT|XDG|LC|GIT|GITHUB|HF|SPARK)_.*"
@@ -99,13 +103,25 @@ def _move_home() -> None:
     """An empty home folder for the whole run: what the user has cached or configured is neither seen nor
     changed."""
     if HOME_VARIABLE not in os.environ:
-        home = tempfile.mkdtemp(prefix=f"{HOME_PREFIX}{os.getpid()}-")
-        Path(home).chmod(0o700)
-        os.environ[HOME_VARIABLE] = home
-        atexit.register(_remove, home, os.getpid())
+        run = Path(tempfile.mkdtemp(prefix=RUN_PREFIX))
+        home = run / "home"
+        home.mkdir(mode=0o700)
+        _lock(run)
+        os.environ[HOME_VARIABLE] = str(home)
+        atexit.register(_remove, run, os.getpid())
     os.environ["HOME"] = os.environ[HOME_VARIABLE]
 
 
-def _remove(home: str, owner: int) -> None:
+def _lock(run: Path) -> None:
+    """Lock a file of the run's folder until this process ends, however it ends.
+
+    By `lockf`: a forked process shares what `flock` locks, and would keep the lock of a run that was killed.
+    """
+    unlocked = run / f"{LOCK}.new"
+    fcntl.lockf(os.open(unlocked, os.O_RDWR | os.O_CREAT, 0o600), fcntl.LOCK_EX)
+    unlocked.rename(run / LOCK)  # so that no other run ever finds it unlocked
+
+
+def _remove(run: Path, owner: int) -> None:
     if os.getpid() == owner:  # a forked process has inherited the registration
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(run, ignore_errors=True)

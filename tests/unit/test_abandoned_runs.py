@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,26 +15,31 @@ from processes import runs
 
 _RUN = """
 import json, os, subprocess, sys
-import inherited_state
+import abandoned_runs, inherited_state
 inherited_state.replace_inherited_state()
-started = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-print(json.dumps([os.environ["HOME"], started.pid]), flush=True)
+list(abandoned_runs.clear_away())  # which leaves the run's own lock alone
+started = subprocess.Popen(["sleep", "1000"], start_new_session=True, stdin=subprocess.DEVNULL)
+forked = os.fork()
+if forked:
+    print(json.dumps([os.environ["HOME"], started.pid, forked]), flush=True)
 sys.stdin.read()
 """
 
 
-def test_processes_and_home_of_a_killed_run_are_cleared_away_and_those_of_a_live_one_stay() -> None:
+def test_processes_and_folders_of_a_killed_run_are_cleared_away_and_those_of_a_live_one_stay() -> None:
     without_home = {name: value for name, value in os.environ.items() if not name.startswith("OAKUM_")}
     environment = without_home | {"PYTHONPATH": str(Path(__file__).parents[1] / "support")}
     with subprocess.Popen(
         [sys.executable, "-c", _RUN], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as run:
         assert run.stdout is not None
-        home, started = json.loads(run.stdout.readline())
+        home, started, forked = json.loads(run.stdout.readline())
         list(clear_away())
         assert psutil.pid_exists(started)
         assert Path(home).exists()
-        run.send_signal(signal.SIGKILL)
-    list(clear_away())  # another run that begins just now may do it first
-    assert not runs(started)
-    assert not Path(home).exists()
+        run.kill()
+        run.wait()
+        list(clear_away())  # another run that begins just now may do it first
+        assert not runs(started)
+        assert not Path(home).parent.exists()
+        assert psutil.pid_exists(forked)  # until its standard input ends: it does not hold its parent's lock
