@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from abandoned_runs import clear_away
-from inherited_state import replace_inherited_state
+from inherited_state import drop_options_of_pytest, replace_inherited_state
 from last_lines import last_lines
 from logs_of_failures import LINES_OF_CAPTURED, last_lines_of_logs
 from needs import fail_if_required, required, skip_without_needs
@@ -91,6 +91,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     The order within a group, and without workers that of all tests, stays as it is.
     """
+    drop_options_of_pytest()
     if hasattr(config, "workerinput"):
         items.sort(key=_place_in_run)
 

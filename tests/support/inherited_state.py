@@ -33,7 +33,7 @@ _DROPPED = re.compile(
     r"|(HTTP|HTTPS|FTP|ALL|NO)_PROXY"
     r"|MASTER_ADDR|MASTER_PORT|RANK|LOCAL_RANK|WORLD_SIZE|OMP_NUM_THREADS"
     r"|LANG|LANGUAGE|COLUMNS|LINES|TERMINAL_WIDTH|NO_COLOR|FORCE_COLOR|PY_COLORS|CI|PAGER|EDITOR"
-    r"|PYTEST_ADDOPTS|PYTHONOPTIMIZE|PYTHONWARNINGS",
+    r"|PYTHONOPTIMIZE|PYTHONWARNINGS",
     re.IGNORECASE,
 )
 _OPEN_FILES = 4096
@@ -91,6 +91,14 @@ def _clear_environment() -> None:
     for name in [name for name in os.environ if _DROPPED.fullmatch(name)]:
         if name not in _KEPT:
             del os.environ[name]
+
+
+def drop_options_of_pytest() -> None:
+    """Keep `PYTEST_ADDOPTS` from pytest processes that tests start.
+
+    A run's own workers read it when they start, so only a process that runs tests itself drops it.
+    """
+    os.environ.pop("PYTEST_ADDOPTS", None)
 
 
 def _shorten_temporary_folder() -> None:

@@ -46,6 +46,14 @@ def test_paths_of_sockets_are_short(tmp_path):
     assert len(tempfile.gettempdir()) < 41
     assert len(str(tmp_path)) < 90
 """
+_INNER_CONFTEST = """
+import inherited_state
+
+inherited_state.replace_inherited_state()
+
+def pytest_collection_modifyitems():
+    inherited_state.drop_options_of_pytest()
+"""
 _STARTER = """
 import os, resource, signal, sys
 for number in (signal.SIGINT, signal.SIGQUIT):
@@ -55,7 +63,7 @@ os.umask(0o077)
 os.nice(5)
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 os.close(0)
-os.execv(sys.executable, [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", *sys.argv[1:]])
+os.execv(sys.executable, [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "-n1", *sys.argv[1:]])
 """
 _SETTINGS = {
     "OAKUM_URL": "http://127.0.0.1:1",
@@ -68,10 +76,14 @@ _SETTINGS = {
     "GLOO_SOCKET_IFNAME": "no-such-interface",
     "ACCELERATE_USE_FSDP": "true",
     "PGSSLROOTCERT": "/nowhere",
-    "PYTEST_ADDOPTS": "-v",
+    "PYTEST_ADDOPTS": "--deselect=test_inner.py::test_that_options_leave_out",
     "PYTHONWARNINGS": "default",
 }
 _PROMISES = [line[4:].partition("(")[0] for line in _INNER_TESTS.splitlines() if line.startswith("def ")]
+_LEFT_OUT = """
+def test_that_options_leave_out():
+    pass
+"""
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +92,8 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("inner")
     long = folder / ("long" * 40)
     long.mkdir()
-    (folder / "test_inner.py").write_text(_INNER_TESTS.replace("{HINDRANCES}", repr({*_SETTINGS})))
-    (folder / "conftest.py").write_text("import inherited_state\ninherited_state.replace_inherited_state()")
+    (folder / "test_inner.py").write_text(_INNER_TESTS.replace("{HINDRANCES}", repr({*_SETTINGS})) + _LEFT_OUT)
+    (folder / "conftest.py").write_text(_INNER_CONFTEST)
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {_SUPPORT}")
     hindrances = {
         "HOME": str(folder / "no-such-home"),
@@ -99,6 +111,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> str:
         timeout=DEADLINE_S,
     )
     return ended.stdout + ended.stderr
+
+
+def test_a_worker_heeds_the_options_of_its_run(told: str) -> None:
+    assert f"{len(_PROMISES)} passed" in told, told
+    assert "test_that_options_leave_out" not in told
 
 
 @pytest.mark.parametrize("promise", _PROMISES)
