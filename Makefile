@@ -15,6 +15,8 @@ WORKERS ?= $(shell echo $$((3 * $$(nproc))))
 # tests/conftest.py orders the tests.
 # Hundreds of processes read these sources: with bytecode, none compiles them anew.
 PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+# Python without assert statements would find little wrong.
+unexport PYTHONOPTIMIZE
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest $(PARALLEL)
 
 .PHONY: run test unit soak $(TIERS) slurm-tests steady coverage lint screenshots openapi bench slurm slurm-down system-deps lock clean

@@ -11,6 +11,7 @@ import pytest
 
 from waiting import DEADLINE_S
 
+pytestmark = pytest.mark.xdist_group("inherited state")  # so that one worker alone makes `told`
 _SUPPORT = Path(__file__).parents[1] / "support"
 _INNER_TESTS = """
 import locale, os, resource, signal, subprocess, sys, tempfile, time
@@ -78,6 +79,7 @@ _SETTINGS = {
     "PGSSLROOTCERT": "/nowhere",
     "PYTEST_ADDOPTS": "--deselect=test_inner.py::test_that_options_leave_out",
     "PYTHONWARNINGS": "default",
+    "MAKEFLAGS": "n",
 }
 _PROMISES = [line[4:].partition("(")[0] for line in _INNER_TESTS.splitlines() if line.startswith("def ")]
 _LEFT_OUT = """
