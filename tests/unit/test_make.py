@@ -51,6 +51,13 @@ def test_the_options_of_a_shell_reach_tests_and_its_optimising_does_not(environm
     assert "PYTHONOPTIMIZE" not in told
 
 
+def test_the_soak_tries_the_random_examples_of_all_tests(environment: Path) -> None:
+    lines = run("make", "--silent", "soak", f"VENV={environment}").stdout.splitlines()
+    random = next(line for line in lines if "--hypothesis-profile=soak" in line)
+    assert "-m hypothesis --" in random
+    assert "tests/" not in random
+
+
 def test_a_part_of_a_hook_that_is_missing_fails_the_linters(environment: Path, tmp_path: Path) -> None:
     assert run("make", "lint", f"VENV={environment}").returncode == 0
     hooks = tmp_path / "hooks"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 _PECULIAR = range(987_000_000, 987_001_000)
+_PROFILES = """
+from hypothesis import settings
+import conftest
+print(", ".join(f"{name} {settings.get_profile(name).derandomize}" for name in ("ci", "soak", "tests")))
+"""
 
 
 def _examples() -> list[int]:
@@ -34,3 +42,16 @@ def test_the_constants_of_an_imported_module_are_not_tried(
     monkeypatch.syspath_prepend(tmp_path)
     importlib.import_module("peculiar_constants")
     assert _examples() == before
+
+
+def test_the_soaks_examples_are_random_on_a_ci_machine_too() -> None:
+    tests = Path(__file__).parents[1]
+    told = subprocess.run(
+        [sys.executable, "-c", _PROFILES],
+        env=os.environ
+        | {"CI": "true", "PYTHONPATH": f"{tests}:{tests / 'support'}:{tests.parent / 'tools'}:{tests.parent}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert told.stdout == "ci True, soak False, tests True\n"
