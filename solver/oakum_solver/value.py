@@ -31,7 +31,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -269,15 +269,14 @@ class ValueModel:
         Shape (most + 1,).
         """
         trainer, node_type = self.trainers[j], self.pools.pools[pool].node_type
-        curves, counts = trainer.curves_by_type or {}, self.types(composition)
+        counts = self.types(composition)
         row = np.zeros(most + 1)
         row[0] = self.rate(j, composition)
-        present = {*counts, node_type}
-        if not present <= curves.keys() or (len(present) > 1 and not trainer.mixes_types):
+        if (found := _common_curve(trainer, {*counts, node_type})) is None:
             return row
+        curve, shares = found
         more = np.arange(most + 1)
         nodes = sum(counts.values()) + more
-        curve, shares = _fastest(curves, present)
         # The same operations in the same order as in `typed_rate`: at the last size without progress, a sum that
         # is rounded otherwise has a rate above 0.
         effective = np.zeros(most + 1)
@@ -305,13 +304,9 @@ def typed_rate(trainer: PlannedTrainer, counts: Mapping[str, int]) -> float:
     step shares its batch in proportion to speed. 0 where the trainer may not mix these types or has no curve for
     one of them.
     """
-    curves = trainer.curves_by_type or {}
-    if any(node_type not in curves for node_type in counts) or (len(counts) > 1 and not trainer.mixes_types):
+    if (found := _common_curve(trainer, counts.keys())) is None:
         return 0.0
-    if len(counts) == 1:
-        ((node_type, nodes),) = counts.items()
-        return curves[node_type].rate(nodes)
-    curve, shares = _fastest(curves, counts)
+    curve, shares = found
     effective = 0.0
     for node_type, share in shares.items():
         effective += counts[node_type] * share  # `sum` rounds otherwise from Python 3.12 on
@@ -320,9 +315,12 @@ def typed_rate(trainer: PlannedTrainer, counts: Mapping[str, int]) -> float:
     return (1 - rest) * curve.rate(low) + rest * curve.rate(low + 1)
 
 
-def _fastest(curves: Mapping[str, Curve], present: Collection[str]) -> tuple[Curve, dict[str, float]]:
+def _common_curve(trainer: PlannedTrainer, present: Set[str]) -> tuple[Curve, dict[str, float]] | None:
     """The curve of the fastest of the node types `present`, and for each of them how many nodes of the fastest
-    type one of its nodes counts as."""
+    type one of its nodes counts as. None if the trainer cannot run on them together."""
+    curves = trainer.curves_by_type or {}
+    if not present <= curves.keys() or (len(present) > 1 and not trainer.mixes_types):
+        return None
     ones = {node_type: _rate_one(curve) for node_type, curve in curves.items() if node_type in present}
     fastest = max(ones, key=lambda node_type: ones[node_type])
     return curves[fastest], {node_type: one / ones[fastest] for node_type, one in ones.items()}
