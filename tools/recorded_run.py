@@ -35,11 +35,11 @@ class Outcomes:
 
     @property
     def passed(self) -> set[str]:
-        """Those that were seen to pass from their beginning to their end."""
+        """The tests that were seen to pass in setup, call and teardown."""
         return (self.called & self.ended) - self.failures.keys()
 
     def note(self, kind: str, name: str, told: str) -> None:
-        """Take in what a `Recorder` has written of a test, a file or the session."""
+        """Take in one line of a `Recorder`: what was seen, of which test or file, and what pytest told."""
         if kind == "begun":
             self.begun.add(name)
         elif kind == "ended":
@@ -74,7 +74,11 @@ def run_recorded(
 
 
 def _wait(process: subprocess.Popen[bytes], longest_s: float | None) -> int:
-    """Ctrl-C reaches pytest by itself; it then tells what it has seen and clears away what it has started."""
+    """Wait for pytest to end, which is interrupted after `longest_s` and killed a minute later; returns its exit
+    status, or that of an interrupted run if it was ended.
+
+    Ctrl-C reaches pytest by itself: it then tells what it has seen and clears away what it has started.
+    """
     ways_to_end = [signal.SIGINT, signal.SIGKILL]
     interrupted = False
     while True:
@@ -133,12 +137,12 @@ class _Only:
         self._files = {Path(name.partition("::")[0]).name for name in names}
 
     def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
-        """Called for each file and folder: imports of files without such a test would take long."""
+        """Leave out files that have none of the named tests: to import them would take long."""
         return True if collection_path.is_file() and collection_path.name not in self._files else None
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Called once, with all tests that the arguments choose."""
+        """Of the tests that the arguments choose, leave out all but the named ones."""
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in self._names])
         items[:] = [item for item in items if item.nodeid in self._names]
 

@@ -56,7 +56,8 @@ _FINDERS: dict[str, Callable[[], object]] = {
 
 
 def required() -> frozenset[str]:
-    """The names in OAKUM_TEST_REQUIRE; raises `pytest.UsageError` if one is not known."""
+    """What must not be lacking: the names in OAKUM_TEST_REQUIRE. Raises `pytest.UsageError` if one is not
+    known."""
     names = frozenset(os.environ.get(VARIABLE, "").split(",")) - {""}
     known = {_ALL, *_FINDERS, *NOT_EVERYWHERE}
     if unknown := names - known:
@@ -66,7 +67,7 @@ def required() -> frozenset[str]:
 
 
 def skip_without_needs(item: pytest.Item) -> None:
-    """Skip the test if anything that its marks `needs` name is lacking."""
+    """Skip the test if a program or package is lacking that one of its `needs` marks names."""
     for marker in item.iter_markers("needs"):
         name = marker.args[0]
         if not _FINDERS[name]():
