@@ -23,7 +23,6 @@ VARIABLE = "OAKUM_TEST_REQUIRE"
 NOT_EVERYWHERE = {
     "accounts": "Unix accounts that use sudo, and a system-wide Python that can read these sources",
     "cuda": "CUDA devices",
-    "history": "the commit of the version before, which a shallow clone or an archive lacks",
     "recordings": "logs and answers of real clusters, which are no part of the repository",
 }
 """What `all` does not require: a machine may lack it although `make system-deps` has run."""

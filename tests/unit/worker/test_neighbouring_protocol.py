@@ -15,6 +15,7 @@ import pytest
 from pydantic import BaseModel
 
 from oakum_worker.errors import ConfigError
+from oakum_worker.fragment import START_OPTIONS
 from oakum_worker.fragment.config_files import read_config, write_config
 from oakum_worker.protocol import Directive, FragmentConfig, FragmentReport, Held, Phase
 
@@ -101,11 +102,19 @@ def test_agents_and_services_use_only_words_that_the_previous_version_knows() ->
     assert previous("words") == {"phases": list(Phase), "holds": list(Held)}
 
 
-def test_an_option_that_is_off_does_not_stop_a_previous_worker(tmp_path: Path) -> None:
-    """It refuses options that it does not know: those that nobody has set must not be in a fragment's config."""
+def test_options_that_have_their_default_are_left_to_the_worker(tmp_path: Path) -> None:
+    """A previous worker refuses options that it does not know, so those that change nothing must not be in a
+    fragment's config."""
     config = FragmentConfig.model_validate(previous("config"))
     file = write_config(tmp_path, config)
     assert read_config(file) == config
-    told, known = json.loads(file.read_text())["spec"], previous("config")["spec"]
-    assert told.keys() <= known.keys()
-    assert told["parallel"].keys() <= known["parallel"].keys()
+    told = json.loads(file.read_text())["spec"]
+    assert told.keys() == {"name", "entrypoint", "global_batch", "epochs"} | START_OPTIONS
+
+
+def test_defaults_are_those_of_the_previous_version() -> None:
+    """A fragment's config leaves them out: another default would have each version train something else."""
+    known = previous("config")["spec"]
+    required = {name: known[name] for name in ("name", "entrypoint", "global_batch", "epochs")}
+    spec = FragmentConfig.model_validate(previous("config") | {"spec": required}).spec.model_dump(mode="json")
+    assert without_what_is_new(spec, known) == known

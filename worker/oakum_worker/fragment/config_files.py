@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from oakum_worker.errors import ConfigError
-from oakum_worker.fragment import CONFIG_NAME
+from oakum_worker.fragment import CONFIG_NAME, START_OPTIONS
 from oakum_worker.protocol import FragmentConfig
 
 ARRAY_NAME = "array.json"
@@ -17,25 +16,16 @@ ARRAY_NAME = "array.json"
 
 def write_config(folder: Path, config: FragmentConfig) -> Path:
     """Write the config into the folder, which is made if missing; only its owner can read it, since it holds the
-    fragment's token. Returns the file's path."""
+    fragment's token. Options of the spec that have their default are left out, except `START_OPTIONS`: a worker
+    of the previous version refuses options that it does not know. Returns the file's path."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / CONFIG_NAME
     path.touch(mode=0o600, exist_ok=True)
     document = config.model_dump(mode="json")
-    _leave_out_options_that_are_off(config.spec, document["spec"])
+    always = config.spec.model_dump(mode="json", include=set(START_OPTIONS))
+    document["spec"] = always | config.spec.model_dump(mode="json", exclude_defaults=True)
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
-
-
-def _leave_out_options_that_are_off(options: BaseModel, document: dict[str, Any]) -> None:
-    """Remove from the document of a spec, or of a part of it, options that are null and null by default: a worker
-    of the previous version refuses options that it does not know."""
-    for name, field in type(options).model_fields.items():
-        value = getattr(options, name)
-        if value is None and field.default is None:
-            del document[name]
-        elif isinstance(value, BaseModel):
-            _leave_out_options_that_are_off(value, document[name])
 
 
 def read_config(path: Path) -> FragmentConfig:
