@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import replaced_workers
-
 _LONGEST_END_S = 60.0
 
 
@@ -154,11 +152,12 @@ def without_group(name: str) -> str:
 
 
 def _record(path: str, only: list[str] | None, arguments: list[str]) -> int:
-    sys.path[0] = str(Path.cwd())  # as `python -m pytest` has it
-    plugins: list[object] = [Recorder(Path(path)), replaced_workers]
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m pytest` has it
+    plugins: list[object] = [Recorder(Path(path))]
     if only is not None:
         plugins.append(_Only(only))
-    return int(pytest.main(arguments, plugins=plugins))
+    # Named, not imported here: it imports xdist, of which pytest would warn, and `-W error` makes that an error.
+    return int(pytest.main(["-p", "replaced_workers", *arguments], plugins=plugins))
 
 
 if __name__ == "__main__":

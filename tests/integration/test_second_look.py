@@ -261,7 +261,7 @@ def test_a_run_that_hangs_is_ended_and_has_failed(
 
 def test_the_second_look_has_the_options_of_the_first(tmp_path: Path) -> None:
     chosen = "-m", "soak", "-k", "once or warns", "--lf", "--junitxml=first.xml", "test_those.py"
-    ended = run(tmp_path, _HEAD + _MARKED, "-n", "0", *chosen, "-W", "error::RuntimeWarning")
+    ended = run(tmp_path, _HEAD + _MARKED, "-n", "0", *chosen, "-W", "error")
     assert ended.names("UNSTEADY") == {"test_fails_once"}
     assert ended.names("FAILED TWICE") == {"test_warns"}
     assert 'failures="2"' in (tmp_path / "first.xml").read_text()
