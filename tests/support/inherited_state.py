@@ -110,6 +110,11 @@ def _shorten_temporary_folder() -> None:
 def _move_home() -> None:
     """An empty home folder for the whole run: what the user has cached or configured is neither seen nor
     changed."""
+    os.environ["HOME"] = str(folder_of_run() / "home")
+
+
+def folder_of_run() -> Path:
+    """The folder of the run that this process belongs to; the process begins a run if it belongs to none."""
     if HOME_VARIABLE not in os.environ:
         run = Path(tempfile.mkdtemp(prefix=RUN_PREFIX))
         home = run / "home"
@@ -117,7 +122,7 @@ def _move_home() -> None:
         _lock(run)
         os.environ[HOME_VARIABLE] = str(home)
         atexit.register(_remove, run, os.getpid())
-    os.environ["HOME"] = os.environ[HOME_VARIABLE]
+    return Path(os.environ[HOME_VARIABLE]).parent
 
 
 def _lock(run: Path) -> None:

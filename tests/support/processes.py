@@ -48,13 +48,6 @@ def ending_on_sighup() -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-def maker_is_gone(name: str, prefix: str) -> bool:
-    """Whether a thing that is named PREFIX, its maker's process, a hyphen, and more was left behind by a process
-    that was killed."""
-    maker, hyphen, _ = name.removeprefix(prefix).partition("-")
-    return name.startswith(prefix) and maker.isdigit() and bool(hyphen) and not psutil.pid_exists(int(maker))
-
-
 def kill_all(found: Iterable[psutil.Process]) -> None:
     """`kill -9` each that has not ended since it was found."""
     for process in found:

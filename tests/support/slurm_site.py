@@ -30,7 +30,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from processes import maker_is_gone
+from abandoned_runs import is_over
+from inherited_state import RUN_PREFIX, folder_of_run
 from slurm_cluster import processes
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.daemons import program
@@ -86,7 +87,8 @@ class SlurmSite:
         """A new cluster in a new folder; `options` are those of `ClusterOptions`."""
         _remove_abandoned()
         # Not tmp_path: that is closed to other users, and too long a path for unix sockets.
-        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
+        run = folder_of_run().name.removeprefix(RUN_PREFIX)
+        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{run}-"))
         folder.chmod(0o755)
         site = cls(folder)
         site.up(**options)
@@ -337,7 +339,8 @@ class SlurmSite:
 def _remove_abandoned() -> None:
     """End the clusters of test runs that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        if maker_is_gone(folder.name, _PREFIX):
+        run = folder.name.removeprefix(_PREFIX).partition("-")[0]
+        if is_over(folder.with_name(RUN_PREFIX + run)):
             SlurmSite(folder).down()
 
 

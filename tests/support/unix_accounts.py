@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from abandoned_runs import is_over
+from inherited_state import folder_of_run
 from oakum_service.run_as.installation import LauncherInstallation
-from processes import maker_is_gone
 from waiting import wait_until
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
@@ -85,7 +86,8 @@ def unix_accounts() -> Iterator[UnixAccounts]:
     _remove_abandoned()
     service, alice, bob = made = [f"{_PREFIX}{os.getpid()}-{role}" for role in ("service", "alice", "bob")]
     for name in made:
-        _administer("useradd", "--no-create-home", "--home-dir", "/", name)
+        comment = str(folder_of_run())
+        _administer("useradd", "--no-create-home", "--home-dir", "/", "--comment", comment, name)
     # Not tmp_path, which is closed to other accounts.
     folder = Path(tempfile.mkdtemp(prefix="oakum-accounts-"))
     folder.chmod(0o755)
@@ -123,7 +125,7 @@ def _remove(name: str) -> None:
 def _remove_abandoned() -> None:
     """Remove accounts and rules of test runs that were killed."""
     for entry in pwd.getpwall():
-        if maker_is_gone(entry.pw_name, _PREFIX):
+        if entry.pw_name.startswith(_PREFIX) and is_over(Path(entry.pw_gecos)):
             (_RULES / entry.pw_name.rpartition("-")[0]).unlink(missing_ok=True)
             _remove(entry.pw_name)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from abandoned_runs import clear_away
+from abandoned_runs import clear_away, is_over
+from inherited_state import folder_of_run
 from processes import runs
 
 _RUN = """
@@ -37,9 +38,16 @@ def test_processes_and_folders_of_a_killed_run_are_cleared_away_and_those_of_a_l
         list(clear_away())
         assert psutil.pid_exists(started)
         assert Path(home).exists()
+        assert not is_over(Path(home).parent)
         run.kill()
         run.wait()
+        assert is_over(Path(home).parent)
         list(clear_away())  # another run that begins just now may do it first
         assert not runs(started)
         assert not Path(home).parent.exists()
+        assert is_over(Path(home).parent)
         assert psutil.pid_exists(forked)  # until its standard input ends: it does not hold its parent's lock
+
+
+def test_a_run_that_lives_is_not_over_for_its_own_processes() -> None:
+    assert not is_over(folder_of_run())
