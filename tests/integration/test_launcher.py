@@ -133,11 +133,12 @@ def test_checkpoints_are_looked_at_in_the_users_account(accounts: UnixAccounts) 
     assert not checkpoints.exist(trainer)
     assert checkpoints.best_step(trainer) is None
     assert run_as(accounts.alice, "mkdir", "-p", str(folder)).returncode == 0
-    assert run_as(accounts.alice, "cp", __file__, str(folder)).returncode == 0
+    file = accounts.tasks / "small_task.py"
+    assert run_as(accounts.alice, "cp", str(file), str(folder)).returncode == 0
     # A link to what root may read and alice may not.
     assert run_as(accounts.alice, "ln", "-s", "/etc/shadow", str(folder / "step-1")).returncode == 0
     assert checkpoints.exist(trainer)
-    assert checkpoints.size_bytes([trainer, other]) >= Path(__file__).stat().st_size
+    assert checkpoints.size_bytes([trainer, other]) >= file.stat().st_size
     with pytest.raises(CheckpointError, match=r"step-1|Permission|Not a directory|cannot be put"):
         checkpoints.adopt(trainer, other)
     assert not checkpoints.exist(other)

@@ -97,11 +97,12 @@ def reports(accounts: UnixAccounts) -> Path:
     return folder
 
 
-def curious(name: str, reports: Path, paths: list[Path], **fields: object) -> TrainerSpec:
+def curious(name: str, accounts: UnixAccounts, reports: Path, paths: list[Path], **fields: object) -> TrainerSpec:
     """The spec of a trainer that reports what it may read."""
     arguments: dict[str, Any] = {"report": str(reports), "paths": [str(path) for path in paths]}
     arguments |= {"step_s": fields.pop("step_s", 0.005)}
-    return small_spec(name, entrypoint="curious_task:task", arguments=arguments, **fields)
+    workdir = str(accounts.tasks)
+    return small_spec(name, entrypoint="curious_task:task", workdir=workdir, arguments=arguments, **fields)
 
 
 def told(reports: Path, name: str) -> list[dict[str, Any]]:
@@ -124,12 +125,12 @@ def test_two_users_train_beside_each_other_and_neither_reads_what_the_other_has(
 ) -> None:
     service.start()
     alice, bob = service.client_of(accounts.alice), service.client_of(accounts.bob)
-    first = alice.submit(curious("first", reports, [], max_nodes=2, epochs=8, step_s=0.02))
+    first = alice.submit(curious("first", accounts, reports, [], max_nodes=2, epochs=8, step_s=0.02))
     wait_until("alice's trains", lambda: step_of(alice, "first") > 0)
     closed = [accounts.spool / accounts.alice, service.data_dir]
     closed += [service.data_dir / "oakum.db", service.data_dir / "secret"]
     closed += list((service.data_dir / "fragments").glob("*"))
-    bob.submit(curious("second", reports, closed, max_nodes=2, epochs=8, step_s=0.02))
+    bob.submit(curious("second", accounts, reports, closed, max_nodes=2, epochs=8, step_s=0.02))
     wait_until("both end", lambda: state_of(alice, "first").ended and state_of(bob, "second").ended)
     for client, name, account in ((alice, "first", accounts.alice), (bob, "second", accounts.bob)):
         view = client.trainer(name)
@@ -153,7 +154,7 @@ def test_two_users_train_beside_each_other_and_neither_reads_what_the_other_has(
 
 def _go_on_from_the_checkpoint(alice: OakumClient, bob: OakumClient, first: str, accounts: UnixAccounts) -> None:
     """A new trainer of alice's begins from her first one's checkpoint, and bob's may not."""
-    spec = small_spec("third", epochs=9, max_nodes=1)
+    spec = small_spec("third", epochs=9, max_nodes=1, workdir=str(accounts.tasks))
     with pytest.raises(ApiError, match="another user's"):
         bob.submit(spec, begin_from="first")
     third = alice.submit(spec, begin_from="first")
@@ -171,7 +172,7 @@ def test_nodes_are_given_back_and_a_killed_service_finds_the_users_fragments_aga
 ) -> None:
     service.start()
     alice = service.client_of(accounts.alice)
-    alice.submit(curious("elastic", reports, [], epochs=100_000, max_nodes=2, step_s=0.15))
+    alice.submit(curious("elastic", accounts, reports, [], epochs=100_000, max_nodes=2, step_s=0.15))
     wait_for_size(alice, "elastic", 2)
     assert uids_of_ranks(accounts) == {uid_of(accounts.alice)}
     service.kill()

@@ -4,7 +4,7 @@ Each run has a home folder of its own, and all that its tests start inherits the
 process holds a lock beside the folder, which says whether the run lives: the process's number may be another one's
 by then, or be counted in another container.
 
-Slurm clusters and Unix accounts name the run that made them, and are cleared away where new ones are made.
+Slurm clusters and Unix accounts name the run that they are of, and are cleared away where new ones are made.
 """
 
 from __future__ import annotations
@@ -20,6 +20,22 @@ import psutil
 
 from inherited_state import HOME_VARIABLE, LOCK, RUN_PREFIX, folder_of_run
 from processes import kill_all
+
+
+def make_folder(prefix: str) -> Path:
+    """A folder for temporary files that all accounts may enter, and whose name tells the run that it is of."""
+    run = folder_of_run().name.removeprefix(RUN_PREFIX)
+    folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{run}-"))
+    folder.chmod(0o755)
+    return folder
+
+
+def abandoned_folders(prefix: str) -> Iterator[Path]:
+    """The folders that `make_folder` has made with this prefix for runs that are over."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        run = folder.name.removeprefix(prefix).partition("-")[0]
+        if is_over(folder.with_name(RUN_PREFIX + run)):
+            yield folder
 
 
 def is_over(run: Path) -> bool:

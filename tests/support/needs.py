@@ -21,7 +21,7 @@ from slurm_cluster.errors import ClusterError
 
 VARIABLE = "OAKUM_TEST_REQUIRE"
 NOT_EVERYWHERE = {
-    "accounts": "Unix accounts that use sudo, and a system-wide Python that can read these sources",
+    "accounts": "root, sudo for other Unix accounts, and a system-wide Python of the same version",
     "cuda": "CUDA devices",
     "recordings": "logs and answers of real clusters, which are no part of the repository",
 }

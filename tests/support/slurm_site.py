@@ -22,7 +22,6 @@ import pwd
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,8 +29,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from abandoned_runs import is_over
-from inherited_state import RUN_PREFIX, folder_of_run
+from abandoned_runs import abandoned_folders, make_folder
 from slurm_cluster import processes
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.daemons import program
@@ -87,10 +85,7 @@ class SlurmSite:
         """A new cluster in a new folder; `options` are those of `ClusterOptions`."""
         _remove_abandoned()
         # Not tmp_path: that is closed to other users, and too long a path for unix sockets.
-        run = folder_of_run().name.removeprefix(RUN_PREFIX)
-        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{run}-"))
-        folder.chmod(0o755)
-        site = cls(folder)
+        site = cls(make_folder(_PREFIX))
         site.up(**options)
         return site
 
@@ -338,10 +333,8 @@ class SlurmSite:
 
 def _remove_abandoned() -> None:
     """End the clusters of test runs that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        run = folder.name.removeprefix(_PREFIX).partition("-")[0]
-        if is_over(folder.with_name(RUN_PREFIX + run)):
-            SlurmSite(folder).down()
+    for folder in abandoned_folders(_PREFIX):
+        SlurmSite(folder).down()
 
 
 def _accounted(fields: list[str]) -> Accounted:

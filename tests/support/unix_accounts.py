@@ -8,14 +8,13 @@ import pwd
 import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from abandoned_runs import is_over
+from abandoned_runs import abandoned_folders, is_over, make_folder
 from inherited_state import folder_of_run
 from oakum_service.run_as.installation import LauncherInstallation
 from waiting import wait_until
@@ -23,6 +22,8 @@ from waiting import wait_until
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 _RULES = Path("/etc/sudoers.d")
 _PREFIX = "oakum-t"
+_TASKS = Path(__file__).resolve().parent / "tasks"
+_FOLDER_PREFIX = "oakum-accounts-"
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ class UnixAccounts:
     installation: LauncherInstallation
     environment: dict[str, str]
     """Variables with which Python of other accounts finds Oakum."""
+
+    @property
+    def tasks(self) -> Path:
+        """A copy of the folder of tasks that every account can read."""
+        return self.folder / "tasks"
 
     @property
     def spool(self) -> Path:
@@ -84,15 +90,14 @@ def unix_accounts() -> Iterator[UnixAccounts]:
     """Make accounts, launcher and rule of sudo; skips the test where that is not possible."""
     _skip_without_means()
     _remove_abandoned()
+    # Not tmp_path, which is closed to other accounts.
+    folder = make_folder(_FOLDER_PREFIX)
+    paths = _readable_paths(folder)
     service, alice, bob = made = [f"{_PREFIX}{os.getpid()}-{role}" for role in ("service", "alice", "bob")]
     for name in made:
         comment = str(folder_of_run())
         _administer("useradd", "--no-create-home", "--home-dir", "/", "--comment", comment, name)
-    # Not tmp_path, which is closed to other accounts.
-    folder = Path(tempfile.mkdtemp(prefix="oakum-accounts-"))
-    folder.chmod(0o755)
-    root = Path(__file__).resolve().parents[2]
-    paths = [*(str(root / package) for package in ("service", "solver", "worker")), *_site_packages()]
+    shutil.copytree(_TASKS, folder / "tasks")
     (folder / "tmp").mkdir()
     (folder / "tmp").chmod(0o1777)
     environment = {"PYTHONPATH": ":".join(paths), "TMPDIR": str(folder / "tmp")}
@@ -128,6 +133,8 @@ def _remove_abandoned() -> None:
         if entry.pw_name.startswith(_PREFIX) and is_over(Path(entry.pw_gecos)):
             (_RULES / entry.pw_name.rpartition("-")[0]).unlink(missing_ok=True)
             _remove(entry.pw_name)
+    for folder in abandoned_folders(_FOLDER_PREFIX):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _administer(*command: str) -> None:
@@ -141,8 +148,31 @@ def _administer(*command: str) -> None:
     wait_until(" ".join(command), succeeds)
 
 
-def _site_packages() -> list[str]:
-    return [path for path in sys.path if path.endswith("site-packages")]
+def _readable_paths(folder: Path) -> list[str]:
+    """Where other accounts find Oakum and what it needs: where this process does, or else, as below a folder that
+    is closed to them, in links to these files in `folder`. Skips the test where neither can be read."""
+    root = Path(__file__).resolve().parents[2]
+    sources = [root / package for package in ("service", "solver", "worker")]
+    paths = [*sources, *(Path(path) for path in sys.path if path.endswith("site-packages"))]
+    if _refusal(paths) is None:
+        return [str(path) for path in paths]
+    links = [folder / "python" / path.name for path in paths]
+    with contextlib.suppress(OSError):  # another file system, for example, whose files cannot be linked here
+        for path in (*paths, root / "migrations"):
+            shutil.copytree(path, folder / "python" / path.name, symlinks=True, copy_function=os.link)
+    if (refusal := _refusal(links)) is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+        pytest.skip(f"needs accounts: {SYSTEM_PYTHON} cannot run these sources in another account: {refusal}")
+    return [str(link) for link in links]
+
+
+def _refusal(paths: Iterable[Path]) -> str | None:
+    """What another account is told that wants to import Oakum from the paths; None if it can."""
+    probe = "import sys, oakum_service, oakum_worker, torch; print(sys.version_info[:2])"
+    python = "env", f"PYTHONPATH={':'.join(map(str, paths))}", str(SYSTEM_PYTHON), "-P", "-c", probe
+    done = run_as("nobody", *python)
+    told = done.stdout.decode().strip()
+    return None if told == str(sys.version_info[:2]) else (done.stderr.decode() or told)[-200:]
 
 
 def _skip_without_means() -> None:
@@ -151,21 +181,6 @@ def _skip_without_means() -> None:
     for program in ("sudo", "visudo", "useradd", "userdel"):
         if shutil.which(program) is None:
             pytest.skip(f"needs accounts: there is no {program}: make system-deps")
-    nobody = pwd.getpwnam("nobody").pw_uid
     refusal = run_as("nobody", "sudo", "-n", "true").stderr.decode()
     if "password is required" not in refusal:
         pytest.skip(f"needs accounts: sudo does not work here: {refusal.strip()}")
-    probe = "import sys, os, torch; os.stat(sys.argv[1]); print(sys.version_info[:2])"
-    done = subprocess.run(
-        [str(SYSTEM_PYTHON), "-c", probe, __file__],
-        env={"PYTHONPATH": ":".join(_site_packages())},
-        user=nobody,
-        extra_groups=[],
-        capture_output=True,
-        text=True,
-        cwd="/",
-        check=False,
-    )
-    if done.stdout.strip() != str(sys.version_info[:2]):
-        refusal = done.stderr[-200:]
-        pytest.skip(f"needs accounts: {SYSTEM_PYTHON} cannot run these sources in another account: {refusal}")
