@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ import psutil
 
 from inherited_state import HOME_VARIABLE, LOCK, RUN_PREFIX, folder_of_run
 from processes import kill_all
+
+_DRAWN = "[a-z0-9_]{8}"
+"""What `mkdtemp` draws."""
 
 
 def make_folder(prefix: str) -> Path:
@@ -33,8 +37,8 @@ def make_folder(prefix: str) -> Path:
 def abandoned_folders(prefix: str) -> Iterator[Path]:
     """The folders that `make_folder` has made with this prefix for runs that are over."""
     for folder in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
-        run = folder.name.removeprefix(prefix).partition("-")[0]
-        if is_over(folder.with_name(RUN_PREFIX + run)):
+        named = re.fullmatch(rf"{prefix}({_DRAWN})-{_DRAWN}", folder.name)  # others are not of tests
+        if named and is_over(folder.with_name(RUN_PREFIX + named[1])):
             yield folder
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +17,15 @@ from pathlib import Path
 import pytest
 
 from abandoned_runs import abandoned_folders, is_over, make_folder
-from inherited_state import folder_of_run
+from inherited_state import RUN_PREFIX, folder_of_run
 from oakum_service.run_as.installation import LauncherInstallation
 from waiting import wait_until
 
 SYSTEM_PYTHON = Path("/usr/bin/python3")
 _RULES = Path("/etc/sudoers.d")
 _PREFIX = "oakum-t"
+_ROLES = "service", "alice", "bob"
+_ACCOUNT = rf"{_PREFIX}\d+-({'|'.join(_ROLES)})"
 _TASKS = Path(__file__).resolve().parent / "tasks"
 _FOLDER_PREFIX = "oakum-accounts-"
 
@@ -93,7 +97,7 @@ def unix_accounts() -> Iterator[UnixAccounts]:
     # Not tmp_path, which is closed to other accounts.
     folder = make_folder(_FOLDER_PREFIX)
     paths = _readable_paths(folder)
-    service, alice, bob = made = [f"{_PREFIX}{os.getpid()}-{role}" for role in ("service", "alice", "bob")]
+    service, alice, bob = made = [f"{_PREFIX}{os.getpid()}-{role}" for role in _ROLES]
     for name in made:
         comment = str(folder_of_run())
         _administer("useradd", "--no-create-home", "--home-dir", "/", "--comment", comment, name)
@@ -122,15 +126,18 @@ def unix_accounts() -> Iterator[UnixAccounts]:
 
 
 def _remove(name: str) -> None:
-    """End all processes of the account and remove it."""
-    subprocess.run(["pkill", "-KILL", "-U", str(uid_of(name))], check=False)
-    _administer("userdel", "--force", name)
+    """End all processes of the account and remove it, if nobody else has."""
+    with contextlib.suppress(KeyError):
+        subprocess.run(["pkill", "-KILL", "-U", str(uid_of(name))], check=False)
+        _administer("userdel", "--force", name)
 
 
 def _remove_abandoned() -> None:
     """Remove accounts and rules of test runs that were killed."""
     for entry in pwd.getpwall():
-        if entry.pw_name.startswith(_PREFIX) and is_over(Path(entry.pw_gecos)):
+        run = Path(entry.pw_gecos)
+        is_of_tests = re.fullmatch(_ACCOUNT, entry.pw_name) and run.name.startswith(RUN_PREFIX)
+        if is_of_tests and is_over(run):
             (_RULES / entry.pw_name.rpartition("-")[0]).unlink(missing_ok=True)
             _remove(entry.pw_name)
     for folder in abandoned_folders(_FOLDER_PREFIX):
@@ -142,8 +149,9 @@ def _administer(*command: str) -> None:
 
     def succeeds() -> bool:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert done.returncode == 0 or "lock" in done.stderr, done.stderr
-        return done.returncode == 0
+        is_gone = "does not exist" in done.stderr  # another worker's test has removed it
+        assert done.returncode == 0 or is_gone or "lock" in done.stderr, done.stderr
+        return done.returncode == 0 or is_gone
 
     wait_until(" ".join(command), succeeds)
 
@@ -156,11 +164,19 @@ def _readable_paths(folder: Path) -> list[str]:
     paths = [*sources, *(Path(path) for path in sys.path if path.endswith("site-packages"))]
     if _refusal(paths) is None:
         return [str(path) for path in paths]
-    links = [folder / "python" / path.name for path in paths]
-    with contextlib.suppress(OSError):  # another file system, for example, whose files cannot be linked here
-        for path in (*paths, root / "migrations"):
-            shutil.copytree(path, folder / "python" / path.name, symlinks=True, copy_function=os.link)
-    if (refusal := _refusal(links)) is not None:
+    # Nobody else can list the outer folder, and so find sources that were closed to all.
+    hidden = Path(tempfile.mkdtemp(dir=folder))
+    hidden.chmod(0o711)
+    place = Path(tempfile.mkdtemp(dir=hidden))
+    place.chmod(0o755)
+    links = [place / (path.name if path in sources else f"packages-{number}") for number, path in enumerate(paths)]
+    try:
+        for path, link in ((root / "migrations", place / "migrations"), *zip(paths, links, strict=True)):
+            shutil.copytree(path, link, symlinks=True, copy_function=os.link)
+        refusal = _refusal(links)
+    except (OSError, shutil.Error) as error:  # another file system, for example, whose files cannot be linked here
+        refusal = str(error)[:200]
+    if refusal is not None:
         shutil.rmtree(folder, ignore_errors=True)
         pytest.skip(f"needs accounts: {SYSTEM_PYTHON} cannot run these sources in another account: {refusal}")
     return [str(link) for link in links]
