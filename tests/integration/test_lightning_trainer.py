@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import runpy
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,22 @@ QUIET = {
     "gradient_clip_val": 0.5,
     "max_epochs": EPOCHS,
 }
+
+
+@pytest.fixture(autouse=True)
+def one_loader_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have ranks that are threads ask for their loaders one after the other: Lightning replaces methods of torch's
+    classes meanwhile, and puts them back. Outside of these tests a rank is a process."""
+    from lightning.pytorch.trainer.connectors import data_connector
+
+    replace, lock = data_connector._replace_dunder_methods, threading.RLock()
+
+    @contextlib.contextmanager
+    def replace_alone(*given: Any) -> Iterator[None]:
+        with lock, replace(*given):
+            yield
+
+    monkeypatch.setattr(data_connector, "_replace_dunder_methods", replace_alone)
 
 
 class Record:
