@@ -23,7 +23,8 @@ from waiting import wait_until
 pytestmark = pytest.mark.xdist_group("neighbouring versions")
 ROOT = Path(__file__).resolve().parents[2]
 PREVIOUS = ROOT / "tests" / "data" / "version-0.1.0.tar.xz"
-"""Its packages, as `git archive COMMIT service solver worker migrations pyproject.toml | xz -9` writes them."""
+"""The previous version's packages, as written by
+`git archive COMMIT service solver worker migrations pyproject.toml | xz -9`."""
 
 # Python runs it at its start, in each of the service's and the fragments' processes. The latter import the worker
 # alone, so the package that is put first decides whose code they run.

@@ -98,7 +98,7 @@ def reports(accounts: UnixAccounts) -> Path:
 
 
 def curious(name: str, accounts: UnixAccounts, reports: Path, paths: list[Path], **fields: object) -> TrainerSpec:
-    """The spec of a trainer that reports what it may read."""
+    """The spec of a trainer whose task writes into `reports` which of `paths` its account can read."""
     arguments: dict[str, Any] = {"report": str(reports), "paths": [str(path) for path in paths]}
     arguments |= {"step_s": fields.pop("step_s", 0.005)}
     workdir = str(accounts.tasks)

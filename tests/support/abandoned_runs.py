@@ -23,11 +23,12 @@ from inherited_state import HOME_VARIABLE, LOCK, RUN_PREFIX, folder_of_run
 from processes import kill_all
 
 _DRAWN = "[a-z0-9_]{8}"
-"""What `mkdtemp` draws."""
+"""Pattern of the random part of a name that `mkdtemp` makes."""
 
 
 def make_folder(prefix: str) -> Path:
-    """A folder for temporary files that all accounts may enter, and whose name tells the run that it is of."""
+    """A new folder that every account may enter; its name holds the run's, so that a later run can tell that it
+    was left behind."""
     run = folder_of_run().name.removeprefix(RUN_PREFIX)
     folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{run}-"))
     folder.chmod(0o755)

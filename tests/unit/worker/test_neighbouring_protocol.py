@@ -113,7 +113,8 @@ def test_options_that_have_their_default_are_left_to_the_worker(tmp_path: Path) 
 
 
 def test_a_worker_that_knows_no_accounts_refuses_what_has_to_run_in_one(tmp_path: Path) -> None:
-    """0.1.0 ignores `run_as`, and would run a user's code in the service's account."""
+    """`run_as` names the account that a fragment runs in. 0.1.0 ignores it, and would run a user's code in the
+    service's account."""
     run_as = {"account": "alice", "launcher": "/usr/sbin/launcher"}
     file = write_config(tmp_path, FragmentConfig.model_validate(previous("config") | {"run_as": run_as}))
     assert "run_as" not in previous("config")
