@@ -7,6 +7,7 @@ inputs are then summed by matrix products.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -187,15 +188,28 @@ def run_by_torch(
     training: bool,
 ) -> tuple[torch.Tensor, ...]:
     """Compute one layer by torch's own function. Takes and returns what `run_layer` does, except that a GRU's
-    result has no last, empty tensor."""
+    result has no last, empty tensor. Computes under autocast on every processor, which torch's LSTM does not."""
     function: Any = torch.lstm if cell == "lstm" else torch.gru
     states = h0 if c0 is None else (h0, c0)
     has_biases = len(weights) // directions >= 4
     settings = (list(weights), has_biases, 1, 0.0, training, directions == 2)
-    if not steps.is_even:
-        return tuple(function(data, steps.sizes, states, *settings))
-    output, *last = function(data.reshape(steps.number, steps.batch, -1), states, *settings, False)
-    return output.reshape(data.shape[0], -1), *last
+    with contextlib.ExitStack() as stack:
+        if data.device.type == "cpu" and torch.is_autocast_enabled("cpu") and not _onednn_computes_autocast():
+            stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
+        if not steps.is_even:
+            return tuple(function(data, steps.sizes, states, *settings))
+        output, *last = function(data.reshape(steps.number, steps.batch, -1), states, *settings, False)
+        return output.reshape(data.shape[0], -1), *last
+
+
+def _onednn_computes_autocast() -> bool:
+    """Whether oneDNN, which torch asks for an LSTM on the CPU, has autocast's type there: it needs AVX-512 and
+    raises without it. True where torch was built without oneDNN, and computes by itself."""
+    if not torch.backends.mkldnn.is_available():
+        return True
+    if torch.get_autocast_dtype("cpu") == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def _differentiable_gradients(

@@ -315,7 +315,6 @@ def test_what_loops_cannot_compute_goes_through_torch() -> None:
     _, fused = build_pair("lstm", 8, 16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert fused.runs == "torch (autocast is on)"
-        assert fused.float()(torch.zeros(3, 1, 8))[0].dtype == torch.bfloat16
     assert fused.to(torch.bfloat16).runs == "torch (of torch.bfloat16)"
     projected = LSTM(8, 16, proj_size=4, num_layers=2, bidirectional=True)
     assert projected.runs == "torch (it has projections)"
@@ -323,6 +322,24 @@ def test_what_loops_cannot_compute_goes_through_torch() -> None:
     reference.load_state_dict(projected.state_dict())
     input = torch.randn(5, 3, 8)
     torch.testing.assert_close(projected(input), reference(input))
+
+
+@pytest.mark.parametrize("cell", sorted(PAIRS))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("is_supported", [None, False], ids=["this machine", "without AVX-512"])
+def test_it_computes_under_autocast_on_every_processor(
+    cell: str, dtype: torch.dtype, is_supported: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch's own LSTM raises on processors whose oneDNN cannot compute in autocast's type."""
+    reference, fused = (layer.float() for layer in build_pair(cell, 8, 16))
+    if is_supported is not None:
+        monkeypatch.setattr("oakum_worker.recurrent.passes._onednn_computes_autocast", lambda: is_supported)
+    input = torch.randn(5, 3, 8)
+    with torch.autocast("cpu", dtype=dtype):
+        output = fused(input)[0]
+    output.float().sum().backward()
+    torch.testing.assert_close(output.float(), reference(input)[0], rtol=0.02, atol=0.02)
+    assert all(weight.grad.isfinite().all() for weight in fused.parameters())
 
 
 def test_a_layer_can_be_copied_and_used_in_inference_mode() -> None:
