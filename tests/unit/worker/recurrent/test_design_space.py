@@ -123,7 +123,8 @@ def test_every_choice_is_timed_and_layers_run_with_the_fastest(cache: Path) -> N
     measured = [one.measured_s for one in found.candidates]
     assert measured == sorted(measured)
     own = next(one for one in found.candidates if one.choice == found.model.choice)
-    better = replace(own, choice=LoopDesign(1, 1, 1, 1, serpentine=False), measured_s=own.measured_s / 4)
+    another = replace(own.choice, tile=own.choice.tile + 1)
+    better = replace(own, choice=another, measured_s=own.measured_s / 4)
     assert replace(found, candidates=(own,)).regret == 0
     assert replace(found, candidates=(better, own)).regret == pytest.approx(3)
     assert found.rounds == 1
