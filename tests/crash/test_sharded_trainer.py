@@ -26,7 +26,7 @@ def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_doe
         epochs=40,
         max_nodes=3,
         parallel={"data": "sharded"},
-        arguments={"gate": str(gate), "step_s": 0.4},
+        arguments={"gate": str(gate), "step_s": 1.0},
         checkpoint={"every_s": 3600.0, "hot_every_steps": 5},
     )
     client = service.start()

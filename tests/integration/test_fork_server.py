@@ -73,6 +73,8 @@ def live(folder: Path, *, with_fork_server: bool) -> Life:
     try:
         with ending_on_sighup():
             client = service.start()
+        if with_fork_server:
+            server_of(service)
         client.submit(endless(entrypoint="surroundings:task", arguments={"folder": str(notes)}, max_nodes=1))
         wait_for_size(client, "elastic", 1)
         assert forked(service) == [with_fork_server]

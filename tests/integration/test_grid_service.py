@@ -32,7 +32,7 @@ def test_a_line_of_two_ranks_is_rescaled_and_killed_and_ends_as_one_process_does
         entrypoint="small_task:paced_task",
         epochs=40,
         max_nodes=3,
-        arguments={"gate": str(gate), "step_s": 0.4},
+        arguments={"gate": str(gate), "step_s": 1.0},
         parallel={"tensor": {"line": 2}},
         checkpoint={"every_s": 5.0, "hot_every_steps": 2},
     )

@@ -75,7 +75,8 @@ def test_a_trainer_grows_shrinks_and_ends(
 ) -> None:
     client = service.start()
     gate = tmp_path / "gate"
-    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate), "step_s": 0.3}}
+    # Longer than any wait for nodes: training must not be over when they come.
+    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate), "step_s": 1.0}, "epochs": 60}
     client.submit(small_spec("neighbours", max_nodes=2, **paced))
     full = wait_for_size(client, "neighbours", 2)
     service.take_nodes(1, run_s=4.0)

@@ -98,7 +98,8 @@ def test_the_transformer_does_drop() -> None:
 def test_gradients_in_float32_are_those_of_a_single_process(name: str) -> None:
     training = Training(partial(build_transformer, dtype=torch.float32), sizes=(2,) * 8)
     made = train_in_threads(pipeline(name, 8), training)
-    assert_same(made, train_once_alone(training), "gradients", 1e-7)
+    # All are below 1. They are sums over eight micro-batches, which processors round differently.
+    assert_same(made, train_once_alone(training), "gradients", 8 * torch.finfo(torch.float32).eps)
 
 
 @pytest.mark.parametrize(
