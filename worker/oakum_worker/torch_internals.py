@@ -36,6 +36,7 @@ __all__ = [
     "mark_first_dimension_dynamic",
     "multiply_in_place",
     "new_group",
+    "onednn_computes",
     "set_group_timeout",
     "storage_address",
     "tensor_version",
@@ -131,6 +132,16 @@ def new_group(
         nccl = dist.ProcessGroupNCCL(dist.PrefixStore("nccl", store), rank, size, options)
         group._register_backend(torch.device("cuda"), kinds.NCCL, nccl)
     return group
+
+
+def onednn_computes(dtype: torch.dtype) -> bool:
+    """Whether oneDNN, which torch asks for an LSTM under autocast on the CPU, has this type of 16 bits there: it
+    needs AVX-512 and raises without it. True where torch was built without oneDNN, and computes by itself."""
+    if not torch.backends.mkldnn.is_available():
+        return True
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def begin_all_gather_flat(gathered: torch.Tensor, own: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:

@@ -17,6 +17,7 @@ import torch
 from oakum_worker.recurrent.design_space import GATES, Cell, LoopDesign
 from oakum_worker.recurrent.kernels import Kernels, LoopArguments
 from oakum_worker.recurrent.packing import packed
+from oakum_worker.torch_internals import onednn_computes
 
 _ROWS_OF_A_PRODUCT = 64
 """Rows of gates' gradients that a backward pass holds at once. With few, products read weights for little."""
@@ -194,22 +195,13 @@ def run_by_torch(
     has_biases = len(weights) // directions >= 4
     settings = (list(weights), has_biases, 1, 0.0, training, directions == 2)
     with contextlib.ExitStack() as stack:
-        if data.device.type == "cpu" and torch.is_autocast_enabled("cpu") and not _onednn_computes_autocast():
+        is_autocast = data.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+        if is_autocast and not onednn_computes(torch.get_autocast_dtype("cpu")):
             stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
         if not steps.is_even:
             return tuple(function(data, steps.sizes, states, *settings))
         output, *last = function(data.reshape(steps.number, steps.batch, -1), states, *settings, False)
         return output.reshape(data.shape[0], -1), *last
-
-
-def _onednn_computes_autocast() -> bool:
-    """Whether oneDNN, which torch asks for an LSTM on the CPU, has autocast's type there: it needs AVX-512 and
-    raises without it. True where torch was built without oneDNN, and computes by itself."""
-    if not torch.backends.mkldnn.is_available():
-        return True
-    if torch.get_autocast_dtype("cpu") == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def _differentiable_gradients(

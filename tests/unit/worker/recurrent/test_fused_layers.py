@@ -333,7 +333,7 @@ def test_it_computes_under_autocast_on_every_processor(
     """torch's own LSTM raises on processors whose oneDNN cannot compute in autocast's type."""
     reference, fused = (layer.float() for layer in build_pair(cell, 8, 16))
     if is_supported is not None:
-        monkeypatch.setattr("oakum_worker.recurrent.passes._onednn_computes_autocast", lambda: is_supported)
+        monkeypatch.setattr("oakum_worker.recurrent.passes.onednn_computes", lambda dtype: is_supported)
     input = torch.randn(5, 3, 8)
     with torch.autocast("cpu", dtype=dtype):
         output = fused(input)[0]
