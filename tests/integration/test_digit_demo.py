@@ -17,10 +17,12 @@ from warm_processes import start_warm
 
 
 def with_fewer_epochs(folder: Path) -> Path:
-    """The examples in the folder, with pretraining of 3 epochs for each of three layers in place of 15."""
+    """A copy of the examples in `folder`, whose three layers are pretrained for 3 epochs each in place of 15."""
     shutil.copytree(EXAMPLES, folder)
     spec = folder / "rbm-digits.yaml"
-    spec.write_text(spec.read_text(encoding="utf-8").replace("epochs: 45", "epochs: 9"), encoding="utf-8")
+    text = spec.read_text(encoding="utf-8")
+    assert "epochs: 45" in text
+    spec.write_text(text.replace("epochs: 45", "epochs: 9"), encoding="utf-8")
     return folder
 
 

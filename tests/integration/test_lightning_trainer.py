@@ -40,8 +40,8 @@ QUIET = {
 
 @pytest.fixture(autouse=True)
 def one_loader_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have ranks that are threads ask for their loaders one after the other: Lightning replaces methods of torch's
-    classes meanwhile, and puts them back. Outside of these tests a rank is a process."""
+    """Let one rank at a time ask for its data loader. Lightning replaces methods of torch's classes meanwhile, and
+    ranks, which are threads here and processes elsewhere, would put them back under each other."""
     from lightning.pytorch.trainer.connectors import data_connector
 
     replace, lock = data_connector._replace_dunder_methods, threading.RLock()

@@ -27,8 +27,8 @@ _DRAWN = "[a-z0-9_]{8}"
 
 
 def make_folder(prefix: str) -> Path:
-    """A new folder that every account may enter; its name holds the run's, so that a later run can tell that it
-    was left behind."""
+    """A new folder that every account may enter. Its name contains that of this test run, by which a later run can
+    tell that it was left behind."""
     run = folder_of_run().name.removeprefix(RUN_PREFIX)
     folder = Path(tempfile.mkdtemp(prefix=f"{prefix}{run}-"))
     folder.chmod(0o755)

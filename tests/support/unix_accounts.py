@@ -148,8 +148,8 @@ def _remove_abandoned() -> None:
 
 
 def _administer(*command: str, accepted: Collection[int] = (0,)) -> None:
-    """Run a command that changes accounts, of which the system lets one run at a time, until it ends with one of
-    the accepted statuses."""
+    """Run a command that changes accounts until it ends with one of the accepted statuses: again while another
+    such command holds the system's lock. Any other failure fails the test."""
 
     def succeeds() -> bool:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -188,7 +188,8 @@ def _readable_paths(folder: Path) -> list[str]:
 
 
 def _refusal(paths: Iterable[Path]) -> str | None:
-    """What another account is told that wants to import Oakum from the paths; None if it can."""
+    """The end of the error that Python prints in another account when it imports Oakum from these paths; None if
+    it can import it."""
     probe = "import sys, oakum_service, oakum_worker, torch; print(sys.version_info[:2])"
     python = "env", f"PYTHONPATH={':'.join(map(str, paths))}", str(SYSTEM_PYTHON), "-P", "-c", probe
     done = run_as("nobody", *python)

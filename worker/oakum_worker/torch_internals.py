@@ -135,8 +135,8 @@ def new_group(
 
 
 def onednn_computes(dtype: torch.dtype) -> bool:
-    """Whether oneDNN, which torch asks for an LSTM under autocast on the CPU, has this type of 16 bits there: it
-    needs AVX-512 and raises without it. True where torch was built without oneDNN, and computes by itself."""
+    """Whether oneDNN can compute in this type of 16 bits on this processor. Where it cannot, torch's LSTM raises
+    under autocast on the CPU. True where torch was built without oneDNN, since torch then computes by itself."""
     if not torch.backends.mkldnn.is_available():
         return True
     if dtype == torch.bfloat16:

@@ -194,10 +194,10 @@ def run_by_torch(
     states = h0 if c0 is None else (h0, c0)
     has_biases = len(weights) // directions >= 4
     settings = (list(weights), has_biases, 1, 0.0, training, directions == 2)
-    with contextlib.ExitStack() as stack:
-        is_autocast = data.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-        if is_autocast and not onednn_computes(torch.get_autocast_dtype("cpu")):
-            stack.enter_context(torch.backends.mkldnn.flags(enabled=False, allow_tf32=None))
+    is_autocast = data.device.type == "cpu" and torch.is_autocast_enabled("cpu")
+    refused = is_autocast and not onednn_computes(torch.get_autocast_dtype("cpu"))
+    without_onednn = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None)
+    with without_onednn if refused else contextlib.nullcontext():
         if not steps.is_even:
             return tuple(function(data, steps.sizes, states, *settings))
         output, *last = function(data.reshape(steps.number, steps.batch, -1), states, *settings, False)

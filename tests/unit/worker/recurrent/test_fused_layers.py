@@ -330,7 +330,7 @@ def test_what_loops_cannot_compute_goes_through_torch() -> None:
 def test_it_computes_under_autocast_on_every_processor(
     cell: str, dtype: torch.dtype, is_supported: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """torch's own LSTM raises on processors whose oneDNN cannot compute in autocast's type."""
+    """Also on processors without autocast's type in oneDNN, where torch's own LSTM raises."""
     reference, fused = (layer.float() for layer in build_pair(cell, 8, 16))
     if is_supported is not None:
         monkeypatch.setattr("oakum_worker.recurrent.passes.onednn_computes", lambda dtype: is_supported)
