@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
 
-from slurm_cluster import configuration, daemons
+from slurm_cluster import configuration, daemons, ports
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.errors import ClusterError
 from slurm_cluster.folder import Folder, Record
 from slurm_cluster.options import ClusterOptions
-from slurm_cluster.ports import free_ports
+from slurm_cluster.ports import reserved_ports
 
 
 def record(**options: object) -> Record:
@@ -80,8 +81,24 @@ def test_a_lock_waits_for_a_folder_that_another_process_has_just_removed(
     assert len(opened) == 2
 
 
-def test_ports_are_all_different() -> None:
-    assert len(set(free_ports(20))) == 20
+def test_a_port_is_reserved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with reserved_ports(20) as reserved:
+        assert len(set(reserved)) == 20
+        monkeypatch.setattr(ports, "_RANGE", range(reserved[0], reserved[0] + 1))
+        with pytest.raises(ClusterError, match="fewer than 1 TCP ports are free"), reserved_ports(1):
+            pass
+
+
+def test_a_daemon_listens_on_the_port_reserved_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as daemon:
+        daemon.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with reserved_ports(1) as [port]:
+            daemon.bind(("0.0.0.0", port))
+            daemon.listen()
+        assert daemons.answers(("127.0.0.1", port))
+        monkeypatch.setattr(ports, "_RANGE", range(port, port + 1))
+        with pytest.raises(ClusterError), reserved_ports(1):
+            pass
 
 
 def test_whoever_is_not_root_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

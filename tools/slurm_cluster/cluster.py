@@ -12,7 +12,7 @@ from slurm_cluster.daemons import START_WITHIN_S, Daemons, answers, check_machin
 from slurm_cluster.errors import ClusterError
 from slurm_cluster.folder import Folder, Record, new_mark
 from slurm_cluster.options import ClusterOptions
-from slurm_cluster.ports import free_ports
+from slurm_cluster.ports import reserved_ports
 
 
 class Cluster:
@@ -132,8 +132,13 @@ class Cluster:
         self.folder.empty()
 
     def _start(self, options: ClusterOptions) -> None:
-        slurmctld, slurmdbd, slurmrestd, *nodes = free_ports(3 + options.nodes)
-        record = Record(new_mark(), slurmctld, slurmdbd, slurmrestd, tuple(nodes), options)
+        # Until each daemon listens: a cluster that is made meanwhile must not choose the same ports.
+        with reserved_ports(3 + options.nodes) as ports:
+            slurmctld, slurmdbd, slurmrestd, *nodes = ports
+            self._start_daemons(Record(new_mark(), slurmctld, slurmdbd, slurmrestd, tuple(nodes), options))
+
+    def _start_daemons(self, record: Record) -> None:
+        options = record.options
         self.folder.write_record(record)
         configuration.write(self.folder, record)
         daemons = self.daemons

@@ -1,29 +1,39 @@
-"""Finds free TCP ports."""
+"""Reserves TCP ports for daemons that are about to start."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 import socket
+from collections.abc import Iterator
 
 from slurm_cluster.errors import ClusterError
 
 _RANGE = range(10_000, 32_000)
-"""Ports below those that Linux uses for outgoing connections, so that a port stays free until its daemon binds."""
+"""Ports below those that Linux uses for outgoing connections."""
 
 
-def free_ports(number: int) -> list[int]:
-    """`number` different ports on which nothing listens."""
-    found: list[int] = []
+@contextlib.contextmanager
+def reserved_ports(number: int) -> Iterator[list[int]]:
+    """`number` different ports that nothing uses and, until the context ends, no other reservation has.
+
+    Daemons that set `SO_REUSEADDR`, as Slurm's do, may listen on them meanwhile. Raises `ClusterError` where fewer
+    ports are free.
+    """
+    reserved: list[int] = []
     with contextlib.ExitStack() as held:
         for port in random.sample(_RANGE, len(_RANGE)):
-            candidate = held.enter_context(socket.socket())
-            candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if len(reserved) == number:
+                break
+            reservation = held.enter_context(socket.socket())
+            # Without SO_REUSEADDR, this fails beside every other socket that is bound to the port. Once it is set,
+            # Linux lets daemons listen that set it, too, because the reservation itself never listens.
             try:
-                candidate.bind(("0.0.0.0", port))
+                reservation.bind(("0.0.0.0", port))
             except OSError:
                 continue
-            found.append(port)
-            if len(found) == number:
-                return found
-    raise ClusterError(f"fewer than {number} TCP ports are free between {_RANGE.start} and {_RANGE.stop}")
+            reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            reserved.append(port)
+        if len(reserved) < number:
+            raise ClusterError(f"fewer than {number} TCP ports are free between {_RANGE.start} and {_RANGE.stop}")
+        yield reserved
