@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -15,8 +16,8 @@ from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.progress import ProgressSample
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import TrainerState
-from oakum_worker.protocol import Phase
-from waiting import wait_until
+from oakum_worker.protocol import FragmentConfig, Phase
+from waiting import DEADLINE_S, wait_until
 
 
 @dataclass
@@ -30,6 +31,31 @@ class EndingScheduler(FakeScheduler):
             self.before_the_end()
             self.own_jobs, self.before_the_end = [], None
         return super().snapshot()
+
+
+@dataclass
+class OvertakenScheduler(FakeScheduler):
+    """A scheduler that takes a snapshot without its first job while it is starting that job."""
+
+    is_starting: threading.Event = field(default_factory=threading.Event)
+    is_missing: bool = False
+    """Whether the newest snapshot lacks a job that was being started."""
+    is_overtaken: threading.Event = field(default_factory=threading.Event)
+    turn_again: Callable[[], None] = lambda: None
+    """Has the controller take another turn right after this one."""
+
+    def snapshot(self) -> Snapshot:
+        self.turn_again()
+        if self.is_missing:  # the turn of that snapshot is over
+            self.is_overtaken.set()
+        # Not for ever, because without a further turn no job may be started.
+        self.is_missing = self.is_starting.wait(0.5)
+        return super().snapshot()
+
+    def submit(self, config: FragmentConfig) -> str:
+        self.is_starting.set()
+        assert self.is_overtaken.wait(DEADLINE_S)
+        return super().submit(config)
 
 
 @pytest.fixture
@@ -58,6 +84,11 @@ def say(api: ApiUnderTest, fragment: str, sequence: int, phase: Phase, **progres
 def has_begun(api: ApiUnderTest) -> bool:
     events = api.viewer.get("/v1/events/recent").json()["events"]
     return "service.started" in [event["kind"] for event in events]
+
+
+def is_live(api: ApiUnderTest, fragment: str) -> bool:
+    with api.sessions.begin() as session:
+        return session.get_one(Fragment, fragment).state == FragmentState.LIVE
 
 
 def has_ended(api: ApiUnderTest, fragment: str) -> bool:
@@ -92,6 +123,19 @@ def test_last_words_of_a_job_that_was_over_before_there_was_a_controller_are_hea
     with controlled(api):
         wait_until("its end is seen", lambda: has_ended(api, fragment))
     assert shown(api) == (TrainerState.FINISHED, 9, 9)
+
+
+@pytest.mark.parametrize("scheduler", [OvertakenScheduler()], ids=["overtaken"])
+def test_a_job_that_is_being_started_while_a_snapshot_is_taken_has_not_ended(
+    api: ApiUnderTest, scheduler: OvertakenScheduler
+) -> None:
+    with controlled(api):
+        wait_until("it has begun", lambda: has_begun(api))
+        scheduler.turn_again = api.news_for_controller.notify
+        api.submit(max_nodes=1)
+        wait_until("its job is known", lambda: any(is_live(api, each.fragment) for each in scheduler.submitted))
+    assert len(scheduler.submitted) == 1
+    assert not scheduler.cancelled
 
 
 def test_what_happened_before_anyone_listened_is_a_gap_in_the_charts(api: ApiUnderTest, fragment: str) -> None:

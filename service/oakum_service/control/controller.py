@@ -285,36 +285,37 @@ class Controller:
             # This process was stopped for a while and received no reports meanwhile.
             self._listening_since = now
         self._turned_at = now
-        submitting = frozenset(self._executor.submitting)
-        snapshot = self._scheduler.snapshot().with_starts_since(max(self._starts_since, now - HISTORY_S))
-        with self._lease.writing() as session:
-            if was_stopped:
-                record_gap(session, now)
-            self._now = current(session, self._settings)
-            before = self._fingerprint(session)
-            observed = self._preference.ordered(session, write_snapshot(session, snapshot, self._observed))
-            self._lease.note_snapshot(session, snapshot.taken_at)
-            place_fragments(session, snapshot)
-            self._membership.read_reports(session, now)
-            silent = end_fragments(
-                session,
-                snapshot,
-                self._settings.heartbeat_timeout_s,
-                submitting=submitting,
-                now=now,
-                listening_since=self._listening_since,
-                warm_up_timeout_s=self._settings.warm_up_timeout_s,
-            )
-            cancel_requested(session, now)
-            held = hold.held(session)
-            if held is not None:
-                hold.release_all(session)
-            pause.release_paused(session)
-            to_cancel = self._membership.turn(session, silent, now)
-            to_cancel += self._executor.orphans(session, snapshot)
-            self._waits.turn(session, now)
-            self._meter.read(session, snapshot, now)
-            changed = self._fingerprint(session) != before
+        # Until the rows are read: a submission may begin or end while the scheduler or the database is waited for.
+        with self._executor.submissions.watched() as submitting:
+            snapshot = self._scheduler.snapshot().with_starts_since(max(self._starts_since, now - HISTORY_S))
+            with self._lease.writing() as session:
+                if was_stopped:
+                    record_gap(session, now)
+                self._now = current(session, self._settings)
+                before = self._fingerprint(session)
+                observed = self._preference.ordered(session, write_snapshot(session, snapshot, self._observed))
+                self._lease.note_snapshot(session, snapshot.taken_at)
+                place_fragments(session, snapshot)
+                self._membership.read_reports(session, now)
+                silent = end_fragments(
+                    session,
+                    snapshot,
+                    self._settings.heartbeat_timeout_s,
+                    submitting=submitting,
+                    now=now,
+                    listening_since=self._listening_since,
+                    warm_up_timeout_s=self._settings.warm_up_timeout_s,
+                )
+                cancel_requested(session, now)
+                held = hold.held(session)
+                if held is not None:
+                    hold.release_all(session)
+                pause.release_paused(session)
+                to_cancel = self._membership.turn(session, silent, now)
+                to_cancel += self._executor.orphans(session, snapshot)
+                self._waits.turn(session, now)
+                self._meter.read(session, snapshot, now)
+                changed = self._fingerprint(session) != before
         stale = self._observed is None or observed.number != self._observed.number
         self._observed = observed
         self._take_hold(held)

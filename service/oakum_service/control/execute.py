@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from oakum_service import hold
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.observe import Observation
+from oakum_service.control.submissions import Submissions
 from oakum_service.db import event_log
 from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report, live_fragments
@@ -50,8 +51,7 @@ class Executor:
         self._scheduler = scheduler
         self._configs = configs
         self._dry_run = dry_run
-        self.submitting: set[str] = set()
-        """Fragments whose rows are committed and whose jobs may not exist yet."""
+        self.submissions = Submissions()
         self.is_closed = False
         """Whether launching has stopped for good because the service is shutting down."""
 
@@ -73,13 +73,13 @@ class Executor:
             _release(session, grants, observed.snapshot)
             launches = _intend(session, plan_id, grants, observed.snapshot, now)
             # Before the commit: after it, a snapshot without the job must not be taken for the fragment's end.
-            self.submitting.update(launch.fragment for launch in launches)
+            self.submissions.begin(launch.fragment for launch in launches)
         try:
             for group in self._groups(launches):
                 self._submit(group, observed.snapshot.taken_at)
-                self.submitting.difference_update(launch.fragment for launch in group)
+                self.submissions.end(launch.fragment for launch in group)
         finally:
-            self.submitting.difference_update(launch.fragment for launch in launches)
+            self.submissions.end(launch.fragment for launch in launches)
         return len(launches)
 
     def _groups(self, launches: Sequence[LaunchIntent]) -> Iterator[Sequence[LaunchIntent]]:
@@ -155,7 +155,7 @@ class Executor:
     def orphans(self, session: Session, snapshot: Snapshot) -> list[str]:
         """Ids of our jobs that have no live fragment in the database. A crash left them behind, or a scheduler
         accepted them and its answer was lost."""
-        known = {fragment.id for fragment in live_fragments(session)} | self.submitting
+        known = {fragment.id for fragment in live_fragments(session)} | self.submissions.under_way()
         return [job.fragment for job in snapshot.own_jobs if job.fragment not in known]
 
 

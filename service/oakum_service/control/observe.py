@@ -145,7 +145,8 @@ def end_fragments(
     agents. One that has never reported counts as lost after `warm_up_timeout_s`, after `heartbeat_timeout_s` if it
     is to leave, and at once if it was preempted. Only time after `listening_since` counts, since no service was
     there to report to before, and only time until `now`, so that a later stop of this process does not count
-    either. Fragments in `submitting` are left alone; the set must have been read before the snapshot was taken.
+    either. Fragments in `submitting` are left alone: those that were being submitted at any time since the
+    snapshot was asked for.
     """
     jobs = {job.fragment for job in snapshot.own_jobs}
     silent: list[str] = []

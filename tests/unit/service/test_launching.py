@@ -81,7 +81,7 @@ def launch(sessions: Sessions, folder: Path, scheduler: OneByOne, grants: dict[s
     executor = Executor(lease, scheduler, configs)  # type: ignore[arg-type]
     nodes = holes(*(node for granted in grants.values() for node in granted))
     executor.carry_out(plan_id, Observation(1, Snapshot(time.time(), nodes, ())))
-    assert not executor.submitting
+    assert not executor.submissions.under_way()
     with sessions.begin() as session:
         return dict(session.execute(select(Fragment.node, Fragment.state)).all())
 
