@@ -6,6 +6,7 @@ FSDP2 works on torch's default group, so ranks cannot be threads here.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import itertools
 import os
@@ -20,6 +21,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -253,7 +255,9 @@ def _memory_bytes(name: str) -> int:
     raise LookupError(name)
 
 
-def _main(script: Script, number: int, line: Connection) -> None:
+def _main(script: Script, number: int, line: Connection, stacks: Path) -> None:
+    # Open until the process ends: whoever waits in vain for this process asks for it.
+    faulthandler.register(signal.SIGUSR1, stacks.open("w"))
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     gc.freeze()  # what was imported before needs no looking through, ten times in a script
@@ -294,23 +298,37 @@ def _play(script: Script) -> list[Outcome | None]:
     context = fork_context()
     numbers = range(1 + max(number for act in script.acts for number in act.members))
     lines, processes = [], []
-    for number in numbers:
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_main, args=(script, number, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        lines.append(ours)
-        processes.append(process)
-    deadline_s = time.monotonic() + DEADLINE_S
-    try:
-        endpoints = [_receive(line, deadline_s) for line in lines]
-        for line in lines:
-            line.send(endpoints)
-        return _watch(script, lines, deadline_s)
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in numbers:
+            ours, theirs = context.Pipe()
+            arguments = (script, number, theirs, Path(folder, f"stacks of {number}"))
+            process = context.Process(target=_main, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            lines.append(ours)
+            processes.append(process)
+        deadline_s = time.monotonic() + DEADLINE_S
+        try:
+            endpoints = [_receive(line, deadline_s) for line in lines]
+            for line in lines:
+                line.send(endpoints)
+            return _watch(script, lines, deadline_s)
+        except AssertionError as error:
+            error.add_note(_stacks(Path(folder), processes))
+            raise
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+
+
+def _stacks(folder: Path, processes: list[ForkServerProcess]) -> str:
+    """What the threads of each process are at."""
+    for process in processes:
+        if process.is_alive() and process.pid is not None:
+            os.kill(process.pid, signal.SIGUSR1)
+    time.sleep(1.0)  # the signal's handler writes at once, whatever the process waits for
+    return "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(folder.iterdir()))
 
 
 def _receive(line: Connection, deadline_s: float) -> Any:
