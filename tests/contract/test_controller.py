@@ -35,7 +35,8 @@ class EndingScheduler(FakeScheduler):
 
 @dataclass
 class OvertakenScheduler(FakeScheduler):
-    """A scheduler that takes a snapshot without its first job while it is starting that job."""
+    """A scheduler that starts its first job so slowly that a whole turn of the controller passes meanwhile, whose
+    snapshot does not show the job."""
 
     is_starting: threading.Event = field(default_factory=threading.Event)
     is_missing: bool = False
@@ -59,8 +60,10 @@ class OvertakenScheduler(FakeScheduler):
 
 
 @pytest.fixture
-def scheduler() -> EndingScheduler:
-    return EndingScheduler(nodes=())
+def scheduler(request: pytest.FixtureRequest) -> FakeScheduler:
+    """Of the class that the test is parametrized with; an `EndingScheduler` without nodes where it is not."""
+    make: Callable[[], FakeScheduler] = getattr(request, "param", lambda: EndingScheduler(nodes=()))
+    return make()
 
 
 @pytest.fixture
@@ -125,7 +128,7 @@ def test_last_words_of_a_job_that_was_over_before_there_was_a_controller_are_hea
     assert shown(api) == (TrainerState.FINISHED, 9, 9)
 
 
-@pytest.mark.parametrize("scheduler", [OvertakenScheduler()], ids=["overtaken"])
+@pytest.mark.parametrize("scheduler", [OvertakenScheduler], indirect=True)
 def test_a_job_that_is_being_started_while_a_snapshot_is_taken_has_not_ended(
     api: ApiUnderTest, scheduler: OvertakenScheduler
 ) -> None:

@@ -52,7 +52,7 @@ def server_of(service: RunningService, besides: int = 0) -> psutil.Process:
 
 
 def _waits(process: psutil.Process) -> bool:
-    """Whether the process waits in `select` or `poll`, as a fork server does once all is imported."""
+    """Whether the process sleeps in `select` or `poll`: a fork server does so only once its imports are done."""
     try:
         function = Path(f"/proc/{process.pid}/wchan").read_text(encoding="utf-8")
     except OSError:  # it has ended

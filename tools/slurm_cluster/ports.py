@@ -15,10 +15,10 @@ _RANGE = range(10_000, 32_000)
 
 @contextlib.contextmanager
 def reserved_ports(number: int) -> Iterator[list[int]]:
-    """`number` different ports that nothing uses and, until the context ends, no other reservation has.
+    """Keep `number` TCP ports that nothing uses from every other caller until the context ends; yields them.
 
-    Daemons that set `SO_REUSEADDR`, as Slurm's do, may listen on them meanwhile. Raises `ClusterError` where fewer
-    ports are free.
+    Within the context, daemons that set `SO_REUSEADDR`, as Slurm's do, can already listen on them. Raises
+    `ClusterError` where fewer ports are free.
     """
     reserved: list[int] = []
     with contextlib.ExitStack() as held:

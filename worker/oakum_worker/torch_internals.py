@@ -135,8 +135,11 @@ def new_group(
 
 
 def onednn_computes(dtype: torch.dtype) -> bool:
-    """Whether oneDNN can compute in this type of 16 bits on this processor. Where it cannot, torch's LSTM raises
-    under autocast on the CPU. True where torch was built without oneDNN, since torch then computes by itself."""
+    """Whether torch's LSTM can run on this processor under autocast to `dtype`, bfloat16 or float16.
+
+    torch leaves it to oneDNN, which raises where the processor lacks instructions for the type. A torch built
+    without oneDNN computes by itself: then this is true.
+    """
     if not torch.backends.mkldnn.is_available():
         return True
     if dtype == torch.bfloat16:

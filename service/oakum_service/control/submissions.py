@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Submissions:
-    """The fragments whose rows are committed and whose jobs may not exist yet. Any thread may ask or change it."""
+    """The fragments that have a row in the database and may have no job at the scheduler yet. Safe for threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -16,26 +16,27 @@ class Submissions:
         self._watched: list[set[str]] = []
 
     def begin(self, fragments: Iterable[str]) -> None:
-        """Note that these fragments are about to be submitted; to be called before their rows are committed."""
+        """Count these fragments as under way. Call this before their rows are committed, so that nobody sees a row
+        of a fragment that does not count yet."""
         with self._lock:
             begun = set(fragments)
             for known in (self._under_way, *self._watched):
                 known |= begun
 
     def end(self, fragments: Iterable[str]) -> None:
-        """Note that the scheduler has answered for these fragments, and that their rows say so."""
+        """Count these fragments as under way no more: the scheduler has answered, and their rows say so."""
         with self._lock:
             self._under_way.difference_update(fragments)
 
     def under_way(self) -> frozenset[str]:
-        """The fragments that are being submitted now."""
+        """Ids of the fragments whose submission has begun and not ended."""
         with self._lock:
             return frozenset(self._under_way)
 
     @contextmanager
     def watched(self) -> Iterator[Collection[str]]:
-        """The fragments that are being submitted at any time within the context: one that begins meanwhile is
-        added at once, and one that ends meanwhile stays."""
+        """Ids of all fragments that are under way at some moment of the context. The collection grows as further
+        submissions begin, and keeps those that end."""
         with self._lock:
             seen = set(self._under_way)
             self._watched.append(seen)
