@@ -134,17 +134,18 @@ def new_group(
     return group
 
 
-def onednn_computes(dtype: torch.dtype) -> bool:
+def onednn_computes(dtype: torch.dtype, *, with_gradients: bool) -> bool:
     """Whether torch's LSTM can run on this processor under autocast to `dtype`, bfloat16 or float16.
 
-    torch leaves it to oneDNN, which raises where the processor lacks instructions for the type. A torch built
-    without oneDNN computes by itself: then this is true.
+    torch leaves it to oneDNN, which raises where the processor lacks instructions for the type, and on every
+    processor for float16 `with_gradients`, that is, with torch's gradient mode on. A torch built without oneDNN
+    computes by itself: then this is true.
     """
     if not torch.backends.mkldnn.is_available():
         return True
     if dtype == torch.bfloat16:
         return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+    return not with_gradients and bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def begin_all_gather_flat(gathered: torch.Tensor, own: torch.Tensor, group: dist.ProcessGroup) -> dist.Work:

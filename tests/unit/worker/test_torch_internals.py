@@ -158,11 +158,12 @@ def test_a_group_of_one_sums_and_gathers() -> None:
     assert gathered.tolist() == [0.0, 1.0, 2.0]
 
 
+@pytest.mark.parametrize("with_gradients", [False, True])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_torchs_lstm_computes_under_autocast_where_onednn_does(dtype: torch.dtype) -> None:
-    if not internals.onednn_computes(dtype):
+def test_torchs_lstm_computes_under_autocast_where_onednn_does(dtype: torch.dtype, with_gradients: bool) -> None:
+    if not internals.onednn_computes(dtype, with_gradients=with_gradients):
         return  # the tests of fused layers show what is done there
-    with torch.autocast("cpu", dtype=dtype):
+    with torch.set_grad_enabled(with_gradients), torch.autocast("cpu", dtype=dtype):
         assert nn.LSTM(8, 8)(torch.zeros(3, 1, 8))[0].isfinite().all()
 
 

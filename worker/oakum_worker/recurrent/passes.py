@@ -195,7 +195,9 @@ def run_by_torch(
     has_biases = len(weights) // directions >= 4
     settings = (list(weights), has_biases, 1, 0.0, training, directions == 2)
     is_autocast = data.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-    refused = is_autocast and not onednn_computes(torch.get_autocast_dtype("cpu"))
+    refused = is_autocast and not onednn_computes(
+        torch.get_autocast_dtype("cpu"), with_gradients=torch.is_grad_enabled()
+    )
     without_onednn = torch.backends.mkldnn.flags(enabled=False, allow_tf32=None)
     with without_onednn if refused else contextlib.nullcontext():
         if not steps.is_even:
