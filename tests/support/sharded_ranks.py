@@ -165,6 +165,7 @@ class _Process:
         self._loop.join(formed, rank, len(members), subgroups=self._group.subgroups)
         self.outcome.origins.append(self._keeper.begin(generation, rank))
         self.outcome.due.append(self._keeper.durable_due())
+        self._line.send(self._loop.step_count)
         self.outcome.peaks_bytes.append(_peak_bytes() - self._before_bytes)
         if isinstance(self._keeper, SplitStateKeeper):
             self.outcome.redone.append(self._keeper.redone_steps)
@@ -181,6 +182,7 @@ class _Process:
             asked = rank == 0 and self._loop.step_count + 1 == self._script.durable_at
             result = self._loop.step(checkpoint=asked)
             self.outcome.losses.append((result.step, result.loss))
+            self._line.send(result.step)
             self._keeper.after_step(durable=result.checkpoint)
             if self._loop.evaluation_due:
                 self._evaluate()
@@ -307,12 +309,11 @@ def _play(script: Script) -> list[Outcome | None]:
             theirs.close()
             lines.append(ours)
             processes.append(process)
-        deadline_s = time.monotonic() + DEADLINE_S
         try:
-            endpoints = [_receive(line, deadline_s) for line in lines]
+            endpoints = [_receive(line) for line in lines]
             for line in lines:
                 line.send(endpoints)
-            return _watch(script, lines, deadline_s)
+            return _watch(script, lines)
         except AssertionError as error:
             error.add_note(_stacks(Path(folder), processes))
             raise
@@ -331,27 +332,33 @@ def _stacks(folder: Path, processes: list[ForkServerProcess]) -> str:
     return "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(folder.iterdir()))
 
 
-def _receive(line: Connection, deadline_s: float) -> Any:
-    assert line.poll(max(deadline_s - time.monotonic(), 0)), "a process did not answer"
+def _receive(line: Connection) -> Any:
+    assert line.poll(DEADLINE_S), "a process did not answer"
     answer = line.recv()
     assert not isinstance(answer, Outcome), answer.error
     return answer
 
 
-def _watch(script: Script, lines: list[Connection], deadline_s: float) -> list[Outcome | None]:
-    """Collect outcomes, and tell everybody when a process that was to die has died."""
+def _watch(script: Script, lines: list[Connection]) -> list[Outcome | None]:
+    """Collect outcomes, and tell everybody when a process that was to die has died.
+
+    A script may take as long as it needs: what has a deadline is the next word of any process, which tells of the
+    beginning of an act, of a step, or of the end.
+    """
     outcomes: dict[int, Outcome | None] = {}
     while len(outcomes) < len(lines):
         waiting = [line for number, line in enumerate(lines) if number not in outcomes]
-        ready = wait(waiting, timeout=max(deadline_s - time.monotonic(), 0))
+        ready = wait(waiting, timeout=DEADLINE_S)
         assert ready, f"no word from {[number for number in range(len(lines)) if number not in outcomes]}"
         for line in ready:
             number = lines.index(line)
             try:
-                outcome: Outcome = line.recv()  # type: ignore[call-arg,assignment]  # of pipes, not of sockets
-                if outcome.error:  # the others may wait for this process for ever
-                    return [outcome]
-                outcomes[number] = outcome
+                word: int | Outcome = line.recv()  # type: ignore[call-arg,assignment]  # of pipes, not of sockets
+                if not isinstance(word, Outcome):
+                    continue
+                if word.error:  # the others may wait for this process for ever
+                    return [word]
+                outcomes[number] = word
             except (EOFError, ConnectionResetError):
                 outcomes[number] = None
                 over = next(index for index, act in enumerate(script.acts, 1) if number in act.dies)
