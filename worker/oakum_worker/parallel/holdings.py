@@ -85,7 +85,7 @@ class Part:
     def _undivided(self, tensor: SplitTensor) -> Block:
         if self.grid:
             block = tensor.grids.block(self.grid, self.number) if tensor.grids is not None else None
-            return block if block is not None else tensor.rows(range(0))
+            return block if block is not None else _rows_of(tensor.shape, _NOWHERE, 1, 0)
         return _rows_of(tensor.shape, tensor.home, self.num_parts, self.number)
 
     def shares(self, count: int) -> list[Part]:
@@ -96,6 +96,10 @@ class Part:
         """The fields as a list for JSON; `Part(*fields)` restores the part."""
         numbers: list[int | str] = [self.num_parts, self.number, self.index, self.count]
         return [*numbers, self.grid] if self.grid else numbers
+
+
+_NOWHERE = -1
+"""Home of a tensor that no part has."""
 
 
 @functools.lru_cache(maxsize=1 << 16)

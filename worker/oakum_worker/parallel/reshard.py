@@ -7,6 +7,7 @@ round trip; large ones are sent and received in place, without a copy.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,10 +34,15 @@ class PartLocations:
     """(part, rank in the group) pairs in any order."""
     mine: Mapping[Part, Rows]
 
+    @functools.cached_property
+    def in_order(self) -> list[tuple[Part, int]]:
+        """`ranks` in an order that is the same on all ranks."""
+        return sorted(self.ranks)
+
     def overlapping(self, block: Block, tensor: SplitTensor) -> Iterator[tuple[int, Part, Overlap]]:
         """(rank, part, the elements that the part and `block` of `tensor` have in common) for each part that has
         any, in the same order on all ranks. `block` is the overlap's first block."""
-        for part, rank in sorted(self.ranks):
+        for part, rank in self.in_order:
             for common in block.common(part.block(tensor)):
                 yield rank, part, common
 
@@ -108,9 +114,13 @@ def _exchange_batch(
     rank: int,
 ) -> None:
     outgoing, incoming = _Messages(), _Messages()
+    mine = sorted(needed.mine.items(), key=itemgetter(0))
     for tensor in batch:
+        wanted = [(block, rows[tensor.path]) for part, rows in mine if (block := part.block(tensor))]
         # Sender and receiver loop over the held parts first, so that both pack a message in the same order.
-        for part, holder in sorted(held.ranks):
+        for part, holder in held.in_order:
+            if holder != rank and not wanted:
+                continue
             block = part.block(tensor)
             if not block:
                 continue
@@ -122,9 +132,9 @@ def _exchange_batch(
                     else:
                         outgoing.add(peer, source[common.first])
             else:
-                for other, mine in sorted(needed.mine.items(), key=itemgetter(0)):
-                    for common in block.common(other.block(tensor)):
-                        incoming.add(holder, mine[tensor.path][common.second])
+                for here, memory in wanted:
+                    for common in block.common(here):
+                        incoming.add(holder, memory[common.second])
     if group is not None:
         _communicate(outgoing, incoming, group)
 

@@ -54,7 +54,7 @@ class _Cuts(Grids):
     parameter: str
 
     def block(self, grid: str, number: int) -> Block | None:
-        return self.state.parts_of(grid_named(grid)).block(self.parameter, number)
+        return self.state.parts_in(grid).block(self.parameter, number)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class _Common(Grids):
     whole: Block
 
     def block(self, grid: str, number: int) -> Block | None:
-        return self.whole if number == self.state.parts_of(grid_named(grid)).common(self.home).number else None
+        return self.whole if number == self.state.parts_in(grid).common(self.home).number else None
 
 
 class BlockState(DividedState[_A]):
@@ -89,7 +89,8 @@ class BlockState(DividedState[_A]):
         self._conversions = arranger
         self._homes = dict.fromkeys(self._keys, 0) if homes is None else homes
         self._num_homes = num_homes
-        self._parts: dict[Grid, GridParts] = {}
+        self._parts: dict[str, GridParts] = {}
+        """By the grid's name."""
 
     @property
     def first_held(self) -> list[nn.Parameter]:
@@ -106,10 +107,15 @@ class BlockState(DividedState[_A]):
 
     def parts_of(self, grid: Grid) -> GridParts:
         """The parts of the state in a grid. Raises `TaskError` where the model does not go onto the grid."""
-        if grid not in self._parts:
-            blocks = {name: self.blocks(grid, name) for name in self._shapes}
-            self._parts[grid] = GridParts(name_of(grid), grid.num_ranks, blocks, self._homes, self._num_homes)
-        return self._parts[grid]
+        return self.parts_in(name_of(grid))
+
+    def parts_in(self, name: str) -> GridParts:
+        """The parts of the state in the grid with this name, as `parts_of` has them."""
+        if name not in self._parts:
+            grid = grid_named(name)
+            blocks = {parameter: self.blocks(grid, parameter) for parameter in self._shapes}
+            self._parts[name] = GridParts(name, grid.num_ranks, blocks, self._homes, self._num_homes)
+        return self._parts[name]
 
     def blocks(self, grid: Grid, name: str) -> list[Block]:
         """For each rank of the grid, its block of the parameter `name`."""
