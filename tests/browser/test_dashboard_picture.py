@@ -143,7 +143,9 @@ def test_the_overview_breaks_no_rule_of_accessibility(opened: Page, dark: bool) 
     assert violations(opened, dark=dark) == []
     opened.click(".node-table summary")
     choose = "const rows = document.getElementById('rows-show'); rows.value = 'dense';"
-    opened.driver.execute_script(f"{choose} rows.dispatchEvent(new Event('input'))")
+    choose += "rows.dispatchEvent(new Event('input'));"
+    name_before_data_come = "return document.querySelector('canvas.density').ariaLabel"
+    assert opened.driver.execute_script(f"{choose} {name_before_data_come}")
     opened.wait(lambda: opened.shows("canvas.density"), "all nodes at once")
     assert violations(opened, dark=dark) == []
 

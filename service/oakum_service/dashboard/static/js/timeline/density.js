@@ -12,7 +12,7 @@ export class Density {
   #shares = null;
 
   constructor(root) {
-    this.canvas = h("canvas", { class: "density", role: "img" });
+    this.canvas = h("canvas", { class: "density", role: "img", "aria-label": "All nodes, not loaded yet" });
     root.append(this.canvas);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#paint());
   }

@@ -17,7 +17,7 @@ export class Strip {
   constructor(root, on) {
     this.root = root;
     this.on = on;
-    this.chart = s("svg", { class: "strip-chart", height: HEIGHT_PX, role: "img" });
+    this.chart = s("svg", { class: "strip-chart", height: HEIGHT_PX, role: "img", "aria-label": "Use of the nodes, not loaded yet" });
     this.window = s("rect", { class: "strip-window", y: 1, height: HEIGHT_PX - 2, rx: 3 });
     this.caption = h("p", { class: "strip-caption" });
     root.append(this.chart, this.caption);
