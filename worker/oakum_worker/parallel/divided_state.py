@@ -186,7 +186,7 @@ class DividedState(SplitState, Generic[_A]):
         own = state.document["optimizer"]["state"] if self._tells_moments else None
         document = self.joined(state.document, tell(own))
         split = self.split_tensors(document)
-        rows = {t.path: state.rows[t.path] if t.path in state.rows else t.empty(t.rows(range(0))) for t in split}
+        rows = {t.path: state.rows[t.path] if t.path in state.rows else t.empty(t.nothing) for t in split}
         return LocalState(document, state.whole, rows, split)
 
     def joined(self, document: Document, entries: list[Any]) -> Document:

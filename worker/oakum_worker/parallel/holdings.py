@@ -53,6 +53,11 @@ class SplitTensor:
         return self.rows(range(self.num_rows))
 
     @property
+    def nothing(self) -> Block:
+        """The block that has no element of the tensor."""
+        return _nothing_of(self.shape)
+
+    @property
     def num_bytes(self) -> int:
         """Size of the whole tensor in bytes."""
         return self.whole.num_elements * self.dtype.itemsize
@@ -85,7 +90,7 @@ class Part:
     def _undivided(self, tensor: SplitTensor) -> Block:
         if self.grid:
             block = tensor.grids.block(self.grid, self.number) if tensor.grids is not None else None
-            return block if block is not None else _rows_of(tensor.shape, _NOWHERE, 1, 0)
+            return block if block is not None else tensor.nothing
         return _rows_of(tensor.shape, tensor.home, self.num_parts, self.number)
 
     def shares(self, count: int) -> list[Part]:
@@ -98,8 +103,11 @@ class Part:
         return [*numbers, self.grid] if self.grid else numbers
 
 
-_NOWHERE = -1
-"""Home of a tensor that no part has."""
+@functools.lru_cache(maxsize=1 << 16)
+def _nothing_of(shape: tuple[int, ...]) -> Block:
+    """The empty block of a tensor of this shape. Remembered, because most parts of a grid have nothing of most
+    tensors."""
+    return Block.of([range(0), *map(range, shape[1:])])
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -175,7 +183,7 @@ class Place:
 
 def block_of(parts: Iterable[Part], tensor: SplitTensor) -> Block:
     """The block of `tensor` that a rank with these parts holds. At most one of the parts has any of it."""
-    return next((block for part in parts if (block := part.block(tensor))), tensor.rows(range(0)))
+    return next((block for part in parts if (block := part.block(tensor))), tensor.nothing)
 
 
 def by_part(parts: Iterable[Part], tensors: Iterable[SplitTensor], rows: Rows) -> dict[Part, Rows]:

@@ -36,7 +36,7 @@ class PartLocations:
 
     @functools.cached_property
     def in_order(self) -> list[tuple[Part, int]]:
-        """`ranks` in an order that is the same on all ranks."""
+        """`ranks`, sorted by part and then by rank, so that all ranks go through them in one order."""
         return sorted(self.ranks)
 
     def overlapping(self, block: Block, tensor: SplitTensor) -> Iterator[tuple[int, Part, Overlap]]:

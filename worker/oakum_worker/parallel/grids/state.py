@@ -110,7 +110,8 @@ class BlockState(DividedState[_A]):
         return self.parts_in(name_of(grid))
 
     def parts_in(self, name: str) -> GridParts:
-        """The parts of the state in the grid with this name, as `parts_of` has them."""
+        """The parts of the state in the grid that is called `name`, such as `3d-2`. Raises `TaskError` where the
+        model does not go onto the grid, and `ValueError` where no grid is called so."""
         if name not in self._parts:
             grid = grid_named(name)
             blocks = {parameter: self.blocks(grid, parameter) for parameter in self._shapes}
