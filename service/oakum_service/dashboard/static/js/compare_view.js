@@ -27,7 +27,7 @@ export class CompareView {
     this.choices = h("div", { class: "choices", role: "group", "aria-label": "Trainers to compare" });
     this.axisChoice = input({ name: "by", label: "Over", choices: AXES.map(([, text]) => text), value: AXES.find(([name]) => name === this.axis)[1] });
     this.metricChoice = h("select", { id: "field-metric" });
-    this.chart = h("div", { class: "compare-chart", role: "img" });
+    this.chart = h("div", { class: "compare-chart", role: "img", "aria-label": "Trainers compared, not drawn yet" });
     this.none = h("p", { class: "empty" });
     this.notes = h("p", { class: "hint", role: "status" });
     this.table = h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Trainers compared" });

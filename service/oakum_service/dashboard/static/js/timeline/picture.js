@@ -19,7 +19,7 @@ const BESIDE = 0.5;
 export class Picture {
   constructor(root) {
     this.axis = s("svg", { class: "axis", height: AXIS_PX, "aria-hidden": "true" });
-    this.plot = s("svg", { class: "plot", role: "img" });
+    this.plot = s("svg", { class: "plot", role: "img", "aria-label": "Nodes over time, not loaded yet" });
     this.scroller = h("div", { class: "rows", tabindex: "0", role: "region", "aria-label": "Rows of nodes" }, this.plot);
     this.axisBox = h("div", { class: "axis-box", title: "Drag or turn the wheel here to move or zoom" }, this.axis);
     root.append(this.axisBox, this.scroller);
