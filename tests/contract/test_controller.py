@@ -61,7 +61,8 @@ class OvertakenScheduler(FakeScheduler):
 
 @pytest.fixture
 def scheduler(request: pytest.FixtureRequest) -> FakeScheduler:
-    """Of the class that the test is parametrized with; an `EndingScheduler` without nodes where it is not."""
+    """The scheduler behind `api`. A test that parametrizes this fixture says which class it is of; for all others
+    it is an `EndingScheduler` without nodes."""
     make: Callable[[], FakeScheduler] = getattr(request, "param", lambda: EndingScheduler(nodes=()))
     return make()
 

@@ -324,7 +324,7 @@ def _play(script: Script) -> list[Outcome | None]:
 
 
 def _stacks(folder: Path, processes: list[ForkServerProcess]) -> str:
-    """What the threads of each process are at."""
+    """The stacks of all threads of each living process, as text: which line of which function each one is in."""
     for process in processes:
         if process.is_alive() and process.pid is not None:
             os.kill(process.pid, signal.SIGUSR1)
@@ -340,10 +340,12 @@ def _receive(line: Connection) -> Any:
 
 
 def _watch(script: Script, lines: list[Connection]) -> list[Outcome | None]:
-    """Collect outcomes, and tell everybody when a process that was to die has died.
+    """Wait until all processes have ended; returns the outcome of each, None for one that was killed as the script
+    says. As soon as one is killed, the others are told.
 
-    A script may take as long as it needs: what has a deadline is the next word of any process, which tells of the
-    beginning of an act, of a step, or of the end.
+    Processes send a number when they begin an act and when they have taken a step, and their outcome at the end.
+    Raises `AssertionError` when none has sent anything for `DEADLINE_S`, however long the script takes in all.
+    When a process fails, its outcome alone is returned, since the others may wait for it for ever.
     """
     outcomes: dict[int, Outcome | None] = {}
     while len(outcomes) < len(lines):
@@ -356,7 +358,7 @@ def _watch(script: Script, lines: list[Connection]) -> list[Outcome | None]:
                 word: int | Outcome = line.recv()  # type: ignore[call-arg,assignment]  # of pipes, not of sockets
                 if not isinstance(word, Outcome):
                     continue
-                if word.error:  # the others may wait for this process for ever
+                if word.error:
                     return [word]
                 outcomes[number] = word
             except (EOFError, ConnectionResetError):

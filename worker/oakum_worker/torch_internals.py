@@ -135,11 +135,11 @@ def new_group(
 
 
 def onednn_computes(dtype: torch.dtype, *, with_gradients: bool) -> bool:
-    """Whether torch's LSTM can run on this processor under autocast to `dtype`, bfloat16 or float16.
+    """Whether torch's LSTM can run on this processor under autocast to `dtype`, bfloat16 or float16; the answer
+    depends on whether torch's gradient mode is on, `with_gradients`.
 
-    torch leaves it to oneDNN, which raises where the processor lacks instructions for the type, and on every
-    processor for float16 `with_gradients`, that is, with torch's gradient mode on. A torch built without oneDNN
-    computes by itself: then this is true.
+    torch has oneDNN compute it. oneDNN raises where the processor lacks instructions for the type. In float16 it
+    has no training on any processor. A torch built without oneDNN computes by itself: then this is true.
     """
     if not torch.backends.mkldnn.is_available():
         return True
