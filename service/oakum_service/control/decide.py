@@ -128,10 +128,11 @@ class Situation:
     def older_break(self) -> int | None:
         """An older generation to be ended because ranks may be blocked in it while the newest forms, or None.
 
-        Either a member reports that it broke, or a fragment that was about to leave it has vanished: a node that
-        loses power closes no connection, and the ranks that are still in that generation would wait without end.
+        Either a fragment reports that it broke, whether it is in the newest generation or training pauses or goes
+        on without it, or a fragment that was about to leave it has vanished: a node that loses power closes no
+        connection, and the ranks that are still in that generation would wait without end.
         """
-        reported = [member.broken for member in self.members if member.alive]
+        reported = [fragment.broken for fragment in self.fragments if fragment.alive]
         vanished = [f.formed for f in self.fragments if f.has_vanished and f.id not in self.now.members]
         newest = max((*reported, *vanished), default=0)
         return newest if self.now.ended_through < newest < self.now.generation else None

@@ -113,6 +113,16 @@ def test_a_break_of_the_generation_before_frees_the_members_that_are_still_in_it
     assert decision == Decision(None, 1, cause="a connection between members broke")
 
 
+@pytest.mark.parametrize("members", [(), ("b", "c")])
+def test_a_break_of_the_generation_before_is_heard_from_one_that_is_left_out(members: tuple[str, ...]) -> None:
+    """Training pauses, or goes on without the fragment, while the others are still in that generation."""
+    left_out = training("a", phase=Phase.READY, broken=1)
+    others = (training("b", phase=Phase.LEAVING), training("c"))
+    decision = decide(Membership(2, members, 0), (left_out, *others), min_nodes=2)
+    assert decision == Decision(None, 1, cause="a connection between members broke")
+    assert decide(Membership(2, (), 1), (left_out, *others[:1]), min_nodes=2) is None
+
+
 def test_a_trainer_whose_members_are_all_gone_waits_for_newcomers() -> None:
     assert decide(Membership(4, ("a",), 0), (), min_nodes=1) == Decision((), 4, lost=("a",), cause="1 lost")
     assert decide(Membership(5, (), 4), (ready("n"),), min_nodes=1) == Decision(("n",), 4, cause="1 joined")
