@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import TensorDataset
+from torch.utils.data import TensorDataset, default_collate
 from typer.testing import CliRunner
 
 from oakum_worker.__main__ import app
@@ -116,6 +116,19 @@ def test_a_probe_ends_where_the_limit_is_passed_and_leaves_the_device_usable() -
     assert sum(found) <= limit
     assert probe.footprint(100_000) is None
     assert probe.num_probes == 2  # what was measured once is known
+
+
+def test_a_batch_that_cannot_be_collated_for_lack_of_memory_does_not_fit() -> None:
+    """The samples may be on the device, too."""
+
+    def collate(samples: list[Any]) -> Any:
+        if len(samples) > 16:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return default_collate(samples)
+
+    probe = Probe(dataclasses.replace(wide_task(), collate=collate), build_spec(), limit_bytes=1 << 30)
+    assert probe.footprint(17) is None
+    assert probe.footprint(16) is not None
 
 
 def test_samples_that_are_parts_of_a_whole_data_set_count_for_themselves() -> None:

@@ -22,7 +22,7 @@ from oakum_worker.profiling.sample_errors import collate, few, read
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.optimizer_step import OptimizerStep
 from oakum_worker.task import Task
-from oakum_worker.task_checks import describe
+from oakum_worker.task_checks import describe, lacks_memory
 from oakum_worker.torch_internals import BatchNorm, tree_leaves
 
 _TIMED_S = 0.5
@@ -137,8 +137,12 @@ class Probe:
         self.num_probes += 1
         try:
             return self._measure(size, step=step)
-        except (MemoryLimitError, torch.OutOfMemoryError):
+        except MemoryLimitError:
             return None
+        except Exception as error:
+            if lacks_memory(error):
+                return None
+            raise
         finally:
             self._clear()
 
