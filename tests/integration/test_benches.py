@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -122,3 +123,11 @@ def test_mistakes_are_made_and_told_with_what_to_do(bench: Any, tmp_path: Path) 
     assert "the data set is a DataLoader: give the data set in it" in loader["message"]
     assert loader["seconds"] > 0 < loader["cpu_s"]
     assert (unknown["status"], loader["status"]) == (1, 1)
+
+
+def test_offloaded_steps_are_timed_beside_those_on_the_device(bench: Any) -> None:
+    offload, device = bench("offload"), torch.device("cpu")
+    figures = offload.measure(24_000, 1, device)
+    assert figures.step_s.keys() == {"on the device", "offloaded", "one after the other"}
+    assert all(seconds > 0 for seconds in (*figures.step_s.values(), figures.link_s))
+    assert offload.table([figures], device).row_count == 1
