@@ -60,13 +60,12 @@ def run_recorded(
     Of the tests that the arguments choose, those named in `only` are run; by default all. Returns pytest's exit
     status, which is that of an interrupted run where the time was over, and what was seen of the tests.
     """
-    with tempfile.TemporaryDirectory(prefix="recorded-run-") as folder:
-        record = Path(folder, "outcomes.jsonl")
-        record.touch()
-        command = [sys.executable, __file__, str(record), json.dumps(only), *arguments]
-        status = _wait(subprocess.Popen(command, stdin=subprocess.DEVNULL), longest_s)
+    with tempfile.TemporaryFile("r", encoding="utf-8") as record:  # without a name: nothing stays after a SIGKILL
+        file = record.fileno()
+        command = [sys.executable, __file__, f"/proc/self/fd/{file}", json.dumps(only), *arguments]
+        status = _wait(subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[file]), longest_s)
         outcomes = Outcomes()
-        for line in record.read_text().splitlines():
+        for line in record:
             outcomes.note(*json.loads(line))
         return status, outcomes
 
@@ -123,7 +122,7 @@ class Recorder:
         self._write("collected", "", str(session.testscollected))
 
     def _write(self, kind: str, name: str, told: str = "") -> None:
-        with self._path.open("a") as record:
+        with self._path.open("a", encoding="utf-8") as record:
             record.write(json.dumps([kind, name, told]) + "\n")
 
 
