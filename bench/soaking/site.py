@@ -47,8 +47,9 @@ class Site:
         self.nodes = nodes
         self.log_file = folder / "service.log"
         self._data_dir = folder / "data"
-        self._ports_before = set(_listening())
-        self._ports: set[int] = set()
+        self._listeners: set[tuple[int, int | None]] = set()
+        """(port, pid) of the service's processes that were seen to listen. The next process that the system gives
+        such a port to is not ours."""
 
     def start(self) -> None:
         """Start the service and wait until it answers."""
@@ -111,7 +112,7 @@ class Site:
             with contextlib.suppress(OSError):
                 counts[role, pid] = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 (no paths are needed)
         own = {pid for _, pid in pids}
-        self._ports |= {port for port, pid in _listening().items() if pid in own}
+        self._listeners |= {(port, pid) for port, pid in _listening() if pid in own}
         return counts
 
     def interrupt(self) -> list[str]:
@@ -123,8 +124,8 @@ class Site:
         except subprocess.TimeoutExpired:
             left.append(f"the service did not end within {_PATIENCE_S:g} s of Ctrl-C")
         left += [f"left behind: {' '.join(process.info['cmdline'])}" for process in self._processes()]
-        ports = set(_listening()) - self._ports_before
-        return left + [f"port {port} is still listened on" for port in sorted(ports & self._ports)]
+        ports = sorted(port for port, _ in _listening() & self._listeners)
+        return left + [f"port {port} is still listened on" for port in ports]
 
     def end(self) -> None:
         """Leave nothing running, whatever has happened."""
@@ -136,10 +137,10 @@ class Site:
             self.service.wait(timeout=10.0)
 
 
-def _listening() -> dict[int, int | None]:
-    """Port -> process that listens on it, as far as it can be told."""
+def _listening() -> set[tuple[int, int | None]]:
+    """(port, pid of the process that listens on it, as far as it can be told)."""
     return {
-        connection.laddr[1]: connection.pid
+        (connection.laddr[1], connection.pid)
         for connection in psutil.net_connections(kind="tcp")
         if connection.laddr and connection.status == psutil.CONN_LISTEN
     }
