@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from oakum_worker.fragment.forking import node_has_accelerator
 from processes import ending_on_sighup, runs
 from running_service import (
     EXAMPLES,
@@ -22,6 +23,8 @@ from running_service import (
     wait_for_steps,
 )
 from waiting import DEADLINE_S, wait_until
+
+pytestmark = pytest.mark.skipif(node_has_accelerator(), reason="needs forks, which CUDA does not survive")
 
 SECRETS = {
     "PGPASSWORD": "of the database",

@@ -21,8 +21,12 @@ from slurm_cluster.errors import ClusterError
 
 VARIABLE = "OAKUM_TEST_REQUIRE"
 NOT_EVERYWHERE = {
-    "accounts": "root, sudo for other Unix accounts, and a system-wide Python of the same version",
+    "accounts": (
+        "root, sudo for other Unix accounts, a system-wide Python of the same version, and sources that they can "
+        "read or that lie on the file system of the folder for temporary files"
+    ),
     "cuda": "CUDA devices",
+    "forks": "a machine without a GPU, since CUDA survives no fork",
     "recordings": "logs and answers of real clusters, which are no part of the repository",
 }
 """What `all` does not require: a machine may lack it although `make system-deps` has run."""
