@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -179,11 +180,11 @@ def test_a_hold_gives_every_node_back_until_it_ends(slurm: SlurmSite, service: S
     wait_for_size(client, "elastic", 1)
     client.hold("maintenance")
     wait_until("no job is left", lambda: not service.running())
-    held = wait_until(
+    held: Any = wait_until(
         "its last words are heard",
-        lambda: view if (view := client.trainer("elastic")).state is TrainerState.WAITING else None,
+        lambda: (view := client.trainer("elastic")).checkpoint_step == view.step and view,
     )
-    assert held.checkpoint_step == held.step
+    assert held.state is TrainerState.WAITING
     client.resume()
     wait_for_size(client, "elastic", 1)
     assert step_of(client, "elastic") >= held.step
