@@ -42,7 +42,7 @@ from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
 from rank_processes import fork_context
 from training_ranks import build_spec, build_task
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, wait_until
 
 _PATIENCE_S = DEADLINE_S / 4
 """For a group to connect: longer than that takes on a busy machine, and short enough to begin the script again."""
@@ -77,6 +77,8 @@ class Script:
     """Whether the last act's ranks make the end durable."""
     measured: bool = True
     """Whether pipelines and grids are arranged by measured times, which may differ from run to run."""
+    awaits_ends: bool = False
+    """Whether no act goes on before the process groups of the acts before are gone."""
 
 
 @dataclass
@@ -98,8 +100,6 @@ class Outcome:
     """For each generation, the most memory that the change to it needed beside what was in use."""
     weights: dict[str, Any] = field(default_factory=dict)
     """The parameters of its layers at the end of the last act, as arrays by name; of a rank of a pipeline."""
-    old_groups: int = 0
-    """Process groups of earlier generations that were still there when the last one had begun."""
     diverged: str = ""
     """What its training ended with, where it diverged."""
     error: str = ""
@@ -170,7 +170,9 @@ class _Process:
         if isinstance(self._keeper, SplitStateKeeper):
             self.outcome.redone.append(self._keeper.redone_steps)
         gc.collect()
-        self.outcome.old_groups = sum(earlier() is not None for earlier in self._groups)
+        if self._script.awaits_ends:
+            # A group whose other ranks have left before is let go of by a thread, which may look for a second.
+            wait_until("the groups before are gone", lambda: all(earlier() is None for earlier in self._groups))
         if formed is not None:
             self._groups.append(weakref.ref(formed))
         if self._number in act.dies:
