@@ -9,7 +9,7 @@ from typing import Any
 from oakum_worker.data_sets import is_stream, read_samples
 from oakum_worker.errors import TaskError
 from oakum_worker.task import Task
-from oakum_worker.task_checks import describe, lacks_memory
+from oakum_worker.task_checks import describe
 
 _FEW = 3
 
@@ -50,12 +50,10 @@ def _blamed(task: Task, indices: Sequence[int]) -> str:
 
 def collate(task: Task, samples: Any, which: str) -> Any:
     """The batch that the task's `collate` makes of the samples. Raises `TaskError` where that fails; its message
-    calls the samples `which`. A lack of memory is raised as it is."""
+    calls the samples `which`."""
     try:
         return task.collate(samples)
     except (Exception, SystemExit) as error:
-        if lacks_memory(error):
-            raise
         raise TaskError(
             f"collating {which} raised {describe(error)}: give samples of one shape, or the task a `collate` of "
             "its own that pads them"
