@@ -47,16 +47,20 @@ _HOST_BYTES = 12
 
 @dataclass(frozen=True)
 class Figures:
-    """Medians in seconds, and device memory in bytes, of one number of parameters."""
+    """What was measured on a model of `parameters` elements."""
 
     parameters: int
     step_s: dict[str, float]
+    """Way of taking a step -> median seconds of a step."""
     link_s: float
+    """Median seconds in which a step's bytes are copied from and to the host, without any update."""
     memory_bytes: dict[str, int]
+    """Way of taking a step -> most device memory that is in use during a step."""
 
 
 class _OnTheDevice:
-    """Mixed precision as torch has it: float32 weights beside the model's own, both on the device."""
+    """AdamW in mixed precision without offloading: it updates float32 copies of the model's float16 weights, and
+    everything is on the device."""
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters: list[torch.Tensor] = [*parameters]
@@ -108,7 +112,7 @@ class _Link:
         self._streams = work_streams_of(device)
 
     def run(self) -> None:
-        """Copy everything."""
+        """Queue the copies: as many bytes in each direction as a step of the offloaded optimizer copies."""
         for length in [*[len(self._inward)] * self._copies, self._rest]:
             self._streams.inward.do(partial(_copy, self._here[:length], self._inward[:length]))
             self._streams.outward.do(partial(_copy, self._outward[:length], self._there[:length]))
@@ -125,11 +129,12 @@ def _timed(run: Callable[[], object], clock: Callable[[], float]) -> float:
 
 
 def _peak_bytes(prepare: Callable[[], Callable[[], object]], device: torch.device) -> int:
-    """Most device memory that is in use during a step, parameters and gradients included; 0 on a CPU."""
-    step = prepare()
-    step()
+    """The most device memory in bytes, with parameters and gradients, that is in use during the second step that
+    `prepare` makes; the first one brings the optimizer's state into being. 0 on a CPU, which takes no step."""
     if device.type != "cuda":
         return 0
+    step = prepare()
+    step()
     torch.cuda.reset_peak_memory_stats()
     step()
     return torch.cuda.max_memory_allocated()

@@ -138,7 +138,8 @@ class Site:
 
 
 def _listening() -> set[tuple[int, int | None]]:
-    """(port, pid of the process that listens on it, as far as it can be told)."""
+    """Each TCP port on which a process listens, with that process's pid; with None where the system does not tell
+    it."""
     return {
         (connection.laddr[1], connection.pid)
         for connection in psutil.net_connections(kind="tcp")

@@ -78,7 +78,7 @@ class Script:
     measured: bool = True
     """Whether pipelines and grids are arranged by measured times, which may differ from run to run."""
     awaits_ends: bool = False
-    """Whether no act goes on before the process groups of the acts before are gone."""
+    """Whether each act waits until the process groups of earlier acts are gone."""
 
 
 @dataclass
@@ -172,7 +172,7 @@ class _Process:
         gc.collect()
         if self._script.awaits_ends:
             # A group whose other ranks have left before is let go of by a thread, which may look for a second.
-            wait_until("the groups before are gone", lambda: all(earlier() is None for earlier in self._groups))
+            wait_until("earlier groups are gone", lambda: all(earlier() is None for earlier in self._groups))
         if formed is not None:
             self._groups.append(weakref.ref(formed))
         if self._number in act.dies:

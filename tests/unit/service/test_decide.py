@@ -115,7 +115,8 @@ def test_a_break_of_the_generation_before_frees_the_members_that_are_still_in_it
 
 @pytest.mark.parametrize("members", [(), ("b", "c")])
 def test_a_break_of_the_generation_before_is_heard_from_one_that_is_left_out(members: tuple[str, ...]) -> None:
-    """Training pauses, or goes on without the fragment, while the others are still in that generation."""
+    """Generation 2 has no members, since training pauses, or others; `b` and `c` may still be blocked in
+    generation 1, which broke for `a` alone."""
     left_out = training("a", phase=Phase.READY, broken=1)
     others = (training("b", phase=Phase.LEAVING), training("c"))
     decision = decide(Membership(2, members, 0), (left_out, *others), min_nodes=2)

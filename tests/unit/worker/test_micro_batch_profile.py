@@ -119,7 +119,7 @@ def test_a_probe_ends_where_the_limit_is_passed_and_leaves_the_device_usable() -
 
 
 def test_a_batch_that_cannot_be_collated_for_lack_of_memory_does_not_fit() -> None:
-    """The samples may be on the device, too."""
+    """Samples that are on a GPU are collated there, and may take all of its memory before a step begins."""
 
     def collate(samples: list[Any]) -> Any:
         if len(samples) > 16:

@@ -54,7 +54,7 @@ class SplitTensor:
 
     @property
     def nothing(self) -> Block:
-        """The block that has no element of the tensor."""
+        """The empty block: what a rank holds of the tensor when it holds no row of it."""
         return _nothing_of(self.shape)
 
     @property
