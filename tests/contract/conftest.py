@@ -10,6 +10,8 @@ import pytest
 
 from api_under_test import ApiUnderTest, FakeScheduler
 from empty_databases import empty_database as empty_database
+from postgres_server import PostgresServer
+from postgres_server import postgres as postgres
 from trained_scene import Scene, train_on_two_nodes
 
 
@@ -27,9 +29,19 @@ def scheduler() -> FakeScheduler:
 
 
 @pytest.fixture
-def api(data_dir: Path, scheduler: FakeScheduler) -> Iterator[ApiUnderTest]:
+def database(request: pytest.FixtureRequest) -> str | None:
+    """The URL of a database on PostgreSQL; None for that in the data directory, which tests have that are not
+    marked `on_both_databases`."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return None
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database_with_schema()
+
+
+@pytest.fixture
+def api(data_dir: Path, scheduler: FakeScheduler, database: str | None) -> Iterator[ApiUnderTest]:
     """The API of a service without a controller."""
-    running = ApiUnderTest(data_dir, scheduler)
+    running = ApiUnderTest(data_dir, scheduler, database)
     yield running
     running.news_for_readers.close()
     running.engine.dispose()

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import delete, text
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError
 
 from api_under_test import ApiUnderTest, problem_of
+from cells import each
 from oakum_service import audit
 from oakum_service.api.auth import Role
 from oakum_service.db.models.events import AuditRecord
 from oakum_service.states import TrainerState
+from postgres_database import on_both_databases
 
 
 def entries(api: ApiUnderTest, client: Any = None, **asked: object) -> list[dict[str, Any]]:
@@ -154,20 +156,20 @@ def test_pages_have_each_act_once(api: ApiUnderTest) -> None:
     assert found == [f"t{number}" for number in reversed(range(7))]
 
 
-@pytest.mark.parametrize(
-    "statement",
-    ["UPDATE audit SET actor = 'nobody'", "DELETE FROM audit", "UPDATE audit SET at = 0 WHERE subject = 'digits'"],
-)
-def test_the_database_refuses_to_change_the_log(api: ApiUnderTest, statement: str) -> None:
+@on_both_databases
+def test_the_database_refuses_to_change_the_log(api: ApiUnderTest) -> None:
     api.submit()
-    with (
-        pytest.raises((IntegrityError, DBAPIError), match="the audit log is append-only"),
-        api.sessions.begin() as s,
-    ):
-        s.execute(text(statement))
-    assert len(entries(api)) == 1
+    statements = [
+        *("UPDATE audit SET actor = 'nobody'", "UPDATE audit SET at = 0 WHERE subject = 'digits'"),
+        *("DELETE FROM audit", *(["TRUNCATE audit"] if api.engine.dialect.name == "postgresql" else [])),
+    ]
+    for statement in statements:
+        with pytest.raises(DBAPIError, match="the audit log is append-only"), api.sessions.begin() as session:
+            session.execute(text(statement))
+        assert len(entries(api)) == 1, statement
 
 
+@on_both_databases
 def test_rows_are_kept_for_a_year(api: ApiUnderTest) -> None:
     now = time.time()
     with api.sessions.begin() as session:
@@ -190,7 +192,7 @@ def test_rows_are_kept_for_a_year(api: ApiUnderTest) -> None:
         session.execute(delete(AuditRecord))
 
 
-@pytest.mark.parametrize("sent", ["", "a" * 65, "two words", "b\u00e4r", "x;y", "<script>"])
+@each("sent", ["", "a" * 65, "two words", "b\u00e4r", "x;y", "<script>"])
 def test_an_id_that_is_none_is_replaced(api: ApiUnderTest, sent: str) -> None:
     answer = api.anonymous.get("/healthz", headers={"X-Request-ID": sent.encode()})
     assert re.fullmatch("[0-9a-f]{16}", answer.headers["X-Request-ID"])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from api_under_test import SPEC, ApiUnderTest, problem_of, report
+from cells import each
 from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings
 from oakum_service.db.models.callers import ApiToken
@@ -100,14 +101,14 @@ def test_every_route_is_listed_here_with_its_role(api: ApiUnderTest) -> None:
     assert documented == ROLES.keys()
 
 
-@pytest.mark.parametrize(("method", "path"), GUARDED)
+@each(("method", "path"), GUARDED)
 def test_without_a_token_nothing_is_answered(api: ApiUnderTest, method: str, path: str) -> None:
     response = api.anonymous.request(method, address(path), json=body_of(method, path))
     problem_of(response, 401)
     assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize(("method", "path"), GUARDED)
+@each(("method", "path"), GUARDED)
 def test_an_unknown_token_opens_nothing(api: ApiUnderTest, method: str, path: str) -> None:
     for token in ("oakum-guessed", "fragment-", "oäkum", "x" * 5000):
         headers = {"Authorization": f"Bearer {token}".encode()}

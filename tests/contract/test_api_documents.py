@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from api_under_test import ApiUnderTest, problem_of
+from cells import each
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.db import event_log
 from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
@@ -202,7 +201,7 @@ BOUNDS = {
 }
 
 
-@pytest.mark.parametrize("path", BOUNDS)
+@each("path", BOUNDS)
 def test_no_listing_can_be_made_to_return_more_than_its_bound(api: ApiUnderTest, path: str) -> None:
     name, least, most = BOUNDS[path]
     api.submit()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from api_under_test import ApiUnderTest
+from cells import each
 from oakum_service.db.models.cluster import ForegroundStart
 
 
@@ -66,6 +67,6 @@ def test_without_starts_there_is_nothing(api: ApiUnderTest) -> None:
     assert asked(api) == {"starts": [], "next": None, "trend": []}
 
 
-@pytest.mark.parametrize("query", [{"order": "best"}, {"limit": 0}, {"limit": 1001}, {"since_s": 8 * 86400.0}])
+@each("query", [{"order": "best"}, {"limit": 0}, {"limit": 1001}, {"since_s": 8 * 86400.0}])
 def test_what_is_out_of_bounds_is_refused(api: ApiUnderTest, query: dict[str, Any]) -> None:
     assert api.viewer.get("/v1/foreground/starts", params=query).status_code == 422

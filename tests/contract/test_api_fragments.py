@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from oakum_service.api.revisions import Revisions
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentReport, Phase, TrainingProgress
+from postgres_database import on_both_databases
 
 ENDPOINTS = [{"host": "10.0.0.1", "port": 4000}, {"host": "10.0.0.1", "port": 4001}]
 
@@ -48,6 +50,7 @@ def poll(agent: TestClient, fragment: str, after: int = -1, wait_s: float = 0.0)
 
 
 class TestReports:
+    @on_both_databases
     def test_a_report_is_kept_whole(self, api: ApiUnderTest, agent: TestClient, fragment: str) -> None:
         document = report(
             7,
@@ -62,6 +65,38 @@ class TestReports:
         )
         assert send(agent, fragment, document).status_code == 204
         assert api.stored_report(fragment) == FragmentReport.model_validate(document)
+
+    @on_both_databases
+    def test_the_newest_of_reports_at_the_same_moment_is_kept(
+        self, api: ApiUnderTest, agent: TestClient, fragment: str
+    ) -> None:
+        for first in range(1, 24, 8):
+            with ThreadPoolExecutor(8) as threads:
+                sent = threads.map(lambda number: send(agent, fragment, report(number)), range(first, first + 8))
+                assert {answer.status_code for answer in sent} == {204}
+            kept = api.stored_report(fragment)
+            assert kept is not None
+            assert kept.sequence == first + 7
+
+    @on_both_databases
+    def test_text_that_a_database_may_not_hold_is_no_error(
+        self, api: ApiUnderTest, agent: TestClient, fragment: str
+    ) -> None:
+        """PostgreSQL cannot store null characters; here they come in a URL, in a spec, and in the message of an
+        error of the user's code."""
+        problem_of(api.viewer.get("/v1/trainers/%00"), 404)
+        second = api.submit(name="second", arguments={"separator": "\0"})
+        assert second["spec"]["arguments"] == {"separator": "\0"}
+        failure = {"stage": "load", "message": "bad byte \0 in the data", "traceback": "\0"}
+        document = report(1, Phase.FAILED, failure=failure, warnings=["\0"])
+        assert send(agent, fragment, document).status_code == 204
+        with api.sessions.begin() as session:
+            keeper = api.keeper()
+            keeper.read_reports(session, time.time())
+            keeper.turn(session, [], time.time())
+        shown = api.viewer.get("/v1/trainers/digits").json()
+        assert shown["state"] == "failed"
+        assert re.fullmatch("bad byte [\0\ufffd] in the data", shown["message"])
 
     def test_an_older_report_is_ignored(self, api: ApiUnderTest, agent: TestClient, fragment: str) -> None:
         for sequence, phase in ((5, Phase.TRAINING), (4, Phase.READY), (5, Phase.WARMING)):

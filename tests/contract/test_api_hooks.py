@@ -16,6 +16,7 @@ from ClusterShell.NodeSet import NodeSet
 from sqlalchemy import text
 
 from api_under_test import ApiUnderTest, FakeScheduler, problem_of
+from cells import each
 from oakum_service.api import hooks
 from oakum_service.api.auth import Role
 from oakum_service.control.retention import forget
@@ -237,7 +238,7 @@ def test_only_hooks_and_admins_post_and_a_hooks_token_opens_nothing_else(api: Ap
     assert Role.HOOK < Role.VIEWER
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "line"),
     [
         ({"hook": "task_prolog"}, "events.0.hook: Input should be 'prolog_slurmctld'"),
@@ -318,7 +319,7 @@ def test_rows_are_forgotten_after_a_day(api: ApiUnderTest) -> None:
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("nodes", ["[" * 200_000, "n[" * 100_000, "n[1" + ",1" * 90_000, "n[1-2]" * 33_000 + "["])
+@each("nodes", ["[" * 200_000, "n[" * 100_000, "n[1" + ",1" * 90_000, "n[1-2]" * 33_000 + "["])
 def test_no_text_keeps_the_service_busy(api: ApiUnderTest, nodes: str) -> None:
     """A regular expression that backtracks at every bracket would take hours for such texts."""
     response = api.hook.post(PATH, json={"events": [told_by("prolog_slurmctld", nodes=nodes)]})

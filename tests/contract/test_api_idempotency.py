@@ -11,6 +11,7 @@ from oakum_service.api.auth import Role
 from oakum_service.db.models.callers import IdempotencyRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import TrainerState
+from postgres_database import on_both_databases
 
 KEY = {"Idempotency-Key": "a1"}
 DAY_S = 24 * 3600.0
@@ -70,6 +71,7 @@ def test_a_request_that_was_refused_does_not_use_its_key_up(api: ApiUnderTest) -
     assert api.user.post("/v1/trainers", json=SPEC, headers=KEY).status_code == 201
 
 
+@on_both_databases
 def test_requests_of_one_key_at_the_same_moment_make_one_trainer(api: ApiUnderTest) -> None:
     responses = api.submit_at_once(6, key="a1")
     assert {(response.status_code, response.content) for response in responses} == {(201, responses[0].content)}
@@ -78,6 +80,7 @@ def test_requests_of_one_key_at_the_same_moment_make_one_trainer(api: ApiUnderTe
     assert api.trainer_names() == ["digits"]
 
 
+@on_both_databases
 def test_requests_without_a_key_at_the_same_moment_do_not_share_a_name(api: ApiUnderTest) -> None:
     responses = api.submit_at_once(6, key=None)
     assert sorted(response.status_code for response in responses) == [201, 409, 409, 409, 409, 409]
@@ -105,6 +108,7 @@ def test_a_repeated_cancel_does_not_meet_the_next_trainer_of_that_name(api: ApiU
     assert wanted == [first]
 
 
+@on_both_databases
 def test_a_key_is_forgotten_after_a_day(api: ApiUnderTest) -> None:
     trainer = api.user.post("/v1/trainers", json=SPEC, headers=KEY).json()["id"]
     api.end(trainer)

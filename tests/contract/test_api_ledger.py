@@ -12,6 +12,7 @@ import pytest
 from answering_service import Service
 from answering_service import service as service
 from api_under_test import ApiUnderTest, problem_of
+from cells import each
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.control.ledger import charge, month_of
@@ -68,7 +69,7 @@ def test_months_are_counted_back_and_the_present_one_is_the_default(charged: Api
     assert {row["user"] for row in found["entries"]} >= {"udo", "ulla"}
 
 
-@pytest.mark.parametrize("month", ["2026-13", "2026-1", "november", "2026-11-01", "'; --"])
+@each("month", ["2026-13", "2026-1", "november", "2026-11-01", "'; --"])
 def test_what_is_no_month_is_refused(api: ApiUnderTest, month: str) -> None:
     problem_of(api.admin.get("/v1/ledger", params={"month": month}), 422)
     problem_of(api.admin.get("/v1/ledger", params={"months": 25}), 422)

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from api_under_test import ApiUnderTest, problem_of
+from cells import each
 from oakum_service.control.usage import complete_hours, usage_since
 from oakum_service.db.engine import open_readers
 from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
@@ -86,8 +87,8 @@ def test_trainers_of_one_user_or_one_state(api: ApiUnderTest) -> None:
     assert len(api.viewer.get("/v1/trainers?state=waiting").json()["trainers"]) == 1
 
 
-@pytest.mark.parametrize("path", ["/v1/holes?before=", "/v1/trainers?before="])
-@pytest.mark.parametrize("before", ["yesterday", "1_", "-1_2", "1.0_2;", "9" * 400 + "_1"])
+@each("path", ["/v1/holes?before=", "/v1/trainers?before="])
+@each("before", ["yesterday", "1_", "-1_2", "1.0_2;", "9" * 400 + "_1"])
 def test_a_place_that_no_answer_has_named_is_refused(api: ApiUnderTest, path: str, before: str) -> None:
     [error] = problem_of(api.viewer.get(path + before), 422)["errors"]
     assert "before" in str(error)
@@ -186,7 +187,7 @@ def test_an_hour_is_kept_only_when_nothing_of_it_changes_any_more(api: ApiUnderT
         assert [row.idle_node_s for row in complete_hours(session, hour + 601)] == [1400.0, 3600.0]
 
 
-@pytest.mark.parametrize("path", LISTS)
+@each("path", LISTS)
 def test_no_list_reads_what_is_older_than_it_tells_of(api: ApiUnderTest, path: str) -> None:
     """By SQLite's own plans of the queries: none goes through a table that grows with time."""
     now = time.time()

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import event
 
 from api_under_test import SPEC, ApiUnderTest, full_spec, problem_of
+from cells import each
 from oakum_service.states import TrainerState
 
 
@@ -28,7 +29,7 @@ def faults(api: ApiUnderTest, spec: dict[str, Any]) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("path", ["/v1/nothing", "/v2/trainers", "/v1/trainers/a/b/c", "/static/none.js"])
+@each("path", ["/v1/nothing", "/v2/trainers", "/v1/trainers/a/b/c", "/static/none.js"])
 def test_a_path_that_does_not_exist(api: ApiUnderTest, path: str) -> None:
     assert problem_of(api.admin.get(path), 404)["title"] == "Not Found"
 
@@ -44,12 +45,12 @@ def test_a_thing_that_does_not_exist(api: ApiUnderTest) -> None:
     assert detail == "there is no plan 7: `GET /v1/plans` lists the newest"
 
 
-@pytest.mark.parametrize("ref", ["%00", "%ff", "a" * 5000, "%F0%9F%9A%A2", "' OR 1=1 --"])
+@each("ref", ["%00", "%ff", "a" * 5000, "%F0%9F%9A%A2", "' OR 1=1 --"])
 def test_a_strange_reference_is_one_that_does_not_exist(api: ApiUnderTest, ref: str) -> None:
     problem_of(api.viewer.get(f"/v1/trainers/{ref}"), 404)
 
 
-@pytest.mark.parametrize("number", ["x", "1.5", "-1", 2**63, 10**30, "9" * 5000])
+@each("number", ["x", "1.5", "-1", 2**63, 10**30, "9" * 5000])
 def test_a_plan_number_that_cannot_be_one(api: ApiUnderTest, number: object) -> None:
     (line,) = problem_of(api.viewer.get(f"/v1/plans/{number}"), 422)["errors"]
     assert line.startswith("path.plan_id: ")
@@ -70,14 +71,14 @@ def test_a_conflict(api: ApiUnderTest) -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["{oops", "", "{'name': 1}", b"\xff\xfe", '{"name": "a",}'])
+@each("text", ["{oops", "", "{'name': 1}", b"\xff\xfe", '{"name": "a",}'])
 def test_a_body_that_is_not_json(api: ApiUnderTest, text: str | bytes) -> None:
     (line,) = problem_of(submit_text(api, text), 422)["errors"]
     assert line.startswith("body: ")
     assert "JSON" in line or line == "body: Field required"
 
 
-@pytest.mark.parametrize("text", ["[1]", '"digits"', "7", "null", "true"])
+@each("text", ["[1]", '"digits"', "7", "null", "true"])
 def test_a_body_that_is_no_object(api: ApiUnderTest, text: str) -> None:
     (line,) = problem_of(submit_text(api, text), 422)["errors"]
     assert line.startswith("body: ")
@@ -149,7 +150,7 @@ SINGLE_FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", SINGLE_FAULTS)
+@each("fault", SINGLE_FAULTS)
 def test_a_fault_of_the_spec_is_one_line_that_says_what_to_change(api: ApiUnderTest, fault: str) -> None:
     fields, line = SINGLE_FAULTS[fault]
     assert faults(api, SPEC | fields) == [line]
@@ -167,8 +168,8 @@ def test_a_spec_names_a_function_or_a_file(api: ApiUnderTest) -> None:
     assert line.startswith("spec: neither entrypoint nor script is given: name a function (entrypoint: ")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize(
+@each("value", [float("nan"), float("inf"), float("-inf")])
+@each(
     ("where", "fields"),
     {
         "weight": lambda value: {"weight": value},
@@ -185,7 +186,7 @@ def test_what_is_not_a_finite_number_is_no_number(
     assert line.startswith(f"{where}")
 
 
-@pytest.mark.parametrize("field", ["global_batch", "micro_batch", "epochs", "max_nodes", "threads_per_rank"])
+@each("field", ["global_batch", "micro_batch", "epochs", "max_nodes", "threads_per_rank"])
 def test_a_count_that_no_machine_could_count_to_is_refused(api: ApiUnderTest, field: str) -> None:
     (line,) = faults(api, SPEC | {"global_batch": 2**31 - 1} | {field: 10**400})
     assert line.startswith(f"{field}: ")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from api_under_test import SPEC, ApiUnderTest, problem_of
+from cells import each
 from oakum_service.api.auth import Role
 from oakum_service.db.models.fragments import FragmentState
 from oakum_service.states import TrainerState
@@ -87,7 +88,7 @@ def test_a_weight_above_the_quota_is_refused(api: ApiUnderTest, change: bool) ->
     assert api.user.patch("/v1/trainers/digits", json={"max_nodes": 3}).status_code == 200
 
 
-@pytest.mark.parametrize(
+@each(
     ("curve", "status"),
     [
         ([[1, 100], [2, 200]], 201),
@@ -145,9 +146,7 @@ def test_users_see_their_own_quota_and_change_none(api: ApiUnderTest) -> None:
     assert api.client(api.new_token("otto", Role.USER)).get("/v1/quotas/otto").json()["limits"]["nodes"] == 5
 
 
-@pytest.mark.parametrize(
-    "limits", [{"nodes": -1}, {"weight": 0}, {"gpus": 3}, {"node_hours": "inf"}, {"trainers": 1.5}]
-)
+@each("limits", [{"nodes": -1}, {"weight": 0}, {"gpus": 3}, {"node_hours": "inf"}, {"trainers": 1.5}])
 def test_a_limit_that_cannot_be_is_refused(api: ApiUnderTest, limits: dict[str, Any]) -> None:
     problem_of(api.admin.put("/v1/quotas/ulla", json=limits), 422)
     assert api.user.get("/v1/quotas/ulla").json()["own"] is False

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
-
 from api_under_test import ApiUnderTest
+from cells import each
 
 
 def read(api: ApiUnderTest, text: str) -> tuple[int, object]:
@@ -12,7 +11,7 @@ def read(api: ApiUnderTest, text: str) -> tuple[int, object]:
     return answer.status_code, answer.json().get("spec", answer.json().get("detail"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "spec"),
     [
         ("name: digits\nepochs: 3\n", {"name": "digits", "epochs": 3}),
@@ -25,7 +24,7 @@ def test_yaml_and_json_become_fields(api: ApiUnderTest, text: str, spec: dict[st
     assert read(api, text) == (200, spec)
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         "",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from api_under_test import ApiUnderTest, problem_of
+from cells import each
 from controlled import controlled
 from oakum_service.db.models.installation import SettingRecord
 from oakum_service.live_settings import CurrentSettings, current
@@ -48,7 +49,7 @@ def test_a_reset_brings_back_what_the_service_was_started_with(api: ApiUnderTest
     assert settings_of(api)["user_cap"]["by"] is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "what"),
     [
         ("objective", "nonsense *", "objective cannot be \"nonsense *\": "),

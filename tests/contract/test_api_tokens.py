@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from api_under_test import ApiUnderTest, problem_of
+from cells import each
 from oakum_service import tokens
 from oakum_service.api.auth import Role
 from oakum_service.control.retention import HISTORY_S, forget
@@ -45,7 +46,7 @@ def test_an_administrator_makes_a_token_that_is_told_once(api: ApiUnderTest) -> 
     assert (event["subject"], event["message"]) == ("alice", "anna makes a token of the role user for laptop")
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"name": ""},

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from api_under_test import SPEC, ApiUnderTest
+from cells import each
 from openapi_document import openapi_document
 
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
@@ -46,7 +47,7 @@ ANSWERS: list[tuple[int, str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("status", "method", "address", "request_"), ANSWERS)
+@each(("status", "method", "address", "request_"), ANSWERS)
 def test_the_document_names_the_status_of_an_answer(
     api: ApiUnderTest, status: int, method: str, address: str, request_: dict[str, Any]
 ) -> None:

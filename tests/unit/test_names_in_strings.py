@@ -7,8 +7,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-import pytest
-
+from cells import each
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_worker.fragment.fork_server import _PRELOADED
 from oakum_worker.fragment.forking import MAINS
@@ -34,7 +33,7 @@ fragment is no rank."""
 _SOURCES = ("service/oakum_service", "solver/oakum_solver", "worker/oakum_worker")
 
 
-@pytest.mark.parametrize("name", sorted({*_PRELOADED, *MAINS, *AGENT_MODULES}))
+@each("name", sorted({*_PRELOADED, *MAINS, *AGENT_MODULES}))
 def test_a_module_that_is_started_or_preloaded_by_name_exists(name: str) -> None:
     assert importlib.util.find_spec(name) is not None
 

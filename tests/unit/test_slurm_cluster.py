@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cells import each
 from slurm_cluster import configuration, daemons, ports
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.errors import ClusterError
@@ -133,7 +134,7 @@ def test_a_path_too_long_for_sockets_is_refused() -> None:
         Folder(Path("/tmp") / ("x" * 100)).check()
 
 
-@pytest.mark.parametrize("options", [{"nodes": 0}, {"nodes": 65}, {"grace_s": -1}, {"kill_wait_s": 0}])
+@each("options", [{"nodes": 0}, {"nodes": 65}, {"grace_s": -1}, {"kill_wait_s": 0}])
 def test_what_no_cluster_can_be_is_refused(options: dict[str, int]) -> None:
     with pytest.raises(ClusterError):
         ClusterOptions(**options)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from answering_service import Service, trainer
+from cells import each
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import app, run
 from oakum_service.cli.logs import new_lines
@@ -468,7 +469,7 @@ def test_an_interrupt_ends_quietly_with_130(service: Service, capsys: pytest.Cap
     assert capsys.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@each("command", COMMANDS)
 def test_every_command_explains_itself_with_an_example(command: str, output: Output) -> None:
     assert run([command, "--help"]) == 0
     assert f"$ oakum {command}" in output()
@@ -486,14 +487,12 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     assert all(f" {command} " in done.stdout for command in COMMANDS)
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("2 d", 172800)]
-)
+@each(("text", "seconds"), [("90", 90), ("90s", 90), ("15m", 900), ("1.5h", 5400), ("2 d", 172800)])
 def test_durations_are_read(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
 
 
-@pytest.mark.parametrize(
+@each(
     ("seconds", "text"),
     [(0.0121, "12 ms"), (0.312, "0.312 s"), (42, "42 s"), (185, "3 min 05 s"), (7800, "2 h 10 min"),
      (273600, "3 d 4 h")],

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from cells import each
 from oakum_service.api.schemas.events import Event
 from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_service.client.address import find_address
@@ -148,9 +149,7 @@ def test_a_refused_token_comes_with_advice(token: str | None, advice: str) -> No
         client_of(lambda _: problem(401, "No such token."), token).nodes()
 
 
-@pytest.mark.parametrize(
-    "answer", [httpx.Response(502, text="<html>"), httpx.Response(200, text="hello"), httpx.Response(302)]
-)
+@each("answer", [httpx.Response(502, text="<html>"), httpx.Response(200, text="hello"), httpx.Response(302)])
 def test_an_answer_of_something_else_is_told_apart(answer: httpx.Response) -> None:
     with pytest.raises(UnexpectedAnswer, match="Check that it is"):
         client_of(lambda _: answer).nodes()

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service import config_file
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
@@ -87,7 +88,7 @@ def test_the_usual_file_is_read_and_an_empty_variable_does_without(
     assert Settings().port == 8470
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "told"),
     [
         ("potr = 3", "site.toml: potr is no setting: did you mean port?"),

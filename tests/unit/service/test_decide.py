@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service.control.decide import Decision, decide, is_unplanned
 from oakum_service.control.fragment_view import FragmentView, Known, Late, Membership, view
 from oakum_worker.protocol import FragmentReport, Held, Phase
@@ -150,7 +151,7 @@ def test_one_that_vanished_cuts_nobody_off_who_trains_without_it_already() -> No
     assert decision == Decision(None, 1, cause="a connection between members broke")
 
 
-@pytest.mark.parametrize(
+@each(
     ("cause", "unplanned"),
     [
         ("1 joined", False),
@@ -267,7 +268,7 @@ NOW = Membership(generation=2, members=("a",), ended_through=1)
 REPORT = FragmentReport(phase=Phase.WARMING, sequence=1, pid=1, host="h", generation=1, broken=1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "late", "holds", "recalls"),
     [
         ({"holds": Held.RANKS, "phase": Phase.READY}, Late(), True, False),

@@ -18,6 +18,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from answering_service import trainer
+from cells import each
 from oakum_service.api.schemas.trainers import TrainerList, TrainerView
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import app
@@ -200,9 +201,7 @@ def test_the_newest_checkpoint_is_read_and_a_broken_one_is_told(tmp_path: Path) 
     assert "step-9 has no recogniser of examples/rbm" in state["faults"]["recogniser"]
 
 
-@pytest.mark.parametrize(
-    "path", ["/static/..%2f__init__.py", "/shared/../routes.py", "/weights/other", "/nothing"]
-)
+@each("path", ["/static/..%2f__init__.py", "/shared/../routes.py", "/weights/other", "/nothing"])
 def test_nothing_else_is_served(path: str) -> None:
     assert get(Follower(None, None), path).status_code in (404, 422)
 

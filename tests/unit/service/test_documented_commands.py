@@ -6,8 +6,7 @@ import re
 import subprocess
 import tomllib
 
-import pytest
-
+from cells import each
 from documentation import PAGES, ROOT, blocks, commands_in_text, fault_of
 
 _INFO = re.compile(
@@ -52,7 +51,7 @@ def test_every_oakum_command_in_the_text_exists() -> None:
     assert {f"{page}: {c}": fault for page, c in commands if (fault := fault_of(c))} == {}
 
 
-@pytest.mark.parametrize(
+@each(
     ("command", "fault"),
     [
         ("sudo OAKUM_PORT=1 .venv/bin/oakum serve --nodes 8  # a remark", None),

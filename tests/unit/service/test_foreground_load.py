@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cells import each
 from oakum_service.config import LocalClusterSettings
 from oakum_service.schedulers.workload import ForegroundRequest, foreground_jobs, skip
 
@@ -30,8 +31,8 @@ def test_a_restart_goes_on_where_the_stream_was() -> None:
     assert list(itertools.islice(skip(foreground_jobs(settings), 40), 60)) == jobs(100, seed=3)[40:]
 
 
-@pytest.mark.parametrize("load", [0.1, 0.4, 0.8])
-@pytest.mark.parametrize(("nodes", "seed"), [(1, 1), (4, 7), (16, 2), (64, 5)])
+@each("load", [0.1, 0.4, 0.8])
+@each(("nodes", "seed"), [(1, 1), (4, 7), (16, 2), (64, 5)])
 def test_the_jobs_ask_for_the_share_of_node_time_that_was_set(nodes: int, seed: int, load: float) -> None:
     stream = jobs(NUM_JOBS, nodes=nodes, seed=seed, load=load)
     work_node_s = sum(job.nodes * job.run_s for job in stream)

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from sqlalchemy.orm import Session
 
+from cells import each
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.cluster import HookEventRecord
 from oakum_service.schedulers.slurm.hooks.event import HookEvent
@@ -92,7 +93,7 @@ def test_who_no_longer_waits_takes_nothing_back(sessions: Sessions) -> None:
     assert (heard(sessions), len(told)) == ([(2, "n[1-2]")], 1)
 
 
-@pytest.mark.parametrize(
+@each(
     ("folded", "num_nodes"),
     [("", 0), ("n1", 1), ("n[001-003,007],gpu[1-2]", 6), ("r[1-2]n[1-4]", 8), ("n[1-200000]", 200_000)],
 )
@@ -100,17 +101,13 @@ def test_a_folded_list_of_any_cluster_is_read(folded: str, num_nodes: int) -> No
     assert len(parse_nodes(folded)) == num_nodes
 
 
-@pytest.mark.parametrize(
-    "folded", ["n[1-200001]", "r[1-999]n[1-999]", "n[1-99999999999999999999]", "a[1-2],n[1-999999999]"]
-)
+@each("folded", ["n[1-200001]", "r[1-999]n[1-999]", "n[1-99999999999999999999]", "a[1-2],n[1-999999999]"])
 def test_a_list_larger_than_any_cluster_is_refused_before_it_is_unfolded(folded: str) -> None:
     with pytest.raises(ValueError, match="more than 200,000 nodes"):
         parse_nodes(folded)
 
 
-@pytest.mark.parametrize(
-    "folded", ["n[1-", "n[5-1]", "n[a-b]", ",", "n1,,n2", "@all", "n1 n2", "n1\n", "n!x", "n[]", "n*"]
-)
+@each("folded", ["n[1-", "n[5-1]", "n[a-b]", ",", "n1,,n2", "@all", "n1 n2", "n1\n", "n!x", "n[]", "n*"])
 def test_what_is_no_list_is_refused(folded: str) -> None:
     with pytest.raises(ValueError, match="expected a folded node list"):
         check_nodes(folded)

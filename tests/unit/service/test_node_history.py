@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy.orm import Session
 
+from cells import each
 from oakum_service.db.engine import open_engine, open_sessions, upgrade
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
@@ -145,7 +146,7 @@ def test_a_band_holds_whole_nodes_and_a_node_of_the_cluster_that_is_gone_counts_
     assert band_shares(filled, NODES, window, (1, 1), NOW).sum(axis=0)[0, 0] <= 2.0
 
 
-@pytest.mark.parametrize(("days", "most"), [(0.2, 300), (1, 600), (7, 600), (30, 600), (31, 10)])
+@each(("days", "most"), [(0.2, 300), (1, 600), (7, 600), (30, 600), (31, 10)])
 def test_a_rounded_window_holds_the_wanted_one(days: float, most: int) -> None:
     wanted = Window(NOW - days * 86400.0 - 17.0, NOW)
     window, columns = round_window(wanted, most, 300.0)

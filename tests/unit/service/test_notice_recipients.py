@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from cells import each
 from oakum_service.config import NoticeSettings
 from oakum_service.errors import ConfigurationError, NoticeRefused
 from oakum_service.webhook_addresses import AllowedAddresses, VettedAddress
 from oakum_worker.spec_options import NotifySpec
 
 
-@pytest.mark.parametrize(
+@each(
     "host",
     ["127.0.0.1", "[::1]", "169.254.169.254", "10.1.2.3", "192.168.0.1", "0.0.0.0", "100.64.0.1", "[fe80::1]",
      "[::ffff:127.0.0.1]", "[64:ff9b::7f00:1]", "[2002:7f00:1::]", "224.0.0.1", "localhost"],
@@ -55,7 +56,7 @@ def test_an_entry_that_is_no_host_is_refused_at_the_start() -> None:
         NoticeSettings(allow=["10.1.0.0/99"])
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     [
         {"webhook": "ftp://example.org/x"},

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from cells import each
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 
@@ -105,7 +106,7 @@ def test_it_needs_no_torch() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "problem"),
     [
         (["--schedule", "1f1b", "--pipes", "4"], "--pipes and --scheme are for chimera: leave them out for 1f1b"),

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 
@@ -117,7 +118,7 @@ def test_the_table_names_the_fastest(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert links.startswith("links of 100 us and 1 GB/s")
 
 
-@pytest.mark.parametrize(
+@each(
     ("entrypoint", "options", "problem"),
     [
         ("unchained", [], "the task does not name its layers: return Task(..., chain="),

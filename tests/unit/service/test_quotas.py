@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from cells import each
 from oakum_service.config import QuotaSettings, Settings
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.engine import Sessions
@@ -19,7 +20,7 @@ MONDAY = datetime(2027, 1, 11, tzinfo=UTC).timestamp()
 HOUR = 3600.0
 
 
-@pytest.mark.parametrize(
+@each(
     ("at", "began"),
     [
         (datetime(2027, 1, 11, tzinfo=UTC), MONDAY),

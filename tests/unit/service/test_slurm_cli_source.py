@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import CommandFailed, SchedulerError
 from oakum_service.schedulers.slurm.reading.cli_source import CliSource
@@ -79,7 +80,7 @@ def asked(slurm: FakeSlurm) -> list[str]:
     return [call.partition(" --Format")[0] for call in slurm.calls[2:]]
 
 
-@pytest.mark.parametrize("parser", RELEASES)
+@each("parser", RELEASES)
 def test_every_version_tells_the_same(parser: str) -> None:
     slurm = FakeSlurm(RELEASES[parser], parser)
     state = make(slurm).read()
@@ -89,7 +90,7 @@ def test_every_version_tells_the_same(parser: str) -> None:
     assert [r.name for r in state.reservations] == ["r"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("release", "parser", "format", "calls"),
     [
         (

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cells import each
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
@@ -76,7 +77,7 @@ def test_nodes_that_other_services_and_users_lost_are_no_concern_of_ours() -> No
     assert kept(theirs, waiting()) == set()
 
 
-@pytest.mark.parametrize(
+@each(
     ("job", "expected"),
     [
         (taken("f1", "n1", NOW - 4.0, "RUNNING"), {"n1", "n2"}),
@@ -93,7 +94,7 @@ def test_a_node_counts_as_taken_from_the_preemption_on_for_as_long_as_slurm_pree
     assert kept(job, waiting(submitted_at=NOW - 60.0)) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("job", "expected"),
     [
         (waiting(reason="None"), {"n1", "n2"}),

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
+from cells import each
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArray
@@ -48,7 +49,7 @@ def states_of(
     return {found.name: found.state for found in snapshot_of(state, policy).nodes}
 
 
-@pytest.mark.parametrize(
+@each(
     ("states", "expected"),
     [
         (("IDLE",), NodeState.HOLE),
@@ -193,7 +194,7 @@ def test_a_reservation_announces_itself_until_it_is_over() -> None:
     assert announced == {"n1": NOW + 600, "n2": None}
 
 
-@pytest.mark.parametrize(
+@each(
     ("start_at", "policy", "expected"),
     [
         (NOW + 300, POLICY, NodeState.HOLE),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.reading import payloads
 from oakum_service.schedulers.slurm.reading.payloads import Origin
@@ -113,13 +114,13 @@ def test_a_completing_job_still_holds_its_nodes(parser: str) -> None:
 
 
 @every_parser
-@pytest.mark.parametrize("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"])
+@each("state", ["COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"])
 def test_a_job_that_has_ended_is_left_out(parser: str, state: str) -> None:
     assert read_job(parser, state, nodes="n1") is None
 
 
 @every_parser
-@pytest.mark.parametrize("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY"])
+@each("state", ["PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "OUT_OF_MEMORY"])
 def test_a_job_whose_end_says_why_is_told_though_it_has_ended(parser: str, state: str) -> None:
     found = read_job(parser, state, nodes="n1")
     assert found is not None
@@ -141,9 +142,7 @@ def test_a_pending_job_says_why(parser: str) -> None:
 
 
 @every_parser
-@pytest.mark.parametrize(
-    ("flag", "base"), [("CONFIGURING", "RUNNING"), ("STOPPED", "RUNNING"), ("REQUEUE_HOLD", "PENDING")]
-)
+@each(("flag", "base"), [("CONFIGURING", "RUNNING"), ("STOPPED", "RUNNING"), ("REQUEUE_HOLD", "PENDING")])
 def test_a_flag_alone_tells_the_base_state(parser: str, flag: str, base: str) -> None:
     found = read_job(parser, base, flag, nodes="n1")
     assert found is not None
@@ -185,7 +184,7 @@ def without(shape: dict[str, Any], field: str) -> dict[str, Any]:
 
 
 @every_parser
-@pytest.mark.parametrize("field", ["job_id", "job_state", "nodes", "node_count", "user_name", "start_time"])
+@each("field", ["job_id", "job_state", "nodes", "node_count", "user_name", "start_time"])
 def test_a_job_without_a_field_is_an_error_that_names_it(parser: str, field: str) -> None:
     shapes = [job(parser, 6, "RUNNING", nodes="n2"), without(job(parser, 7, "RUNNING", nodes="n1"), field)]
     named = "job number 1" if field == "job_id" else "job 7"
@@ -194,7 +193,7 @@ def test_a_job_without_a_field_is_an_error_that_names_it(parser: str, field: str
 
 
 @every_parser
-@pytest.mark.parametrize("field", ["state", "partitions", "gres", "active_features"])
+@each("field", ["state", "partitions", "gres", "active_features"])
 def test_a_node_without_a_field_is_an_error_that_names_it(parser: str, field: str) -> None:
     with pytest.raises(PayloadError, match=rf"node n1: {field} is missing"):
         payloads.read_nodes(answer(parser, "nodes", [without(node(parser, "n1"), field)]), ORIGIN)
@@ -206,21 +205,21 @@ def test_a_base_state_whose_flags_are_missing_is_an_error() -> None:
         payloads.read_nodes(answer("v0.0.38", "nodes", [shape]), ORIGIN)
 
 
-@pytest.mark.parametrize("states", [["DRAIN"], [], ["IDLE", "ALLOCATED"], ["IDLE", "?"], ["IDLE", 3]])
+@each("states", [["DRAIN"], [], ["IDLE", "ALLOCATED"], ["IDLE", "?"], ["IDLE", 3]])
 def test_states_that_make_no_sense_are_an_error(states: list[Any]) -> None:
     with pytest.raises(PayloadError, match="node n1: state is"):
         payloads.read_nodes(answer("v0.0.44", "nodes", [node("v0.0.44", "n1", state=states)]), ORIGIN)
 
 
 @every_parser
-@pytest.mark.parametrize("nodes", ["", None])
-@pytest.mark.parametrize("state", ["RUNNING", "SUSPENDED", "CONFIGURING"])
+@each("nodes", ["", None])
+@each("state", ["RUNNING", "SUSPENDED", "CONFIGURING"])
 def test_a_running_job_whose_nodes_are_not_told_is_an_error(parser: str, state: str, nodes: str | None) -> None:
     with pytest.raises(PayloadError, match="job 7: nodes is"):
         read_job(parser, state, nodes=nodes)
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "said"),
     [
         ("soon", "start_time is 'soon'"),
@@ -239,7 +238,7 @@ def test_a_node_count_that_is_not_set_is_an_error() -> None:
         read_job("v0.0.44", "PENDING", node_count={"set": False, "infinite": False, "number": 0})
 
 
-@pytest.mark.parametrize(
+@each(
     "error",
     [
         {"error": "Unable to contact slurm controller", "errno": 1800},
@@ -253,7 +252,7 @@ def test_errors_in_an_answer_are_errors(error: Any) -> None:
         payloads.read_jobs(body, ORIGIN)
 
 
-@pytest.mark.parametrize("body", [b"", b"slurm_load_jobs error", b'{"jobs": [', b"[]", b"null", b'{"sinfo": []}'])
+@each("body", [b"", b"slurm_load_jobs error", b'{"jobs": [', b"[]", b"null", b'{"sinfo": []}'])
 def test_what_is_no_list_of_jobs_is_no_empty_one(body: bytes) -> None:
     with pytest.raises(PayloadError, match=r"`squeue --json` \(Slurm 1.2.3\)"):
         payloads.read_jobs(body, ORIGIN)
@@ -299,8 +298,8 @@ def test_recorded_jobs_are_read(version: str) -> None:
         assert found.num_nodes == told["node_count"]["number"]
 
 
-@pytest.mark.parametrize("version", ["24.11", "25.11"])
-@pytest.mark.parametrize(("name", "state"), [("slurm-job-running", "RUNNING"), ("slurm-job-pending", "PENDING")])
+@each("version", ["24.11", "25.11"])
+@each(("name", "state"), [("slurm-job-running", "RUNNING"), ("slurm-job-pending", "PENDING")])
 def test_recorded_single_jobs_are_read(version: str, name: str, state: str) -> None:
     (found,) = payloads.read_jobs(recorded(version, name), ORIGIN).values
     assert found.states == (state,)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service.config import Settings, SlurmSettings
 from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.configuration import read_config, read_partitions, read_rows, seconds
@@ -104,7 +105,7 @@ def test_a_fit_cluster_has_nothing_to_change() -> None:
     assert complaints(site({"PreemptType": "preempt/qos"}), preemption="qos", qos="fill") == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("config", "expected"),
     [
         ({"SLURM_VERSION": "20.11.9"}, ("warning", "version")),
@@ -130,7 +131,7 @@ def test_each_setting_of_slurm_conf_is_told_by_its_name(config: dict[str, str], 
     assert complaints(site(config)) == [expected]
 
 
-@pytest.mark.parametrize(
+@each(
     ("fill", "expected"),
     [
         ({"State": "DRAIN"}, ("error", "partition")),
@@ -152,7 +153,7 @@ def test_each_option_of_the_partition_is_told_by_its_name(fill: dict[str, str], 
     assert complaints(site(fill=fill)) == [expected]
 
 
-@pytest.mark.parametrize(
+@each(
     ("qos", "expected"),
     [
         ({"normal": {"Preempt": "low"}}, ("error", "QOS")),
@@ -221,7 +222,7 @@ def test_a_grace_longer_than_the_partitions_is_an_error() -> None:
     assert complaints(site(), grace_s=90.0) == [("error", "GraceTime")]
 
 
-@pytest.mark.parametrize(
+@each(
     ("subject", "facts", "change"),
     [
         ("GraceTime", site(fill={"GraceTime": "0"}), "slurm.conf: PartitionName=fill ... GraceTime=60"),
@@ -249,7 +250,7 @@ def test_only_errors_fail_a_check() -> None:
     assert has_errors(judge(site(fill={"PreemptMode": "OFF"}), _settings(), "oakum"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("30", 30.0),
@@ -299,7 +300,7 @@ def told(**failures: str) -> dict[str, Any]:
     return {"host": "n001", **found, "url": {"found": "200", "error": failures.get("url", "")}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("failed", "subject"),
     [
         ("read", "shared folder"),

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cells import each
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import PayloadError, SchedulerError
 from oakum_service.schedulers.slurm.collector import Collector, PostError, PostRefused, StatePoster
@@ -47,7 +48,7 @@ def test_without_an_age_a_state_is_never_newer_than_its_arrival() -> None:
     assert decode_state(encode_state(at(4990.0)), RequestTime(5000.0, None)).taken_at == 4990.0
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "said"),
     [
         (b"", "cannot be read"),

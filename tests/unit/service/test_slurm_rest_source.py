@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cells import each
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import ConfigurationError, SchedulerError
 from oakum_service.schedulers.slurm.reading import rest_source
@@ -71,7 +72,7 @@ def make(slurm: FakeSlurmrestd, **settings: Any) -> RestSource:
     return RestSource(SlurmSettings(**given), httpx.MockTransport(slurm), lambda: 1000.0)
 
 
-@pytest.mark.parametrize("parser", RELEASES)
+@each("parser", RELEASES)
 def test_every_parser_tells_the_same(parser: str) -> None:
     slurm = FakeSlurmrestd((parser,))
     source = make(slurm)
@@ -178,7 +179,7 @@ def test_without_a_token_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch)
         make(FakeSlurmrestd(("v0.0.44",))).read()
 
 
-@pytest.mark.parametrize("status", [401, 403, 500])
+@each("status", [401, 403, 500])
 def test_a_refused_token_is_told_and_never_shown(status: int) -> None:
     slurm = FakeSlurmrestd(("v0.0.44",), answers={"ping": httpx.Response(status, text="Authentication failure")})
     with pytest.raises(SchedulerError, match=r"Authentication failure; if the JWT may have run out") as caught:
@@ -216,7 +217,7 @@ def test_an_unknown_cycle_is_none() -> None:
     assert make(slurm).cycle_s() is None
 
 
-@pytest.mark.parametrize("url", ["", "head:6820", "ftp://head"])
+@each("url", ["", "head:6820", "ftp://head"])
 def test_an_address_that_is_none_says_what_is_expected(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"OAKUM_SLURM_REST_URL is .*http://host:6820"):
         RestSource(SlurmSettings(rest_url=url))

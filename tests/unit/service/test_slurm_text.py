@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from cells import each
 from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.reading import text
 from oakum_service.schedulers.slurm.reading.payloads import Origin
@@ -106,7 +107,7 @@ def test_jobs_that_slurm_has_taken_are_told_though_they_have_ended() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     "name",
     [
         "a|b|c",
@@ -128,7 +129,7 @@ def test_marks_cannot_be_guessed() -> None:
     assert text.job_format(MARK).endswith(f",Name:0|{MARK}")
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "said"),
     [
         ({"id": "x"}, "id is 'x'"),
@@ -175,7 +176,7 @@ def test_a_node_is_read_whole() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("state", "states"),
     [
         ("DOWN*+DRAIN", ("DOWN", "NOT_RESPONDING", "DRAIN")),
@@ -191,7 +192,7 @@ def test_a_reason_cannot_change_a_nodes_state() -> None:
     assert read_node("DOWN", "Reason=look: State=IDLE [root@x]").states == ("DOWN",)
 
 
-@pytest.mark.parametrize("state", ["", "idle?", "DRAIN", "3"])
+@each("state", ["", "idle?", "DRAIN", "3"])
 def test_an_unreadable_state_is_named(state: str) -> None:
     with pytest.raises(PayloadError, match="node n1: state is"):
         read_node(state)

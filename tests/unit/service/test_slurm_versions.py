@@ -6,11 +6,12 @@ from typing import Literal
 
 import pytest
 
+from cells import each
 from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.reading.versions import Dialect, SlurmVersion, choose_dialect
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "version"),
     [
         ("slurm 23.02.7\n", "23.02.7"),
@@ -29,7 +30,7 @@ def test_what_is_no_version_is_an_error_that_names_the_call() -> None:
         SlurmVersion.parse("PBS", "`scontrol --version`")
 
 
-@pytest.mark.parametrize(
+@each(
     ("version", "wanted", "json_option"),
     [
         ("20.11.9", "auto", None),

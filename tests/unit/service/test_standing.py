@@ -6,8 +6,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-import pytest
-
+from cells import each
 from oakum_service.documents.pause import Pause
 from oakum_service.standing import (
     PLANNED,
@@ -126,7 +125,7 @@ def test_no_combination_of_facts_gives_sentences_that_contradict_each_other() ->
 NODES = ("n1", "n2")
 
 
-@pytest.mark.parametrize(
+@each(
     ("now", "status", "sentence"),
     [
         (TrainerSituation(TrainerState.WAITING), "waiting", "Waits: no plan has considered it yet."),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from cells import each
 from certificates import Certificate, make_certificate
 from oakum_service.client.errors import ServiceUnreachable
 from oakum_service.client.oakum_client import OakumClient
@@ -32,7 +33,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return make_certificate(tmp_path_factory.mktemp("other"), name="other")
 
 
-@pytest.mark.parametrize(
+@each(
     ("host", "loopback"),
     [
         ("127.0.0.1", True),

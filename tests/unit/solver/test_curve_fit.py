@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver.curves import FittedCurve, Sample, fit_curve, isotonic, linear_curve, newcomer_curve
 from oakum_solver.errors import ProblemError
 from oakum_solver.problem import Curve
@@ -92,7 +93,7 @@ def test_a_short_measurement_counts_less_than_the_model_of_long_ones() -> None:
     assert fit_curve(samples, None, 8).curve.rate(8) == pytest.approx(NEARLY_LINEAR(8), rel=0.15)
 
 
-@pytest.mark.parametrize("unit", [1e-6, 1.0, 1e6])
+@each("unit", [1e-6, 1.0, 1e6])
 def test_a_users_curve_in_another_unit_is_as_good_as_in_ours(unit: float) -> None:
     sizes = (1, 2, 4, 8, 16, 32, 64)
     prior = Curve(tuple((nodes, unit * max(SATURATING(n) for n in sizes if n <= nodes)) for nodes in sizes))
@@ -147,7 +148,7 @@ def test_uncertainty_falls_with_seconds_and_grows_with_distance() -> None:
     assert (fitted.low(8), fitted.high(8)) == pytest.approx((200.0 - 2 * doubled, 200.0 + 2 * doubled))
 
 
-@pytest.mark.parametrize(
+@each(
     ("nodes", "rate", "seconds"),
     [(0, 1.0, 1.0), (1, 0.0, 1.0), (1, -1.0, 1.0), (1, math.nan, 1.0), (1, math.inf, 1.0), (1, 1.0, 0.0)],
 )

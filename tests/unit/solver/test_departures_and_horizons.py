@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from cells import each
 from oakum_solver.plan import Plan, Why
 from oakum_solver.pools import Composition
 from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
@@ -149,7 +150,7 @@ def test_a_minimum_is_gathered_from_several_cohorts(policy: Policy) -> None:
     assert set(plan.grant("a")) == {"n1", "n2", "n3", "n4"}
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@each("policy", POLICIES)
 def test_a_trainer_that_grows_keeps_what_it_has_although_it_leaves_soon(policy: Policy) -> None:
     asked = Problem((trainer("a"),), (group("n1", 10.0, "a"), group("n2 n3", 600.0)))
     assert solve(asked, policy).grant("a") == ("n1", "n2", "n3")

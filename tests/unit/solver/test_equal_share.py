@@ -2,9 +2,9 @@
 
 import math
 
-import pytest
 from hypothesis import given, settings
 
+from cells import each
 from oakum_solver.plan import Plan
 from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import solve
@@ -30,7 +30,7 @@ def sizes(plan: Plan) -> list[int]:
     return [len(allocation.nodes) for allocation in plan.allocations]
 
 
-@pytest.mark.parametrize(
+@each(
     ("num_nodes", "bounds", "expected"),
     [
         (9, [(1, 64)] * 3, [3, 3, 3]),

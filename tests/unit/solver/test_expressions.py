@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver.errors import ProblemError
 from oakum_solver.expressions import ALLOWED, MAX_CHARACTERS, QUANTITIES, compile_formula, evaluate, names_in
 from oakum_solver.objectives import Expression
@@ -15,7 +16,7 @@ def result(source: str, **quantities: float) -> float:
     return float(evaluate(compile_formula(source), quantities))
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "expected"),
     [
         ("1 + 2 * 3 - 4 / 8", 6.5),
@@ -51,7 +52,7 @@ def test_what_is_not_defined_is_not_finite() -> None:
     assert math.isnan(result("max(0, sqrt(samples))", samples=-1.0))
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "column", "complaint"),
     [
         ("samples + wieght", 11, "'wieght' is no quantity"),
@@ -94,7 +95,7 @@ def test_what_is_not_allowed_is_named_with_its_column(source: str, column: int, 
     assert str(refused.value) == f"formula {source!r}, column {column}: {complaint}; expected {ALLOWED}"
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "message"),
     [
         ("", "the formula is empty: "),

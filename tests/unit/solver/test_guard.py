@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cells import each
 from oakum_solver.errors import ProblemError
 from oakum_solver.guard import StarvationGuard, Wait
 
@@ -68,9 +69,7 @@ def test_it_tells_when_its_word_changes() -> None:
     assert GUARD.changes_in_s(after((4000, WITHOUT)), WITHOUT) == math.inf
 
 
-@pytest.mark.parametrize(
-    "times", [{"wait_s": 0.0}, {"wait_s": math.nan}, {"quantum_s": math.inf}, {"quantum_s": 0.0}]
-)
+@each("times", [{"wait_s": 0.0}, {"wait_s": math.nan}, {"quantum_s": math.inf}, {"quantum_s": 0.0}])
 def test_times_without_sense_are_refused(times: dict[str, float]) -> None:
     with pytest.raises(ProblemError, match=f"{next(iter(times))} is .*: expected"):
         StarvationGuard(**times)

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver.errors import ProblemError
 from oakum_solver.logs.holes import HoleLog, changes, count_changes
 
@@ -74,9 +75,7 @@ def test_a_window_ends_with_the_log() -> None:
     assert (holes(window), window.duration_s) == ([("a", 0.0, 10.0)], 10.0)
 
 
-@pytest.mark.parametrize(
-    ("start_s", "end_s"), [(10.0, 10.0), (20.0, 10.0), (-1.0, 10.0), (100.0, 200.0), (math.nan, 9.0)]
-)
+@each(("start_s", "end_s"), [(10.0, 10.0), (20.0, 10.0), (-1.0, 10.0), (100.0, 200.0), (math.nan, 9.0)])
 def test_a_window_without_time_is_refused(start_s: float, end_s: float) -> None:
     with pytest.raises(ProblemError, match="expected a start before the end"):
         hole_log(("a", 0, 100)).between(start_s, end_s)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver.errors import LogError
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.idle import read_idle_log, write_idle_log
@@ -54,7 +55,7 @@ def test_a_hole_within_another_node_s_is_no_overlap(tmp_path: Path) -> None:
     assert read_idle_log(written(tmp_path, HEADER + "a,0,10\nb,2,5\n")).num_holes == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "line", "cause"),
     [
         ("", 1, "the header '': expected 'node,start_s,end_s'"),

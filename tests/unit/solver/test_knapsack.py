@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver import knapsack
 from oakum_solver.knapsack import Floats, exact, fill, proves_optimal, relax, total
 
@@ -101,7 +102,7 @@ def test_nothing_to_decide_is_decided(values: Floats) -> None:
     assert fill(values, found.sizes, 0).tolist() == [0] * len(values)
 
 
-@pytest.mark.parametrize(
+@each(
     ("bound", "value", "proven"),
     [
         (0.0, 0.0, True),

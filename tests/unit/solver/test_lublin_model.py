@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 
+from cells import each
 from oakum_solver.errors import ProblemError
 from oakum_solver.logs.lublin import ModelJob, lublin_jobs
 
@@ -18,7 +19,7 @@ def test_a_seed_draws_the_same_jobs_again() -> None:
     assert first(50, num_nodes=128) != first(50, num_nodes=128, seed=2)
 
 
-@pytest.mark.parametrize("num_nodes", [1, 2, 3, 8, 128, 4360])
+@each("num_nodes", [1, 2, 3, 8, 128, 4360])
 def test_every_job_fits_its_machine(num_nodes: int) -> None:
     for job, later in itertools.pairwise(first(500, num_nodes)):
         assert 1 <= job.nodes <= num_nodes

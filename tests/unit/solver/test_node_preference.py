@@ -6,6 +6,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver.node_preference import NodePreference
 
 Choice = Callable[[list[int], dict[int, float], int], list[int]]
@@ -56,7 +57,7 @@ def test_before_anything_is_known_the_last_of_the_list_comes_first() -> None:
     assert ordered(NodePreference(4), dict.fromkeys(range(4), 0.0)) == [3, 2, 1, 0]
 
 
-@pytest.mark.parametrize("choice", [lowest, highest, longest_idle], ids=lambda choice: choice.__name__)
+@each("choice", [lowest, highest, longest_idle], ids=lambda choice: choice.__name__)
 def test_what_a_scheduler_takes_last_comes_first(choice: Choice) -> None:
     order = NodePreference(40)
     since_s = watch(order, choice, 60, Random(1))

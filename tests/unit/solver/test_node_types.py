@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cells import each
 from oakum_solver.errors import InfeasiblePlanError, ProblemError
 from oakum_solver.pools import Composition
 from oakum_solver.problem import PUBLISHED, Curve, MilpSolver, NodeGroup, PlannedTrainer, Problem
@@ -82,8 +83,8 @@ def test_a_minimum_counts_nodes_of_all_types() -> None:
     assert (rate(mixing, 1, 1), rate(mixing, 2, 1)) == (0.0, pytest.approx(150.0))
 
 
-@pytest.mark.parametrize("policy", ELASTIC)
-@pytest.mark.parametrize(("node_type", "nodes"), [(CPU, ("c1", "c2", "c3", "c4")), (GPU, ("g1", "g2"))])
+@each("policy", ELASTIC)
+@each(("node_type", "nodes"), [(CPU, ("c1", "c2", "c3", "c4")), (GPU, ("g1", "g2"))])
 def test_a_trainer_runs_on_its_types_only(policy: Policy, node_type: str, nodes: tuple[str, ...]) -> None:
     plan = solve(problem(trainer("a", False, **{node_type: linear(10.0)})), policy)
     assert plan.grant("a") == nodes
@@ -137,8 +138,8 @@ def test_the_milp_gives_each_type_to_whom_nothing_else_helps(milp_solver: MilpSo
     assert greedy.bound >= best.value
 
 
-@pytest.mark.parametrize("first", [CPU, GPU])
-@pytest.mark.parametrize("policy", ELASTIC)
+@each("first", [CPU, GPU])
+@each("policy", ELASTIC)
 def test_types_that_are_as_fast_as_each_other_on_one_node_mix_the_same_in_any_order(
     policy: Policy, first: str
 ) -> None:

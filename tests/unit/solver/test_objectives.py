@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from cells import each
 from num_examples import scaled
 from oakum_solver.errors import ProblemError
 from oakum_solver.expressions import QUANTITIES
@@ -85,7 +86,7 @@ def test_the_linear_objectives_are_their_closed_forms() -> None:
         np.testing.assert_allclose(worth(objective, facts, 120.0, samples, nodes), closed_form)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+@each("objective", OBJECTIVES, ids=str)
 def test_a_table_holds_what_single_cells_do(objective: Objective) -> None:
     facts = some_facts(num_trainers=30)
     samples = np.random.default_rng(2).uniform(-1e4, 1e6, (30, 5))
@@ -98,9 +99,7 @@ def test_a_table_holds_what_single_cells_do(objective: Objective) -> None:
     np.testing.assert_allclose(table, cells)
 
 
-@pytest.mark.parametrize(
-    "objective", [*OBJECTIVES, Expression("weight"), Expression("7"), Expression("nodes")], ids=str
-)
+@each("objective", [*OBJECTIVES, Expression("weight"), Expression("7"), Expression("nodes")], ids=str)
 def test_sizes_and_trainers_broadcast(objective: Objective) -> None:
     table = worth(objective, some_facts(num_trainers=3), 120.0, np.zeros((3, 1)), np.arange(4))
     assert table.shape == (3, 4)
@@ -188,7 +187,7 @@ def test_beyond_its_schedule_a_trainer_counts_as_one_without_a_deadline() -> Non
     assert value(NamedObjective.DEADLINE, 7000.0, replace(FACTS, deadline_in_s=60.0)) == pytest.approx(spare)
 
 
-@pytest.mark.parametrize("deadline_in_s", [-5.0, 0.0, 10.0])
+@each("deadline_in_s", [-5.0, 0.0, 10.0])
 def test_a_deadline_passed_or_out_of_reach_asks_for_the_best_rate(deadline_in_s: float) -> None:
     late = replace(FACTS, remaining_samples=1e6, deadline_in_s=deadline_in_s)
     assert value(NamedObjective.DEADLINE, 12_000.0, late) == pytest.approx(2 * 12_000 / 400)
@@ -207,7 +206,7 @@ def test_a_stall_costs_a_trainer_far_ahead_of_its_deadline_no_more_than_it_took(
     assert value(NamedObjective.DEADLINE, -2 * 400.0, far_ahead) == pytest.approx(-2 * 2)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
+@each("objective", OBJECTIVES, ids=str)
 def test_an_objectives_text_reads_as_the_objective(objective: Objective) -> None:
     assert parse_objective(str(objective)) == objective
     assert unit(objective)
@@ -266,7 +265,7 @@ def test_an_undefined_value_names_the_trainer_the_size_and_the_quantities() -> N
     )
 
 
-@pytest.mark.parametrize("text", ["sqrt(samples)", "1 / waited_s", "remaining", "log(attained)", "deadline_in_s"])
+@each("text", ["sqrt(samples)", "1 / waited_s", "remaining", "log(attained)", "deadline_in_s"])
 def test_an_expression_that_would_fail_at_the_first_stall_or_newcomer_is_refused_at_once(text: str) -> None:
     with pytest.raises(ProblemError, match=r"^tried on made-up trainers: objective '"):
         parse_objective(text)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_solver.errors import LogError, ProblemError
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.jobs import StartedJob
@@ -111,7 +112,7 @@ def test_jobs_that_run_on_through_maintenance_hold_their_nodes_on_both_sides() -
     assert (holes(log), log.cut_s) == ([("n39", HOUR, 3 * HOUR)], 3 * HOUR)
 
 
-@pytest.mark.parametrize(
+@each(
     "lull",
     [
         [job(4 * HOUR - 3601, 6 * HOUR, 40)],
@@ -136,7 +137,7 @@ def test_progress_comes_in_hundredths() -> None:
     assert told == pytest.approx([share / 100 for share in range(1, 101)])
 
 
-@pytest.mark.parametrize("jobs", [[], [job(0, 10, 5)], [job(3, 3, 1)]])
+@each("jobs", [[], [job(0, 10, 5)], [job(3, 3, 1)]])
 def test_a_log_without_a_job_that_ran_is_refused(jobs: list[StartedJob]) -> None:
     with pytest.raises(LogError, match=r"log\.swf: no job in it that ran on a machine of 2 nodes"):
         holes_log(*jobs, num_nodes=2)
@@ -153,13 +154,13 @@ def test_an_impossible_machine_is_refused(options: dict[str, Any]) -> None:
         holes_log(job(0, 1, 1), **options)
 
 
-@pytest.mark.parametrize("turnover_s", [-1.0, math.nan, math.inf])
+@each("turnover_s", [-1.0, math.nan, math.inf])
 def test_an_impossible_turnover_time_is_refused(turnover_s: float) -> None:
     with pytest.raises(ProblemError, match="turnover time"):
         holes_log(job(0, 1, 1), num_nodes=1, turnover_s=turnover_s)
 
 
-@pytest.mark.parametrize("bad", [job(0, 1, 0), job(2, 1, 1), job(0, math.inf, 1), job(math.nan, 1, 1)])
+@each("bad", [job(0, 1, 0), job(2, 1, 1), job(0, math.inf, 1), job(math.nan, 1, 1)])
 def test_an_impossible_job_is_refused(bad: StartedJob) -> None:
     with pytest.raises(ProblemError, match=f"job {bad.id} "):
         holes_log(bad, num_nodes=1)

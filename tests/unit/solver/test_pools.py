@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cells import each
 from oakum_solver.pools import Pool, Pools, pools_of
 from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
 
@@ -90,7 +91,7 @@ def test_a_hole_with_a_mean_ends_within_it_with_the_exponentials_chance() -> Non
     assert pool.leaving(100.0) == pytest.approx(1 - 1 / math.e)
 
 
-@pytest.mark.parametrize("horizon_s", [0.0, 50.0, math.inf])
+@each("horizon_s", [0.0, 50.0, math.inf])
 def test_who_starts_up_beyond_the_look_ahead_makes_nothing(horizon_s: float) -> None:
     assert Pool("cpu", 1, horizon_s).productive_s(120.0, 120.0) == 0.0
     assert Pool("cpu", 1, horizon_s).productive_s(120.0, 500.0) == 0.0

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cells import each
 from oakum_solver.errors import InfeasiblePlanError, ProblemError
 from oakum_solver.plan import Plan
 from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem
@@ -110,16 +111,16 @@ class TestGuarantees:
         assert sizes(solve(asked, policy)) == [0, 1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("groups", [ALIKE, MIXED, TYPED], ids=["alike", "mixed", "typed"])
-@pytest.mark.parametrize("policy", ELASTIC)
+@each("groups", [ALIKE, MIXED, TYPED], ids=["alike", "mixed", "typed"])
+@each("policy", ELASTIC)
 def test_a_guarantee_comes_before_priorities(policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
     first, waiting = trainer("first", priority=1), trainer("w", min_nodes=2, guaranteed=True, waited_s=60.0)
     for holders in (groups, held_by("first", groups)):
         assert sizes(solve(Problem((first, waiting), holders), policy)) == [2, 2]
 
 
-@pytest.mark.parametrize("groups", [ALIKE, MIXED, TYPED], ids=["alike", "mixed", "typed"])
-@pytest.mark.parametrize("policy", ELASTIC)
+@each("groups", [ALIKE, MIXED, TYPED], ids=["alike", "mixed", "typed"])
+@each("policy", ELASTIC)
 def test_a_longer_wait_comes_before_more_guarantees_kept(policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
     """One that has waited long needs everything; two that have not would fit together."""
     late, early = trainer("late", guaranteed=True, waited_s=1.0), trainer("early", guaranteed=True, waited_s=2.0)

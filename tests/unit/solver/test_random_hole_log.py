@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver.errors import ProblemError
 from oakum_solver.logs.holes import HoleLog, count_changes
 from oakum_solver.logs.synthetic import random_hole_log
@@ -62,7 +63,7 @@ def test_lengths_give_way_where_batches_cannot(events_per_day: float, idle_share
     assert log.idle_node_s / (200 * log.duration_s) == pytest.approx(idle_share, rel=0.2)
 
 
-@pytest.mark.parametrize(
+@each(
     "arguments",
     [(0, 1, 1, 0.1), (1, 0, 1, 0.1), (1, 1, 0, 0.1), (1, 1, 1, 0), (1, 1, 1, 1), (1, float("nan"), 1, 0.1)],
 )

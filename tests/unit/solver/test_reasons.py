@@ -3,8 +3,7 @@
 import math
 from dataclasses import replace
 
-import pytest
-
+from cells import each
 from oakum_solver.objectives import NamedObjective, Objective
 from oakum_solver.plan import Reason, Why
 from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem
@@ -172,7 +171,7 @@ def test_the_objectives_unit_is_named() -> None:
     )
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@each("policy", POLICIES)
 def test_nobody_asked(policy: str) -> None:
     plan = solve(problem((trainer("a"),), nodes("n1")), policy, explained=False)  # type: ignore[arg-type]
     assert plan.allocations[0].reason == Reason(Why.UNEXPLAINED, "")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver.errors import ProblemError
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
@@ -216,7 +217,7 @@ def test_nodes_that_are_not_worth_a_rescale_stay_idle() -> None:
     assert table(replayed(log, item("x", FLAT), look_ahead_s=100.0))[1] == (50.0, 2, 2, 1)
 
 
-@pytest.mark.parametrize("policy", ["milp", "greedy", "equal-share"])
+@each("policy", ["milp", "greedy", "equal-share"])
 def test_a_user_has_no_more_nodes_than_the_cap(policy: str) -> None:
     log = hole_log(("a", 0, 100), ("b", 0, 100), ("c", 0, 100))
     mine = (item("x", LINEAR, user="ada"), item("y", LINEAR, user="ada"))
@@ -299,13 +300,13 @@ def test_progress_tells_the_part_of_the_log_that_is_done() -> None:
     assert told == [(0.0, 1, 3), (0.5, 2, 3), (1.0, 3, 3), (1.0, 3, 3)]
 
 
-@pytest.mark.parametrize("settings", [{"max_trainers": 0}, {"look_ahead_s": 0.0}, {"look_ahead_s": math.nan}])
+@each("settings", [{"max_trainers": 0}, {"look_ahead_s": 0.0}, {"look_ahead_s": math.nan}])
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ProblemError, match=f"{next(iter(settings))} is "):
         ReplaySettings(**settings)
 
 
-@pytest.mark.parametrize("costs", [{"stall_s": math.nan}, {"startup_s": -1.0}, {"stall_s": math.inf}])
+@each("costs", [{"stall_s": math.nan}, {"startup_s": -1.0}, {"stall_s": math.inf}])
 def test_costs_that_make_no_sense_are_refused(costs: dict[str, float]) -> None:
     with pytest.raises(ProblemError, match="expected a finite number >= 0"):
         replayed(TWO_HOLES, item("x", LINEAR), cost=CostModel.IN_PLACE, **costs)

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cells import each
 from fabricated_replay import large_result, small_result
 from num_examples import scaled
 from oakum_solver.errors import SolverError
@@ -235,7 +236,7 @@ def test_most_points_of_a_chart_do_not_depend_on_the_log() -> None:
     assert len(as_html(result)) < 12e6
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"steps": NO_STEPS},

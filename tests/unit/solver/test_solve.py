@@ -7,6 +7,7 @@ from pathlib import Path
 import pulp
 import pytest
 
+from cells import each
 from oakum_solver.allocate import loose_bound
 from oakum_solver.errors import ProblemError
 from oakum_solver.plan import Plan
@@ -184,14 +185,14 @@ def test_many_pools_are_answered_within_the_time_limit(
     assert plan.value > 0
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@each("policy", POLICIES)
 def test_no_trainer_is_an_empty_plan(policy: Policy) -> None:
     plan = solve(Problem((), (NodeGroup(("n1",)), NodeGroup(("n2",), horizon_s=60.0))), policy)
     assert (plan.allocations, plan.value, plan.optimal, plan.gap) == ((), 0.0, True, 0.0)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("groups", [(), (NodeGroup(()),)], ids=["no group", "an empty group"])
+@each("policy", POLICIES)
+@each("groups", [(), (NodeGroup(()),)], ids=["no group", "an empty group"])
 def test_no_node_gives_every_trainer_nothing(policy: Policy, groups: tuple[NodeGroup, ...]) -> None:
     for trainer in (
         PlannedTrainer("a", STEP, user="ada"),
@@ -211,14 +212,14 @@ def test_a_greedy_plan_that_is_proven_optimal_needs_no_solver(
     assert not (tmp_path / "started").exists()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@each("policy", POLICIES)
 def test_a_trainer_left_below_its_minimum_gives_up_what_it_has_left(policy: Policy) -> None:
     trainer = PlannedTrainer("a", Curve(((4, 40.0),)), min_nodes=3)
     for groups in ((NodeGroup(("n1", "n2"), "a"),), (NodeGroup(("n1",), "a"), NodeGroup(("n2",), "a", 60.0))):
         assert solve(Problem((trainer,), groups), policy).grant("a") == ()
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@each("policy", POLICIES)
 def test_a_trainer_above_a_lowered_maximum_shrinks_to_it(policy: Policy) -> None:
     trainer = PlannedTrainer("a", Curve(((4, 40.0),)), max_nodes=2)
     alike = (NodeGroup(("n1", "n2", "n3"), "a"),)
@@ -237,8 +238,8 @@ def test_equal_trainers_are_not_shuffled(policy: Policy) -> None:
     assert [allocation.nodes for allocation in solve(asked, policy).allocations] == [("n1",), ("n2", "n3")]
 
 
-@pytest.mark.parametrize("asked", [SIZES_TRAP, TYPES_TRAP, many_pools(False)], ids=["sizes", "types", "pools"])
-@pytest.mark.parametrize("policy", POLICIES)
+@each("asked", [SIZES_TRAP, TYPES_TRAP, many_pools(False)], ids=["sizes", "types", "pools"])
+@each("policy", POLICIES)
 def test_the_same_problem_gives_the_same_plan(policy: Policy, asked: Problem) -> None:
     asked = replace(asked, time_limit_s=30.0, gap=0.5)
     assert timeless(solve(asked, policy)) == timeless(solve(asked, policy))
@@ -250,8 +251,8 @@ def test_reasons_are_left_out_where_nobody_asks() -> None:
     assert {allocation.reason.why.value for allocation in unexplained.allocations} == {"unexplained"}
 
 
-@pytest.mark.parametrize("name", ["look_ahead_s", "time_limit_s", "gap"])
-@pytest.mark.parametrize("number", [-1.0, float("nan"), float("inf")])
+@each("name", ["look_ahead_s", "time_limit_s", "gap"])
+@each("number", [-1.0, float("nan"), float("inf")])
 def test_a_number_that_makes_no_sense_is_refused(name: str, number: float) -> None:
     with pytest.raises(ProblemError, match=name):
         replace(SIZES_TRAP, **{name: number})  # type: ignore[arg-type]

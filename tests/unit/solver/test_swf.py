@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from cells import each
 from oakum_solver.errors import LogError
 from oakum_solver.logs.swf import Job, SwfStatus, read_swf
 
@@ -53,7 +54,7 @@ def test_a_compressed_log_is_read(tmp_path: Path) -> None:
     assert read_swf(path).jobs == (JOB,)
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "cause"),
     [
         ("1 2 3", "3 fields: expected 18"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cells import each
 from oakum_solver.objectives import Expression, NamedObjective, Objective
 from oakum_solver.problem import PUBLISHED, Curve, NodeGroup, PlannedTrainer, Problem, Terms
 from oakum_solver.size_values import size_values
@@ -43,7 +44,7 @@ def worth(problem: Problem, nodes: int) -> float:
     return value
 
 
-@pytest.mark.parametrize(
+@each(
     ("held", "nodes", "value"),
     [
         (2, 2, 100 * 180),
@@ -103,7 +104,7 @@ STAYS_S = 100 * (1 - math.exp(-1))
 JOINED_S = 100 * (math.exp(-0.1) - math.exp(-1))
 
 
-@pytest.mark.parametrize(
+@each(
     ("nodes", "value"),
     [
         (2, 180 * STAYS_S),
@@ -123,7 +124,7 @@ def test_a_trainer_gains_nothing_after_its_last_sample() -> None:
     assert worth(problem(2, terms, remaining_samples=15e3), 1) == 9800
 
 
-@pytest.mark.parametrize(
+@each(
     ("without", "nodes", "value"),
     [
         ("startup", 4, 180 * STAYS_S + 120 * STAYS_S - 3 * 300),

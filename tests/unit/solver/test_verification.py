@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from cells import each
 from oakum_solver.errors import InfeasiblePlanError
 from oakum_solver.objectives import Expression, NamedObjective
 from oakum_solver.plan import Allocation, Plan
@@ -44,7 +45,7 @@ def test_the_order_of_a_grants_nodes_does_not_matter() -> None:
     verify(PROBLEM, granting(a="n3 n1 n2", b="n6 n4 n5"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("plan", "complaint"),
     [
         (granting(a="n1 n2 n9"), "n9, which is in no group"),
@@ -72,9 +73,7 @@ def test_a_broken_plan_is_refused(plan: Plan, complaint: str) -> None:
     assert complaint in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "objective", [NamedObjective.SPEEDUP, NamedObjective.FAIR_SHARE, Expression("samples + nodes")]
-)
+@each("objective", [NamedObjective.SPEEDUP, NamedObjective.FAIR_SHARE, Expression("samples + nodes")])
 def test_a_plan_for_another_objective_is_refused(objective: NamedObjective) -> None:
     with pytest.raises(InfeasiblePlanError, match="claims the value"):
         verify(replace(PROBLEM, objective=objective), PLAN)
@@ -104,7 +103,7 @@ MIXED = Problem(
 )
 
 
-@pytest.mark.parametrize("term", ["startup", "new_rate", "horizons", "departures", "completion"])
+@each("term", ["startup", "new_rate", "horizons", "departures", "completion"])
 def test_a_plan_that_counts_other_terms_is_refused(term: str) -> None:
     remaining = 5e3 if term == "completion" else 1e9
     asked = replace(MIXED, trainers=(replace(MIXED.trainers[0], remaining_samples=remaining),))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_solver.errors import LogError, ProblemError
 from oakum_solver.problem import Curve, PlannedTrainer
 from oakum_solver.replay.workload import (
@@ -79,7 +80,7 @@ def test_trainers_come_in_order_of_submission_and_then_of_the_file(tmp_path: Pat
     assert [item.trainer.id for item in workload.items] == ["b", "d", "a", "c"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "told"),
     [
         ("", "Expecting value"),
@@ -111,12 +112,12 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
             read_workload(path)
 
 
-@pytest.mark.parametrize("entry", [None, 1, "resnet", [], True])
+@each("entry", [None, 1, "resnet", [], True])
 def test_a_trainer_is_an_object(tmp_path: Path, entry: Any) -> None:
     assert refusal(tmp_path, RESNET, entry) == f"{entry!r}: expected an object"
 
 
-@pytest.mark.parametrize("name", [None, "", 7, ["x"], "two\nlines", "\ud800", False])
+@each("name", [None, "", 7, ["x"], "two\nlines", "\ud800", False])
 def test_a_name_is_a_printable_text(tmp_path: Path, name: Any) -> None:
     assert refusal(tmp_path, {"name": name, "curve": CURVE}).endswith("text")
     if name is not None:
@@ -140,21 +141,21 @@ NUMBERS = (
 NO_NUMBERS = ("5", "", True, [], {}, math.nan, math.inf, -math.inf, 10**400, -(10**400), 1e16, 1e-16, 5e-324)
 
 
-@pytest.mark.parametrize("key", NUMBERS)
+@each("key", NUMBERS)
 def test_a_number_is_finite_and_no_text(tmp_path: Path, key: str) -> None:
     for value in NO_NUMBERS:
         told = refusal(tmp_path, RESNET, RESNET | {key: value})
         assert told == f"{key} is {value!r}: expected a number, 0 or of a size between 1e-15 and 1e+15"
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+@each("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_are_not_of_json_are_refused(tmp_path: Path, number: str) -> None:
     path = write(tmp_path, f'{{"trainers": [{{"name": "x", "curve": [[1, {number}]]}}]}}')
     with pytest.raises(LogError, match=r"trainers\.json, trainer 1: curve point \[1, -?(nan|inf)\]: expected"):
         read_workload(path)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "told"),
     [
         ({"min_nodes": 5, "max_nodes": 4}, "trainer resnet: min_nodes 5 and max_nodes 4: expected 1 <= min_nodes"),
@@ -176,7 +177,7 @@ def test_a_number_out_of_its_bounds_is_refused(tmp_path: Path, changes: dict[str
     assert refusal(tmp_path, RESNET | {"name": "vgg"}, RESNET | changes).startswith(told)
 
 
-@pytest.mark.parametrize(
+@each(
     ("curve", "told"),
     [
         (None, "no curve: expected [[nodes, samples_per_s], ...]"),

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from averaged_tasks import DECAY, STEPS, build_averaged_task, build_staged_task, expected_metrics
+from cells import each
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.offload import OffloadedAdamW
@@ -131,7 +132,7 @@ class Conditional(torch.optim.Optimizer):
             parameter -= 0.02 * parameter.grad
 
 
-@pytest.mark.parametrize(
+@each(
     "optimizer",
     [
         lambda parameters: torch.optim.SGD(parameters, lr=0.1),

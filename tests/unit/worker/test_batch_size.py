@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cells import each
 from oakum_worker.parallel.step_engine import GradientNorms
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.batch_sizes import AdaptiveBatchSizes, BatchSizes, batch_sizes
@@ -92,9 +93,7 @@ def test_a_noisy_gradient_doubles_the_batch_at_every_hundredth_step_up_to_the_la
     assert sizes == [8] * 100 + [16] * 100 + [32] * 100 + [50] * 150
 
 
-@pytest.mark.parametrize(
-    ("noise", "last"), [(1.9, 8), (2.1, 16), (7.9, 32), (8.1, 64)], ids=lambda value: str(value)
-)
+@each(("noise", "last"), [(1.9, 8), (2.1, 16), (7.9, 32), (8.1, 64)], ids=lambda value: str(value))
 def test_the_batch_stays_at_or_below_the_critical_one(noise: float, last: int) -> None:
     assert train(adaptive(largest=64), 600, noise)[-1] == last
 
@@ -115,7 +114,7 @@ def test_without_a_measurement_the_batch_stays_and_so_does_the_rate() -> None:
 ADAM = torch.optim.AdamW([WEIGHT])
 
 
-@pytest.mark.parametrize(
+@each(
     ("optimizer", "options", "factor"),
     [
         (SGD, {}, 2.0),

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cells import each
 from num_examples import scaled
 from oakum_worker.checkpoint import dcp_rows
 from oakum_worker.parallel.blocks import Block
@@ -112,8 +112,8 @@ def rows_of(part: Part) -> dict[str, torch.Tensor]:
     return {tensor.path: cut(tensor, part) for tensor in TENSORS}
 
 
-@pytest.mark.parametrize(("before", "now"), [("2x2", "1x1"), ("1x1", "2x2"), ("2x2", "1x4"), ("2x1", "1x2")])
-@pytest.mark.parametrize("batch_bytes", [1, 1 << 20])
+@each(("before", "now"), [("2x2", "1x1"), ("1x1", "2x2"), ("2x2", "1x4"), ("2x1", "1x2")])
+@each("batch_bytes", [1, 1 << 20])
 def test_blocks_go_from_one_grid_to_another_whoever_holds_them(before: str, now: str, batch_bytes: int) -> None:
     held = [(share, k % 4) for k, part in enumerate(parts_of(before)) for share in part.shares(1 + k % 2)]
     wanted = list(enumerate(parts_of(now)))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 
+from cells import each
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.strategies.registry import passes_are_collective
 from oakum_worker.strategies.tensor import TENSOR
@@ -40,7 +40,7 @@ def passes_of_a_step_that_begins_to_draw(attributes: dict[str, Any], options: di
     return len(passes) - before
 
 
-@pytest.mark.parametrize(("attributes", "options"), COLLECTIVE.values(), ids=COLLECTIVE)
+@each(("attributes", "options"), COLLECTIVE.values(), ids=COLLECTIVE)
 def test_a_pass_in_which_ranks_exchange_data_is_taken_once(
     attributes: dict[str, Any], options: dict[str, Any]
 ) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from cells import each
 from oakum_worker.chain import Chain
 from oakum_worker.devices import undisturbed_clock
 from oakum_worker.parallel.normalisation import SynchronisedBatchNorm, normalise
@@ -29,7 +30,7 @@ def devices(number: int) -> pytest.MarkDecorator:
 
 
 @devices(2)
-@pytest.mark.parametrize("name", ["1f1b", "chimera", "zero-bubble", "message-driven"])
+@each("name", ["1f1b", "chimera", "zero-bubble", "message-driven"])
 def test_a_pipeline_makes_the_weights_of_a_single_process(name: str, device: str) -> None:
     schedule = build("1f1b" if name == "message-driven" else name, num_workers=2, num_micro_batches=4)
     training = Training(num_steps=3, sizes=(2,) * 4)
@@ -52,7 +53,7 @@ def test_a_chimera_of_four_workers_has_links_in_both_directions(device: str) -> 
 
 
 @devices(4)
-@pytest.mark.parametrize("length", [8, 9])
+@each("length", [8, 9])
 def test_a_torus_sums_over_all_ranks(length: int, device: str) -> None:
     tensors = [torch.randn(length, generator=torch.Generator().manual_seed(rank)) for rank in range(4)]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from cells import each
 from evaluated_tasks import evaluated_loop, evaluated_task
 from oakum_worker.errors import TaskError
 from oakum_worker.evaluation import EvaluatingRanks, evaluated_by, sum_over
@@ -23,7 +24,7 @@ def sums(batch: Any) -> dict[str, Any]:
     return {"total": (batch[0] / 3).sum(), "samples": len(batch[0])}
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 8])
+@each("world_size", [2, 3, 8])
 def test_the_sums_of_any_number_of_ranks_are_those_of_one_bit_for_bit(world_size: int) -> None:
     read: list[list[int]] = [[] for _ in range(world_size)]
 
@@ -96,7 +97,7 @@ class Stream:
         return iter(())
 
 
-@pytest.mark.parametrize(
+@each(
     ("dataset", "function", "batch_size", "told"),
     [
         (Stream(), sums, 8, "sum_over got a stream"),

@@ -7,9 +7,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-import pytest
 import torch
 
+from cells import each
 from oakum_worker.errors import DivergedError, TaskError
 from oakum_worker.rank.failures import failure_of
 from oakum_worker.task_checks import lacks_memory
@@ -65,7 +65,7 @@ def test_divergence_is_told_as_what_it_is() -> None:
     assert (told.stage, told.step, told.message, told.identity) == ("diverged", 34, "the loss was nan", "")
 
 
-@pytest.mark.parametrize(
+@each(
     ("other", "alike"),
     [
         (lambda: disagree(), True),

@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from cells import each
 from gathering_tasks import (
     build_blind_task,
     build_gathering_task,
@@ -50,8 +51,8 @@ def _without_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gathering_tasks.nn.Dropout", lambda p: torch.nn.Identity())
 
 
-@pytest.mark.parametrize("num_ranks", [1, 2, 3, 7])
-@pytest.mark.parametrize(("gathered", "whole"), LOSSES.values(), ids=LOSSES)
+@each("num_ranks", [1, 2, 3, 7])
+@each(("gathered", "whole"), LOSSES.values(), ids=LOSSES)
 def test_losses_are_those_of_one_process(gathered: Any, whole: Any, num_ranks: int) -> None:
     """Seven ranks have unequal shares, and of the epoch's last batch two have none."""
     loops = loops_of(num_ranks, gathered, clip_grad_norm=0.5)
@@ -98,7 +99,7 @@ def test_over_connections_of_its_own_too() -> None:
         assert losses == pytest.approx(alone(contrastive_loss_alone), rel=1e-12)
 
 
-@pytest.mark.parametrize(
+@each(
     "values",
     [
         torch.arange(5),
@@ -110,7 +111,7 @@ def test_over_connections_of_its_own_too() -> None:
     ],
     ids=lambda values: f"{values.dtype} {tuple(values.shape)}",
 )
-@pytest.mark.parametrize("num_ranks", [2, 7])
+@each("num_ranks", [2, 7])
 def test_rows_come_in_the_order_of_the_samples_whatever_they_are(values: torch.Tensor, num_ranks: int) -> None:
     def run(group: dist.ProcessGroup, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         [chunk] = equal_chunks(5, rank, num_ranks, None)
@@ -149,7 +150,7 @@ def test_outside_a_step_the_batch_is_what_is_there() -> None:
     assert own_rows(values).tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"micro_batch": 4}, "micro_batch: 4: samples that are compared .* recompute activations"),

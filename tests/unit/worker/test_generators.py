@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.checkpoint import checkpoint
 
+from cells import each
 from oakum_worker.errors import TaskError
 from oakum_worker.generators import batch_generators, batch_rngs, sample_generator, sample_rng
 from oakum_worker.rehearsal import rehearse
@@ -82,7 +83,7 @@ def losses_alone(dataset: Any, loss: Any = mean_squared_error, **spec: Any) -> l
     return [loop.step().loss for _ in range(STEPS)]
 
 
-@pytest.mark.parametrize("dataset", DATA_SETS)
+@each("dataset", DATA_SETS)
 def test_the_losses_are_those_of_one_process(dataset: Any) -> None:
     expected = pytest.approx(losses_alone(dataset), rel=1e-12)
     assert losses_alone(dataset) == expected
@@ -102,7 +103,7 @@ def test_a_generator_that_the_data_set_keeps_is_another_training_and_is_told_of_
         rehearse(build_task(dataset=ShakenByItsOwn()), build_spec(max_nodes=2), budget_s=60)
 
 
-@pytest.mark.parametrize("dataset", DATA_SETS)
+@each("dataset", DATA_SETS)
 def test_a_rehearsal_has_nothing_against_them(dataset: Any) -> None:
     assert rehearse(build_task(dataset=dataset()), build_spec(max_nodes=2), budget_s=60) == ()
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from cells import each
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.data import GradientReducer
 from oakum_worker.parallel.step_engine import GradientNorms, Reduced, StepVotes
@@ -84,8 +85,8 @@ SHARES = {
 }
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 200, 1 << 20], ids=["many buckets", "some buckets", "one bucket"])
-@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES.keys())
+@each("bucket_bytes", [1, 200, 1 << 20], ids=["many buckets", "some buckets", "one bucket"])
+@each("shares", SHARES.values(), ids=SHARES.keys())
 def test_the_gradient_is_that_of_the_whole_batch(shares: list[list[range]], bucket_bytes: int) -> None:
     original = WithUnused()
     expected_loss, expected = whole_batch(original, 16)
@@ -103,7 +104,7 @@ def test_the_gradient_is_that_of_the_whole_batch(shares: list[list[range]], buck
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@each("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_the_signals_of_the_ranks_come_back_summed_and_exact(dtype: torch.dtype) -> None:
     def run(group: dist.ProcessGroup, rank: int) -> Reduced:
         model = build_model().to(dtype)
@@ -166,8 +167,8 @@ def norms_of_parts(model: nn.Module, shares: list[list[range]], size: int) -> tu
     return weighted, len(chunks), sum(g.square().sum().item() for g in whole_batch(model, size)[1])
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20], ids=["many buckets", "one bucket"])
-@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES.keys())
+@each("bucket_bytes", [1, 1 << 20], ids=["many buckets", "one bucket"])
+@each("shares", SHARES.values(), ids=SHARES.keys())
 def test_the_norms_of_all_parts_and_of_their_sum_are_measured(
     shares: list[list[range]], bucket_bytes: int
 ) -> None:
@@ -222,7 +223,7 @@ class OneRoundedAndOneExact(nn.Module):
         return inputs.mean() * (self.rounded + self.exact)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@each("world_size", [1, 2, 4])
 def test_many_small_half_precision_gradients_are_not_lost_beside_a_large_one(world_size: int) -> None:
     # 1 + 255 / 512: added to 1 in bfloat16, each 1 / 512 would be rounded away.
     inputs = torch.tensor([256.0] + [0.5] * 255)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 
+from cells import each
 from oakum_worker.errors import TaskError
 from oakum_worker.rehearsal import rehearse
 from oakum_worker.step.training_loop import TrainingLoop
@@ -167,7 +168,7 @@ def test_all_ranks_are_called_at_the_same_steps_with_the_same_loss() -> None:
     assert all(made.made == calls[0].made and made.losses == losses for made in calls)
 
 
-@pytest.mark.parametrize("hook", ["on_step_start", "on_step_end", "loss"])
+@each("hook", ["on_step_start", "on_step_end", "loss"])
 def test_a_parameter_that_is_unfrozen_on_the_way_ends_training_at_that_step(hook: str) -> None:
     task = build_task()
     first = task.model[0]  # type: ignore[index]
@@ -273,9 +274,7 @@ def test_a_scheduler_by_epoch_goes_on_with_a_state_and_with_other_ranks() -> Non
     assert last.task.optimizer.param_groups[0]["lr"] == alone.task.optimizer.param_groups[0]["lr"] == 0.00125
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "rate"), [(True, True, 0.005), (False, True, 0.005), (True, False, 0.000625)]
-)
+@each(("before", "after", "rate"), [(True, True, 0.005), (False, True, 0.005), (True, False, 0.000625)])
 def test_another_spec_begins_with_as_many_steps_of_its_scheduler_as_it_would_have_taken(
     before: bool, after: bool, rate: float
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from cells import each
 from oakum_worker.errors import TaskError
 from oakum_worker.spec_options import LarsSpec
 from oakum_worker.step.lars import TrustRatios
@@ -54,8 +55,8 @@ def assert_equal(ours: nn.Module, theirs: nn.Module) -> None:
     torch.testing.assert_close(ours.state_dict(), theirs.state_dict(), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.1])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@each("decay", [0.0, 0.1])
+@each("momentum", [0.0, 0.9])
 def test_the_steps_are_those_of_the_formula(momentum: float, decay: float) -> None:
     ours, theirs = build_model(), build_model()
     by_trust_ratios(ours, 5, lr=0.5, momentum=momentum, weight_decay=decay)

@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from cells import each
 from fragment_configs import fragment_config
 from oakum_worker.fragment import service_link
 from oakum_worker.fragment.service_link import ServiceLink
@@ -135,7 +136,7 @@ class TestIntervals:
         link.stop(last, lambda: False)
         assert told.get(timeout=60.0) == last
 
-    @pytest.mark.parametrize(
+    @each(
         ("told", "interval_s"), [("", 1.0), ("soon", 1.0), ("0.1", 1.0), ("5", 5.0), ("1e9", 30.0), ("nan", 1.0)]
     )
     def test_an_interval_that_makes_no_sense_is_1_s(self, told: str, interval_s: float) -> None:

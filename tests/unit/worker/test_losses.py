@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from cells import each
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.losses import Loss, loss_of, to_mean
 from oakum_worker.parallel.data import GradientReducer
@@ -31,8 +32,8 @@ def build_loops(number: int, until: int = 53, **spec: Any) -> list[TrainingLoop]
     return [TrainingLoop(build_token_task(until=until), build_spec(**spec)) for _ in range(number)]
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 7])
-@pytest.mark.parametrize("options", [{}, {"micro_batch": 1}, {"clip_grad_norm": 0.1}], ids=str)
+@each("num_ranks", [2, 3, 7])
+@each("options", [{}, {"micro_batch": 1}, {"clip_grad_norm": 0.1}], ids=str)
 def test_a_mean_over_tokens_is_that_of_one_process(num_ranks: int, options: dict[str, Any]) -> None:
     """Of seven ranks two have no sample of the epoch's last batch; and samples without a token are among them."""
     clip = {"clip_grad_norm": options["clip_grad_norm"]} if "clip_grad_norm" in options else {}
@@ -40,7 +41,7 @@ def test_a_mean_over_tokens_is_that_of_one_process(num_ranks: int, options: dict
     assert losses == pytest.approx(plain_losses(**clip), rel=1e-12)
 
 
-@pytest.mark.parametrize("options", [{}, {"micro_batch": 3}, {"clip_grad_norm": 0.1}], ids=str)
+@each("options", [{}, {"micro_batch": 3}, {"clip_grad_norm": 0.1}], ids=str)
 def test_so_it_is_on_one_rank(options: dict[str, Any]) -> None:
     clip = {"clip_grad_norm": options["clip_grad_norm"]} if "clip_grad_norm" in options else {}
     loop = build_loops(1, **options)[0]
@@ -107,7 +108,7 @@ def test_half_precision_parameters_are_divided_before_they_are_rounded() -> None
     assert in_ranks(2, run) == [exact] * 2
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble", "chimera"])
+@each("schedule", ["1f1b", "zero-bubble", "chimera"])
 def test_the_stages_of_a_pipeline_divide_by_all_weights(schedule: str) -> None:
     """In two replicas of four micro-batches, some of which count nothing where the epoch ends."""
     alone = TrainingLoop(build_token_chain(), build_spec(clip_grad_norm=0.1))
@@ -187,7 +188,7 @@ def test_noise_of_totals_is_refused() -> None:
 GRADED = torch.ones((), requires_grad=True)
 
 
-@pytest.mark.parametrize(
+@each(
     ("returned", "message"),
     [
         (None, "loss returned None"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from cells import each
 from counting_rounds import NUM_BLOCKS, blocks, counting_task, spec_fields
 from oakum_worker.errors import TaskError
 from oakum_worker.map_reduce.alone import run_round
@@ -45,7 +46,7 @@ def engine_of(loop: TrainingLoop) -> MapReduceEngine:
     return loop.assembly.engine
 
 
-@pytest.mark.parametrize("num_blocks", range(1, 18))
+@each("num_blocks", range(1, 18))
 def test_a_sum_has_the_same_bits_in_whatever_order_and_by_whomever_blocks_are_added(num_blocks: int) -> None:
     values = [
         {"x": np.float32(10.0 ** (i % 7)) * np.sin(np.arange(3, dtype=np.float32) + i)} for i in range(num_blocks)
@@ -80,7 +81,7 @@ def test_a_total_is_refused_while_blocks_are_missing() -> None:
         _ = sums.total
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_every_block_is_dealt_or_kept_once_whatever_ranks_hold(seed: int) -> None:
     draw = random.Random(seed)
     num_blocks = draw.randint(1, 20)
@@ -117,7 +118,7 @@ def test_draws_are_uniform_and_belong_to_their_examples() -> None:
     assert abs(np.corrcoef(whole[:, 0], whole[:, 1])[0, 1]) < 0.15
 
 
-@pytest.mark.parametrize("num_ranks", [2, 3, 5, 8])
+@each("num_ranks", [2, 3, 5, 8])
 def test_any_number_of_mappers_gives_the_bits_of_one(num_ranks: int) -> None:
     loops = [build_loop() for _ in range(num_ranks)]
     step_together(loops, 5)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from pydantic import ValidationError
 
+from cells import each
 from evaluated_tasks import EVALUATE, evaluated_loop, evaluated_task, train_alone
 from oakum_worker.checkpoint.adoption import adopt
 from oakum_worker.checkpoint.best import read_best
@@ -82,7 +83,7 @@ def test_the_same_step_is_the_last_one_through_growth_shrinking_and_a_lost_evalu
         assert loop.best.value == pytest.approx(alone.best.value, rel=1e-9)
 
 
-@pytest.mark.parametrize("who_recorded", [(0,), (1,), ()])
+@each("who_recorded", [(0,), (1,), ()])
 def test_an_evaluation_that_some_ranks_have_not_recorded_counts_once(who_recorded: tuple[int, ...]) -> None:
     """The generation breaks in the middle of what ranks tell each other: some have all of it, some have not."""
     alone = evaluated_loop()
@@ -233,7 +234,7 @@ def test_a_trainer_that_begins_from_another_ones_state_has_no_best_yet(tmp_path:
     assert read_best(tmp_path / "after") is None
 
 
-@pytest.mark.parametrize(
+@each(
     ("mode", "values", "best", "misses"),
     [
         ("min", [3.0, 2.0, 2.0, 4.0], 2, 2),
@@ -258,7 +259,7 @@ def test_a_metric_that_is_not_finite_is_warned_of() -> None:
         MetricWatch(EvaluateSpec(keep_best="error")).record(4, math.nan)
 
 
-@pytest.mark.parametrize(
+@each(
     ("returned", "told"),
     [
         ({"accuracy": 1.0}, r"returned no metric 'error'.*its metrics: 'accuracy'. Name one of them"),
@@ -282,7 +283,7 @@ def test_a_spec_that_evaluates_needs_a_task_that_does() -> None:
         TrainingLoop(build_task(), build_spec(evaluate={"every_steps": 5}))
 
 
-@pytest.mark.parametrize(
+@each(
     ("evaluate", "due"),
     [
         ({"every_steps": 4}, [4, 8, 12, 14]),
@@ -300,7 +301,7 @@ def test_evaluations_come_when_the_spec_says(evaluate: dict[str, Any] | None, du
     assert found == due
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "told"),
     [
         ({"evaluate": {"every_steps": 5, "every_epochs": 1}}, "every_steps and every_epochs are both given"),

@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import TensorDataset, default_collate
 from typer.testing import CliRunner
 
+from cells import each
 from oakum_worker.__main__ import app
 from oakum_worker.errors import SpecError, TaskError
 from oakum_worker.profiling import micro_batch_probe, micro_batch_profile
@@ -347,7 +348,7 @@ def test_a_run_that_is_interrupted_leaves_what_was_remembered(
     assert cache.read_text() == before
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [("2GiB", 2**31), ("500MB", 500_000_000), ("1.5k", 1500), ("4096", 4096), ("1 TiB", 2**40), ("7b", 7)],
 )
@@ -355,7 +356,7 @@ def test_amounts_of_memory_are_read(text: str, expected: int) -> None:
     assert parse_bytes(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "two", "-1", "0", "5 GiBs", "1e9"])
+@each("text", ["", "two", "-1", "0", "5 GiBs", "1e9"])
 def test_other_amounts_are_explained(text: str) -> None:
     with pytest.raises(SpecError, match="is not a number of bytes: give one such as 2GiB"):
         parse_bytes(text)

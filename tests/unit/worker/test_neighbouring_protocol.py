@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from cells import each
 from oakum_worker.errors import ConfigError
 from oakum_worker.fragment import START_OPTIONS
 from oakum_worker.fragment.config_files import read_config, write_config
@@ -53,7 +54,7 @@ def without_what_is_new(document: Any, known: Any) -> Any:
     return document
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each("name", MODELS)
 def test_what_the_previous_version_wrote_is_read_whole_and_written_in_its_words(name: str) -> None:
     document = previous(name)
     assert without_what_is_new(written(MODELS[name].model_validate(document)), document) == document

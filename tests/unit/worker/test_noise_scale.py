@@ -8,6 +8,7 @@ import math
 import pytest
 import torch
 
+from cells import each
 from oakum_worker.parallel.step_engine import GradientNorms
 from oakum_worker.step.gradient_noise import NoiseScale
 
@@ -33,7 +34,7 @@ def test_the_estimates_are_those_of_the_formulas() -> None:
     assert noise.critical_batch == pytest.approx(32 * 4 / 3)
 
 
-@pytest.mark.parametrize("sizes", [[4, 4, 4], [1, 2, 9], [11, 1]], ids=str)
+@each("sizes", [[4, 4, 4], [1, 2, 9], [11, 1]], ids=str)
 def test_unequal_parts_bias_neither_estimate(sizes: list[int]) -> None:
     # Samples' gradients with a mean of norm^2 0.5 and, over 4 directions, a variance of 10.
     generator = torch.Generator().manual_seed(1)
@@ -67,7 +68,7 @@ def test_steps_of_a_single_part_among_others_are_passed_over() -> None:
     assert mixed.state_dict() == pure.state_dict()
 
 
-@pytest.mark.parametrize("norms", [(5, 4, 5), (20, 4, 5), (100, 4, 5), (0, 4, 0)], ids=str)
+@each("norms", [(5, 4, 5), (20, 4, 5), (100, 4, 5), (0, 4, 0)], ids=str)
 def test_the_gain_lies_between_one_and_the_ratio_of_the_batches(norms: tuple[float, int, float]) -> None:
     noise = known(*norms)
     gains = [noise.gain(batch) for batch in (1, 32, 64, 320)]

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from cells import each
 from oakum_worker.chain import Chain
 from oakum_worker.errors import GroupError, TaskError, TrainingWarning
 from oakum_worker.parallel.data import GradientReducer
@@ -73,7 +74,7 @@ SHARES = {
 }
 
 
-@pytest.mark.parametrize("shares", SHARES.values(), ids=SHARES.keys())
+@each("shares", SHARES.values(), ids=SHARES.keys())
 def test_outputs_gradients_and_statistics_are_those_of_the_whole_batch(shares: list[range]) -> None:
     whole, size = image_model(), max(share.stop for share in shares)
     original = copy.deepcopy(whole)
@@ -296,14 +297,14 @@ def test_group_norm_keeps_weights_and_normalises_as_torchs_own_does() -> None:
     assert repr(model[0]) == repr(nn.GroupNorm(3, 6, affine=False))
 
 
-@pytest.mark.parametrize(("num_channels", "num_groups"), [(256, 32), (48, 24), (7, 1), (1, 1)])
+@each(("num_channels", "num_groups"), [(256, 32), (48, 24), (7, 1), (1, 1)])
 def test_groups_are_many_and_have_two_channels_where_they_can(num_channels: int, num_groups: int) -> None:
     layer = nn.BatchNorm2d(num_channels)
     normalise(layer, "group")
     assert layer.num_groups == num_groups  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("num_channels", [8, 32, 64])
+@each("num_channels", [8, 32, 64])
 def test_groups_of_vectors_are_large_enough_to_tell_values_apart(num_channels: int) -> None:
     """Of two channels one would always be -1 and the other 1, and no gradient would come through."""
     layer = nn.BatchNorm1d(num_channels)

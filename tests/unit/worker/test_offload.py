@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from cells import each
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.offload import OffloadedAdam, OffloadedAdamW, OffloadedSGD
 from oakum_worker.profiling.live_memory import LiveMemory
@@ -51,8 +52,8 @@ def assert_same(ours: list[nn.Parameter], theirs: list[nn.Parameter]) -> None:
     torch.testing.assert_close([p.data for p in ours], [p.data for p in theirs], rtol=1e-14, atol=1e-14)
 
 
-@pytest.mark.parametrize("bucket_elements", [1, 5, 11, 44, 1000])
-@pytest.mark.parametrize(("theirs", "ours", "options"), RULES.values(), ids=RULES.keys())
+@each("bucket_elements", [1, 5, 11, 44, 1000])
+@each(("theirs", "ours", "options"), RULES.values(), ids=RULES.keys())
 def test_buckets_of_any_size_give_what_torchs_optimizer_gives(
     theirs: type[Optimizer], ours: Any, options: dict[str, Any], bucket_elements: int
 ) -> None:
@@ -70,7 +71,7 @@ def test_buckets_of_any_size_give_what_torchs_optimizer_gives(
     assert [parameter.stride() for parameter in found] == [parameter.stride() for parameter in expected]
 
 
-@pytest.mark.parametrize(("theirs", "ours", "options"), RULES.values(), ids=RULES.keys())
+@each(("theirs", "ours", "options"), RULES.values(), ids=RULES.keys())
 def test_parameters_without_a_gradient_are_left_out_of_a_step(
     theirs: type[Optimizer], ours: Any, options: dict[str, Any]
 ) -> None:
@@ -124,8 +125,8 @@ def test_half_precision_parameters_follow_weights_in_float32(dtype: torch.dtype)
         assert torch.equal(parameter.data, optimizer.state[parameter]["master"].to(dtype))
 
 
-@pytest.mark.parametrize("direction", ["from torch's", "to torch's"])
-@pytest.mark.parametrize("rule", ["AdamW", "momentum"])
+@each("direction", ["from torch's", "to torch's"])
+@each("rule", ["AdamW", "momentum"])
 def test_states_of_torchs_optimizer_fit(rule: str, direction: str) -> None:
     theirs, ours, options = RULES[rule]
     kinds = (theirs, ours) if direction == "from torch's" else (ours, theirs)
@@ -193,8 +194,8 @@ def test_a_state_of_other_shapes_is_refused() -> None:
         OffloadedAdam(parameters()).load_state_dict(state)
 
 
-@pytest.mark.parametrize("number", [0, 3])
-@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@each("number", [0, 3])
+@each("value", [math.inf, -math.inf, math.nan])
 def test_a_gradient_that_is_not_finite_changes_nothing(value: float, number: int) -> None:
     found = parameters()
     optimizer = OffloadedAdam(found, bucket_elements=10)
@@ -232,7 +233,7 @@ def test_what_cannot_be_offloaded_is_explained() -> None:
         OffloadedSGD([nn.Parameter(torch.ones(3))], bucket_elements=0)
 
 
-@pytest.mark.parametrize("bucket_elements", [3, 10, 17, 1000])
+@each("bucket_elements", [3, 10, 17, 1000])
 def test_gradients_are_summed_over_the_ranks_in_one_all_reduce_for_four_buckets(
     bucket_elements: int,
 ) -> None:
@@ -304,7 +305,7 @@ def test_gradients_that_are_elsewhere_are_found() -> None:
     assert in_ranks(2, run) == [[[-6, -6], [0, 0], [-2, -2]]] * 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("dtype", "gradients"),
     [(torch.float32, [1.0, math.inf, 1.0]), (torch.float32, [1, math.nan, 1]), (torch.float16, [5e4, 4e4, -1])],
     ids=["infinite on one rank", "NaN on one rank", "infinite only as a sum"],

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.optim import lr_scheduler
 
+from cells import each
 from oakum_worker.errors import DivergedError, TaskError
 from oakum_worker.step.optimizer_step import OptimizerStep
 from oakum_worker.task import Task
@@ -93,7 +94,7 @@ def test_the_gain_multiplies_the_rate_of_its_step_alone() -> None:
     assert [moved_by(task, updater, gain=gain) for gain in (3.0, 1.0)] == [1.5, 0.5]
 
 
-@pytest.mark.parametrize(
+@each(
     "build",
     [
         lambda optimizer: lr_scheduler.ExponentialLR(optimizer, 0.9),

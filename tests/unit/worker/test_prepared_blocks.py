@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cells import each
 from counting_rounds import NUM_BLOCKS, Counting, spec_fields
 from oakum_worker.errors import TaskError
 from oakum_worker.map_reduce.alone import run_round
@@ -188,7 +189,7 @@ def generated(block: np.ndarray) -> Iterator[float]:
     return (float(value) for value in block)
 
 
-@pytest.mark.parametrize(
+@each(
     ("prepare", "message"),
     [
         (in_place, "prepare has changed the block that it was given: have it change a copy"),
@@ -219,7 +220,7 @@ def test_sums_over_examples_may_be_prepared() -> None:
     assert np.array_equal(prepared(np.ones((4, 2)))["gram"], np.full((2, 2), 4.0))
 
 
-@pytest.mark.parametrize(
+@each(
     ("names", "message"),
     [
         ("lower", "prepared_by returned 'lower': return a list of names"),

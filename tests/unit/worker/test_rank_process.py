@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service.schedulers.starting import FragmentStarter
 from oakum_worker.errors import ForkError
 from oakum_worker.fragment import forking
@@ -105,9 +106,7 @@ def test_a_rank_that_was_started_ahead_is_not_started_twice(afresh: list[int]) -
     assert afresh == [0, 0]
 
 
-@pytest.mark.parametrize(
-    "document", [b"{}", b"no JSON", b'{"module": "os"}', b'{"module": "oakum_worker.rank.process", "a": 1}']
-)
+@each("document", [b"{}", b"no JSON", b'{"module": "os"}', b'{"module": "oakum_worker.rank.process", "a": 1}'])
 def test_a_request_for_anything_but_an_agent_or_a_rank_is_refused(document: bytes) -> None:
     with pytest.raises((ValueError, TypeError, KeyError)):
         forking.ForkRequest.read(document)

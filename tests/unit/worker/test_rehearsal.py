@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset, default_collate
 
 import rehearsed_tasks as tasks
+from cells import each
 from oakum_worker.errors import TaskError
 from oakum_worker.rehearsal import rehearse, rehearsing, samples
 from oakum_worker.rehearsal.no_trace import hidden_state
@@ -50,7 +51,7 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize(
+@each(
     "build",
     [
         lambda: tasks.padded_language_model(per_sample=True),
@@ -68,7 +69,7 @@ def test_a_right_task_passes_without_a_word(build: Callable[[], Task]) -> None:
     assert warnings_of(build()) == ()
 
 
-@pytest.mark.parametrize(
+@each(
     "build",
     [
         tasks.padded_language_model,
@@ -105,7 +106,7 @@ def test_who_knows_better_switches_it_off() -> None:
     assert warnings_of(tasks.contrastive(), rehearsal=False) == ()
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "culprit"),
     [
         ("own torch", "(dataset.of_torch has moved on)"),
@@ -181,7 +182,7 @@ def test_requirements_that_a_loss_changes_are_refused() -> None:
     assert "rehearsal: false" not in told  # steps are looked after, too
 
 
-@pytest.mark.parametrize(
+@each(
     ("where", "told"),
     [
         ("attribute", "model.calls changes with each forward pass (1 and 2)"),
@@ -273,8 +274,8 @@ def assert_equal(one: Any, other: Any) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("build", [tasks.padded_language_model, tasks.gan_with_one_optimizer])
-@pytest.mark.parametrize("strict", [True, False])
+@each("build", [tasks.padded_language_model, tasks.gan_with_one_optimizer])
+@each("strict", [True, False])
 def test_nothing_is_left_behind(build: Callable[[], Task], *, strict: bool) -> None:
     task = build()
     task.model.register_buffer("seen", torch.zeros(3))

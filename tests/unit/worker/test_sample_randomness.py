@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from cells import each
 from oakum_worker.parallel.chunks import share_of
 from oakum_worker.randomness import keyed
 from oakum_worker.randomness.counters import mix
@@ -161,7 +162,7 @@ SEQUENCE_FIRST: dict[str, Callable[[], Function]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*FUNCTIONS, *SEQUENCE_FIRST])
+@each("name", [*FUNCTIONS, *SEQUENCE_FIRST])
 def test_losses_and_gradients_do_not_depend_on_how_the_samples_are_dealt(name: str) -> None:
     torch.manual_seed(0)
     model = Calls((FUNCTIONS | SEQUENCE_FIRST)[name](), sequence_first=name in SEQUENCE_FIRST)
@@ -190,7 +191,7 @@ def test_targets_are_not_taken_for_samples_where_there_are_as_many(function: Fun
     )
 
 
-@pytest.mark.parametrize("mask", ["none", "causal", "boolean", "additive", "nothing to attend to"])
+@each("mask", ["none", "causal", "boolean", "additive", "nothing to attend to"])
 def test_attention_without_fused_kernels_has_the_same_weights(mask: str) -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 6, 4)
@@ -230,7 +231,7 @@ def masks(p: float, num_samples: int, num_elements: int, num_calls: int = 1, key
         return torch.stack([F.dropout(ones, p) > 0 for _ in range(num_calls)])
 
 
-@pytest.mark.parametrize("p", [0.01, 0.1, 0.5, 0.9])
+@each("p", [0.01, 0.1, 0.5, 0.9])
 def test_elements_are_dropped_as_often_as_asked_for(p: float) -> None:
     kept = masks(p, 128, 8192).double()
     deviation = (p * (1 - p)) ** 0.5
@@ -255,7 +256,7 @@ def test_elements_of_a_sample_are_independent() -> None:
     assert abs(correlations.square().mean() - 1) < 0.03
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@each("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_numbers_are_distributed_as_asked_for(dtype: torch.dtype) -> None:
     generator = KeyedBits()
     generator.begin(3, 0, 64, CPU)
@@ -345,7 +346,7 @@ def test_a_generator_of_the_tasks_own_is_left_alone() -> None:
     assert torch.equal(drawn, expected)
 
 
-@pytest.mark.parametrize(
+@each(
     ("shape", "role", "expected"),
     [
         ((6, 5), "activation", 0),
@@ -382,8 +383,8 @@ def test_dropout_without_a_batch_in_its_shape_warns_once_and_differs_between_mic
     assert not torch.equal(one, other)
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
-@pytest.mark.parametrize("batch_first", [True, False])
+@each("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@each("batch_first", [True, False])
 def test_a_recurrent_layers_dropout_depends_on_the_sample_alone(
     kind: Callable[..., nn.RNNBase], batch_first: bool
 ) -> None:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import Subset
 
+from cells import each
 from num_examples import scaled
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.chunks import share_of
@@ -93,8 +94,8 @@ def read_one_by_one(reader: SampleReader, epoch: int) -> dict[int, float]:
     return dict(sample for index in range(NUM_SAMPLES) for sample in reader.read(epoch, index, [index]))
 
 
-@pytest.mark.parametrize("build", [Augmented, Many, lambda draw: Subset(Augmented(draw), range(NUM_SAMPLES))])
-@pytest.mark.parametrize("source", DRAWS)
+@each("build", [Augmented, Many, lambda draw: Subset(Augmented(draw), range(NUM_SAMPLES))])
+@each("source", DRAWS)
 def test_what_is_drawn_for_a_sample_depends_on_seed_epoch_and_index_alone(
     source: str, build: Callable[[Callable[[], float]], Any]
 ) -> None:
@@ -175,7 +176,7 @@ def test_a_stream_is_read_exactly_once_through_any_rescale_and_resume(data: st.D
     assert read == order(1)
 
 
-@pytest.mark.parametrize("source", DRAWS)
+@each("source", DRAWS)
 def test_what_a_stream_draws_for_a_sample_depends_on_seed_epoch_and_number_alone(source: str) -> None:
     together = build_reader(Records(DRAWS[source])).read(2, 0, range(NUM_SAMPLES))
     reader = build_reader(Records(DRAWS[source]))

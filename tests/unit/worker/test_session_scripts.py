@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from cells import each
 from oakum_worker.errors import SessionError, TaskError
 from oakum_worker.session.hosts import Asked, RankHost
 from oakum_worker.session.scripts import run_script
@@ -35,7 +36,7 @@ def write(folder: Path, more: str = "", before: str = "") -> None:
     (folder / "train.py").write_text(LOOP.format(more=more, before=before), encoding="utf-8")
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "said"),
     [
         ({"entrypoint": "a:b"}, "script and entrypoint are both given"),

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from cells import each
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.parallel.chunks import equal_chunks
 from oakum_worker.parallel.group import lost_peers
@@ -100,7 +101,7 @@ class Unique(nn.Linear):
         raise ValueError("there is only one of me")
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "complaint"),
     [
         (with_scalar(), "parameter scale is a scalar"),

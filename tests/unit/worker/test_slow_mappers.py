@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from cells import each
 from counting_rounds import NUM_BLOCKS, counting_task, spec_fields
 from oakum_worker.errors import GroupError
 from oakum_worker.map_reduce.dealer import Dealer, Deliver, Map
@@ -106,7 +107,7 @@ def test_what_a_mapper_keeps_is_delivered_first() -> None:
     assert dealer.sums.total["x"] == 4
 
 
-@pytest.mark.parametrize("seed", range(20))
+@each("seed", range(20))
 def test_whatever_arrives_twice_in_whatever_order_has_the_same_bits(seed: int) -> None:
     draw = np.random.default_rng(seed)
     num_blocks = int(draw.integers(1, 18))
@@ -165,7 +166,7 @@ def losses_alone() -> list[float]:
     return [loop.step().loss for _ in range(EPOCHS)]
 
 
-@pytest.mark.parametrize(("num_ranks", "stuck"), [(3, 2), (2, 1), (3, 0), (2, 0)])
+@each(("num_ranks", "stuck"), [(3, 2), (2, 1), (3, 0), (2, 0)])
 def test_a_stuck_mapper_holds_up_neither_its_round_nor_the_next(num_ranks: int, stuck: int) -> None:
     """Its gate is opened once the others have ended three rounds more; rank 0, which serves, may be the one."""
     gate, ended = threading.Event(), threading.Barrier(num_ranks - 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from cells import each
 from oakum_worker.errors import SpecError
 from oakum_worker.spec import TrainerSpec, read_spec
 
@@ -37,7 +38,7 @@ def test_no_working_directory_at_all_can_be_asked_for(tmp_path: Path) -> None:
     assert read(tmp_path, SPEC + "workdir: null\n").workdir is None
 
 
-@pytest.mark.parametrize("value", ["5", "[a]", "{a: 1}", "1.5", "true"])
+@each("value", ["5", "[a]", "{a: 1}", "1.5", "true"])
 def test_a_working_directory_that_is_no_text_is_named(tmp_path: Path, value: str) -> None:
     assert refusal(tmp_path, f"{SPEC}workdir: {value}\n") == "workdir: Input should be a valid string"
 
@@ -53,7 +54,7 @@ def test_aliases_are_refused_before_they_unfold(tmp_path: Path) -> None:
     assert "is an alias" in refusal(tmp_path, "a: &a\n  b: *a\n")
 
 
-@pytest.mark.parametrize(
+@each(
     "value", ["2026-13-99", "!!bool maybe", "!!int ''", "!!timestamp noon", "9" * 5000, "!!python/name:os.system"]
 )
 def test_a_value_that_is_not_what_its_form_says_is_refused(tmp_path: Path, value: str) -> None:

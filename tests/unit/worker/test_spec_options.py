@@ -8,6 +8,7 @@ from typing import Any, get_args
 import pytest
 from pydantic import ValidationError
 
+from cells import each
 from oakum_worker.option_rules import PIPELINE_RULES, SPEC_RULES, TENSOR_RULES
 from oakum_worker.spec import TrainerSpec, explain
 
@@ -21,7 +22,7 @@ def complaint(**changes: Any) -> str:
     return line
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "expected"),
     [
         (
@@ -83,7 +84,7 @@ def test_what_cannot_be_is_explained(changes: dict[str, Any], expected: str) -> 
     assert complaint(**changes) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "name"),
     [
         ({"compile": True}, "compile"),
@@ -98,7 +99,7 @@ def test_a_pipeline_refuses_what_it_cannot_do(changes: dict[str, Any], name: str
     assert complaint(**{"parallel": {"pipeline": {}}} | changes) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "name"),
     [
         ({"compile": True}, "compile"),
@@ -114,7 +115,7 @@ def test_a_grid_refuses_what_it_cannot_do(changes: dict[str, Any], name: str) ->
     assert complaint(**{"parallel": {"tensor": {}}} | changes) == expected
 
 
-@pytest.mark.parametrize("schedule", ["message-driven", "zero-bubble", "zero-bubble-v"])
+@each("schedule", ["message-driven", "zero-bubble", "zero-bubble-v"])
 def test_grids_in_stages_need_one_order(schedule: str) -> None:
     assert complaint(parallel={"tensor": {"cube": 2}, "pipeline": {"schedule": schedule}}) == (
         f"spec: parallel.pipeline.schedule: {schedule} does not go with parallel.tensor: the ranks of a grid "
@@ -122,7 +123,7 @@ def test_grids_in_stages_need_one_order(schedule: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("grid", "expected"),
     [
         (
@@ -141,7 +142,7 @@ def test_a_trainer_has_one_grid(grid: dict[str, Any], expected: str) -> None:
     assert complaint(parallel={"tensor": grid}).startswith(expected)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "num_samples", "size"),
     [
         ({"parallel": {"pipeline": {"micro_batch": 5}}}, 64, 5),
@@ -164,7 +165,7 @@ def test_the_largest_number_of_nodes_is_what_the_smallest_batch_allows() -> None
     assert TrainerSpec.model_validate(LEAST | {"batch_schedule": [[1, 16]]}).max_nodes == 16
 
 
-@pytest.mark.parametrize("rules", [SPEC_RULES, PIPELINE_RULES, TENSOR_RULES], ids=["spec", "pipeline", "tensor"])
+@each("rules", [SPEC_RULES, PIPELINE_RULES, TENSOR_RULES], ids=["spec", "pipeline", "tensor"])
 def test_every_option_of_the_table_is_a_field_that_the_spec_has(rules: tuple[Any, ...]) -> None:
     """A misspelt one would be an error only for whoever gives its neighbours."""
     pipeline, tensor = (

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from cells import each
 from oakum_worker.spec import TrainerSpec, explain, read_spec
 
 REQUIRED = {"name": "digits", "entrypoint": "tasks.digits:task", "global_batch": 96, "epochs": 2}
@@ -34,9 +35,7 @@ def test_by_default_a_trainer_claims_nothing() -> None:
     assert (plain.priority, plain.deadline, plain.curves_by_type, plain.mixes_types) == (0, None, {}, False)
 
 
-@pytest.mark.parametrize(
-    "text", ["2027-03-31T18:00:00+02:00", "2027-03-31T16:00:00Z", "2027-03-31 16:00+00:00", "20270331T160000Z"]
-)
+@each("text", ["2027-03-31T18:00:00+02:00", "2027-03-31T16:00:00Z", "2027-03-31 16:00+00:00", "20270331T160000Z"])
 def test_a_deadline_is_a_point_in_time(text: str) -> None:
     assert spec(deadline=text).deadline == EVENING
 
@@ -50,9 +49,7 @@ def test_a_deadline_may_be_written_as_yaml_has_it(tmp_path: Path, text: str) -> 
     assert read_spec(file).deadline == EVENING
 
 
-@pytest.mark.parametrize(
-    "value", ["2027-03-31T18:00:00", "2027-03-31", "tomorrow", "", 1_800_000_000, "1800000000", True, [], {}]
-)
+@each("value", ["2027-03-31T18:00:00", "2027-03-31", "tomorrow", "", 1_800_000_000, "1800000000", True, [], {}])
 def test_what_names_no_point_in_time_is_refused(value: Any) -> None:
     assert faults(deadline=value) == [f"deadline: {str(value)!r} {NO_MOMENT}"]
 
@@ -90,7 +87,7 @@ def test_a_curve_for_each_type_of_nodes() -> None:
     assert TrainerSpec.model_validate(both.model_dump(mode="json")) == both
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "line"),
     [
         ({"curves_by_type": {"gpu": []}}, "curves_by_type.gpu: Value should have at least 1 item"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from cells import each
 from oakum_worker.state.tree import assemble, dismantle, empty_tensors
 
 
@@ -16,7 +17,7 @@ def through_json(state: Any) -> Any:
     return assemble(json.loads(json.dumps(document)), tensors)
 
 
-@pytest.mark.parametrize(
+@each(
     "state",
     [
         {"betas": (0.9, 0.999), "params": ["a", "b"], "lr": 0.1 + 0.2, "fused": None, "amsgrad": False},

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from cells import each
 from oakum_worker.memory_advice import memory_advice
 from oakum_worker.option_rules import splits_state
 from oakum_worker.rehearsal.rehearsing import splits_batches
@@ -26,7 +25,7 @@ def spec(way: str, **fields: Any) -> TrainerSpec:
     return TrainerSpec.model_validate(required | {"parallel": PARALLEL[way]} | fields)
 
 
-@pytest.mark.parametrize("way", PARALLEL)
+@each("way", PARALLEL)
 def test_the_options_tell_without_torch_what_the_strategy_says_of_the_state(way: str) -> None:
     assert splits_state(spec(way)) == strategy_of(spec(way)).splits_state
 

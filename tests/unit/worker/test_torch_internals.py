@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 import oakum_worker
+from cells import each
 from oakum_worker import torch_internals as internals
 
 WORKER = Path(oakum_worker.__file__).parent
@@ -158,8 +159,8 @@ def test_a_group_of_one_sums_and_gathers() -> None:
     assert gathered.tolist() == [0.0, 1.0, 2.0]
 
 
-@pytest.mark.parametrize("with_gradients", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@each("with_gradients", [False, True])
+@each("dtype", [torch.bfloat16, torch.float16])
 def test_torchs_lstm_computes_under_autocast_where_onednn_does(dtype: torch.dtype, with_gradients: bool) -> None:
     if not internals.onednn_computes(dtype, with_gradients=with_gradients):
         return  # the tests of fused layers show what is done there
@@ -167,7 +168,7 @@ def test_torchs_lstm_computes_under_autocast_where_onednn_does(dtype: torch.dtyp
         assert nn.LSTM(8, 8)(torch.zeros(3, 1, 8))[0].isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["_reduce_scatter_base", "_allgather_base", "_register_backend"])
+@each("name", ["_reduce_scatter_base", "_allgather_base", "_register_backend"])
 def test_groups_have_their_private_methods(name: str) -> None:
     assert callable(getattr(dist.ProcessGroup, name))
 
@@ -182,7 +183,7 @@ def test_the_timeout_of_the_default_group_is_set(tmp_path: Path) -> None:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("path", sorted(WORKER.rglob("*.py")), ids=lambda path: str(path.relative_to(WORKER)))
+@each("path", sorted(WORKER.rglob("*.py")), ids=lambda path: str(path.relative_to(WORKER)))
 def test_no_other_module_uses_a_private_name_of_torchs(path: Path) -> None:
     if path.name != "torch_internals.py":
         assert list(_private_names(ast.parse(path.read_text()))) == []

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from cells import each
 from oakum_worker.errors import GroupError
 from oakum_worker.parallel.data import GradientReducer
 from oakum_worker.parallel.step_engine import StepVotes
@@ -43,7 +44,7 @@ def sum_over(shape: TorusShape, tensors: list[torch.Tensor]) -> list[torch.Tenso
     return in_ranks(len(tensors), run)
 
 
-@pytest.mark.parametrize(
+@each(
     ("num_ranks", "ranks_per_node", "expected"),
     [
         (8, 4, TorusShape(4, 2)),
@@ -61,7 +62,7 @@ def test_a_row_is_a_node_or_the_grid_is_about_square(
     assert not expected.is_plain
 
 
-@pytest.mark.parametrize(("num_ranks", "ranks_per_node"), [(1, 1), (2, 1), (7, 1), (13, 4), (8, 8), (3, 3)])
+@each(("num_ranks", "ranks_per_node"), [(1, 1), (2, 1), (7, 1), (13, 4), (8, 8), (3, 3)])
 def test_ranks_that_make_no_grid_are_one_line(num_ranks: int, ranks_per_node: int) -> None:
     assert grid(num_ranks, ranks_per_node).is_plain
 
@@ -72,9 +73,9 @@ def test_every_rank_is_in_one_row_and_one_column() -> None:
     assert [shape.column_of(rank) for rank in range(6)] == 2 * [[0, 3], [1, 4], [2, 5]]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("length", [12, 13, 1], ids=["divides", "does not divide", "shorter than a row"])
-@pytest.mark.parametrize("shape", GRIDS, ids=str)
+@each("dtype", [torch.float64, torch.bfloat16])
+@each("length", [12, 13, 1], ids=["divides", "does not divide", "shorter than a row"])
+@each("shape", GRIDS, ids=str)
 def test_the_sum_is_that_of_all_ranks_with_the_same_bits_on_each(
     shape: TorusShape, length: int, dtype: torch.dtype
 ) -> None:
@@ -210,8 +211,8 @@ def test_the_hook_of_torchs_own_data_parallelism_gives_what_the_default_gives(sh
         torch.testing.assert_close(ours, default, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize("bucket_bytes", [1, 200, 1 << 20], ids=["many buckets", "some buckets", "one bucket"])
-@pytest.mark.parametrize(("num_ranks", "ranks_per_node"), [(4, 1), (6, 3)])
+@each("bucket_bytes", [1, 200, 1 << 20], ids=["many buckets", "some buckets", "one bucket"])
+@each(("num_ranks", "ranks_per_node"), [(4, 1), (6, 3)])
 def test_the_gradient_is_that_of_the_whole_batch_with_the_same_bits_on_all_ranks(
     num_ranks: int, ranks_per_node: int, bucket_bytes: int
 ) -> None:

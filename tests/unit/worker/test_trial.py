@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.profiling.micro_batch_probe import Probe
 from oakum_worker.spec import TrainerSpec
@@ -150,7 +151,7 @@ SWEEP = "reading more samples"
 TAKING = "taking up the state to begin from"
 
 
-@pytest.mark.parametrize(
+@each(
     ("function", "arguments", "check", "said"),
     [
         ("gone", {}, "importing tried_tasks", "has no 'gone'; it has: "),

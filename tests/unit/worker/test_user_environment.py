@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
+from cells import each
 from oakum_worker.user_environment import passed_on, withheld
 
 SECRET = (
@@ -46,12 +45,12 @@ HARMLESS = (
 )
 
 
-@pytest.mark.parametrize("name", SECRET)
+@each("name", SECRET)
 def test_a_secret_stays_with_the_service(name: str) -> None:
     assert withheld([name]) == [name]
     assert passed_on({name: "x", "PATH": "/bin"}) == {"PATH": "/bin"}
 
 
-@pytest.mark.parametrize("name", HARMLESS)
+@each("name", HARMLESS)
 def test_what_programs_need_is_passed_on(name: str) -> None:
     assert passed_on({name: "x"}) == {name: "x"}

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import nn
 
+from cells import each
 from oakum_worker.errors import TaskError
 from oakum_worker.task import build_task as build_from_spec
 from oakum_worker.weight_files import begin_from_file
@@ -84,7 +85,7 @@ def described(entry: dict[str, Any], data: bytes = bytes(8)) -> bytes:
     return len(header).to_bytes(8, "little") + header + data
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "content", "told"),
     [
         ("m.safetensors", b"", "cut off, or no safetensors file"),

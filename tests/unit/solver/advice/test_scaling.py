@@ -8,6 +8,7 @@ from itertools import count
 
 import pytest
 
+from cells import each
 from oakum_solver.advice.exchange import Link, num_servers, ring_s, torus_s
 from oakum_solver.advice.scaling import (
     StepCosts,
@@ -113,7 +114,7 @@ def test_a_torus_sends_as_many_bytes_as_a_ring_in_fewer_messages() -> None:
     assert torus_s(1_200_000, 3, 4, with_latency) < ring_s(1_200_000, 12, with_latency)
 
 
-@pytest.mark.parametrize(
+@each(
     "ask",
     [
         lambda: StepCosts(0.0, 1.0),

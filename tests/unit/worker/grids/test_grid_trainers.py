@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import Dataset
 from typer.testing import CliRunner
 
+from cells import each
 from grid_tasks import WIDTH, build_words_task
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.blocks import Block
@@ -106,8 +107,8 @@ def build_products_task() -> Task:
     return Task(model=model, dataset=Rows(), loss=lambda m, batch: m(batch).square().mean(), optimizer=optimizer)
 
 
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("options", [{"cube": 2}, {"square": 2}, {"line": 2}, {"shards": 2}])
+@each("keep", [False, True])
+@each("options", [{"cube": 2}, {"square": 2}, {"line": 2}, {"shards": 2}])
 def test_ranks_receive_what_was_predicted(options: dict[str, int], keep: bool) -> None:
     """With the loss, a single number."""
     spec = build_spec(micro_batch=8, parallel={"tensor": {**options, "keep_gathered": keep}})
@@ -127,8 +128,8 @@ def test_ranks_receive_what_was_predicted(options: dict[str, int], keep: bool) -
     assert counted == pytest.approx(predicted, abs=4)
 
 
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("grid", [Grid("1d", 2), Grid("2d", 2), Grid("3d", 2), Grid("shards", 2)])
+@each("keep", [False, True])
+@each("grid", [Grid("1d", 2), Grid("2d", 2), Grid("3d", 2), Grid("shards", 2)])
 def test_a_ranks_tensors_take_the_memory_that_was_predicted(grid: Grid, keep: bool) -> None:
     """Within 25 %, for a model of which activations take more than weights."""
     task, batch = build_products_task(), torch.ones(64, WIDTH, dtype=torch.float64)
@@ -170,7 +171,7 @@ def test_ranks_of_a_grid_are_consecutive_and_the_rest_is_spare() -> None:
     assert [rank for rank in range(11) if arrangement.seat(rank) is None] == [8, 9, 10]
 
 
-@pytest.mark.parametrize("grid", [Grid("1d", 12), Grid("2d", 3), Grid("3d", 4)])
+@each("grid", [Grid("1d", 12), Grid("2d", 3), Grid("3d", 4)])
 def test_a_grids_name_gives_the_grid_back(grid: Grid) -> None:
     assert grid_named(name_of(grid)) == grid
 

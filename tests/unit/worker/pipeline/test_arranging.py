@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from cells import each
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.parallel.pipeline.arranging import Arranger
@@ -86,7 +87,7 @@ def test_measuring_leaves_nothing_behind() -> None:
     assert not task.optimizer.state
 
 
-@pytest.mark.parametrize(("most", "sizes"), [(1, [1]), (6, [1, 2, 4]), (1000, [1, 2, 4, 8, 16, 32, 64])])
+@each(("most", "sizes"), [(1, [1]), (6, [1, 2, 4]), (1000, [1, 2, 4, 8, 16, 32, 64])])
 def test_no_size_is_measured_that_a_batch_has_not(most: int, sizes: list[int]) -> None:
     assert sizes_up_to(most) == sizes
 
@@ -178,7 +179,7 @@ def test_layers_that_work_in_place_are_measured() -> None:
     assert len(measure_chain(task, chain, [2]).layers) == 6
 
 
-@pytest.mark.parametrize(("per_node", "other"), [(1, 1), (2, 2), (3, 1)])
+@each(("per_node", "other"), [(1, 1), (2, 2), (3, 1)])
 def test_ranks_of_two_nodes_measure_their_link_and_the_others_wait_for_nothing(per_node: int, other: int) -> None:
     found = in_ranks(3, lambda group, rank: measure_links(group, rank, per_node))
     assert [rank for rank, links in enumerate(found) if links is not None] == [0, other]

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 
 import pytest
 
+from cells import each
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline import layouts
 from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied, seconds, stage_costs
@@ -220,7 +221,7 @@ def test_no_micro_batch_is_smaller_than_the_smallest() -> None:
         assert (chosen.num_replicas, chosen.num_micro_batches) == (min(num_ranks, max(1, batch // 4)), expected)
 
 
-@pytest.mark.parametrize(
+@each(
     ("split", "expected"),
     [((0.5, 0.5), ("zero-bubble", 16 * 9 + 3 * 3)), ((0.5, 0.85), ("1f1b", 19 * 9)), (None, ("1f1b", 19 * 9))],
 )
@@ -233,7 +234,7 @@ def test_a_backward_pass_is_split_where_its_parts_take_little_more_than_it(
     assert (chosen.schedule, chosen.predicted_step_s) == (expected[0], pytest.approx(expected[1]))
 
 
-@pytest.mark.parametrize(
+@each(
     ("sizes", "layers", "message"),
     [
         ((), (LAYER,), "sizes in rising order"),

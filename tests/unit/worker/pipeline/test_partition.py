@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cells import each
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.partition import partition
 
@@ -27,7 +28,7 @@ def test_layers_that_cost_nothing_can_be_cut_too() -> None:
     assert [len(cut) for cut in partition([0.0, 0.0, 0.0], 3)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize(
+@each(
     ("costs", "num_stages", "message"),
     [
         ([1.0, 1.0], 3, "2 layers cannot be cut into 3 stages"),

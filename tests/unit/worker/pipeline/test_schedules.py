@@ -6,6 +6,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from cells import each
 from oakum_service.cli import profile
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.chimera import placement
@@ -100,7 +101,7 @@ def test_pipes_of_chimera_lie_apart_from_each_other() -> None:
             assert len({stage for _, stage in held}) == len(held) == num_pipes
 
 
-@pytest.mark.parametrize("scheme", ["auto", "concatenation", "forward-doubling", "backward-halving"])
+@each("scheme", ["auto", "concatenation", "forward-doubling", "backward-halving"])
 def test_chimera_is_valid_for_fewer_and_for_many_more_micro_batches_than_workers(scheme: Any) -> None:
     for num_workers in (2, 4, 6):
         few, many = range(2, 2 * num_workers + 3), (4 * num_workers, 4 * num_workers + 1, 6 * num_workers - 2)
@@ -145,7 +146,7 @@ def test_gradients_are_summed_before_the_last_computation_where_a_worker_is_idle
     assert ["".join(order) for order in kinds] == ["FFFBFBSBBS", "FFFFBBBBSS", "FFFFBBBBSS", "FFFBFBSBBS"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "options", "message"),
     [
         ("dapple", {}, "no schedule 'dapple': choose one of gpipe, 1f1b"),
@@ -177,7 +178,7 @@ def test_every_schedule_has_a_record_and_can_be_asked_for() -> None:
     assert {*get_args(get_type_hints(profile.pipeline)["schedule"])} == {*NAMES}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_record_places_stages_where_its_schedules_have_them(name: str) -> None:
     kind, num_pipes = SCHEDULES[name], 2 if SCHEDULES[name].has_pipes else 1
     size = ScheduleSize(4, 8, kind.stages_per_worker, num_pipes)

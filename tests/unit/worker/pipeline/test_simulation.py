@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.formulas import Formula, FormulaTerms, gems_bubble
 from oakum_worker.parallel.pipeline.operations import COMPUTATIONS, Kind, Operation, Schedule
@@ -60,7 +61,7 @@ def test_one_pipe_has_the_bubbles_and_activations_of_the_table(name: str) -> Non
             assert (min(held), max(held)) == activation_range(name, num_workers, number)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "stages_per_worker"),
     [("interleaved", 2), ("interleaved", 3), ("zero-bubble", 1), ("zero-bubble", 2), ("zero-bubble-v", 2)],
 )

@@ -6,13 +6,13 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
+from cells import each
 from oakum_worker.parallel.pipeline.split_backward import first_part
 
 _WIDTH = 4
@@ -173,7 +173,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in model.parameters() if weight.requires_grad]
 
 
-@pytest.mark.parametrize("make", MAKERS)
+@each("make", MAKERS)
 def test_the_two_parts_make_the_gradients_of_a_whole_backward_pass(make: Callable[[], nn.Module]) -> None:
     model, given = make(), inputs()
     torch.autograd.backward(*outputs_of(model, given))

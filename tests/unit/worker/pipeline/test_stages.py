@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from cells import each
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.pipeline.stages import Stage
@@ -59,8 +60,8 @@ def through(stages: list[Stage], work: Share, number: int = 0, *, split: bool = 
             stage.backward_weight(work, number)
 
 
-@pytest.mark.parametrize("split", [False, True])
-@pytest.mark.parametrize("recompute", [False, True])
+@each("split", [False, True])
+@each("recompute", [False, True])
 def test_stages_make_the_gradients_of_the_whole_chain(recompute: bool, split: bool) -> None:
     chain = build_chain(linear(1), nn.Tanh(), linear(2), nn.ReLU(), linear(3))
     expected = gradients_alone(chain, points())

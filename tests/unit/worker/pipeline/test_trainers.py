@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import default_collate
 
+from cells import each
 from oakum_worker.chain import Chain
 from oakum_worker.parallel.chunks import cut_evenly
 from oakum_worker.parallel.pipeline.stages import Stage
@@ -146,7 +147,7 @@ def test_a_batch_is_read_and_collated_once_and_forgotten_after_its_backward_pass
     assert not work._prepared
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "num_pipes", "live"),
     [
         ({"schedule": "zero-bubble-v", "stages": 3}, 1, None),
@@ -171,7 +172,7 @@ def test_a_trainer_has_the_schedule_that_its_spec_asks_for(
     assert live is None or engine._engine.max_live == live
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"schedule": "chimera", "pipes": 3}, "multiple of 2"),

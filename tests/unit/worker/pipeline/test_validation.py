@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from cells import each
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
 from oakum_worker.parallel.pipeline.schedules import build
@@ -43,7 +44,7 @@ ONE_F_ONE_B = build("1f1b", num_workers=3, num_micro_batches=3)
 """Worker 1: RA0 F0 SA0 RA1 F1 SA1 RG0 B0 SG0 RA2 F2 SA2 RG1 B1 SG1 RG2 B2 SG2 S."""
 
 
-@pytest.mark.parametrize(
+@each(
     ("worker", "change", "message"),
     [
         (1, drop(Kind.FORWARD, 2), "worker 1: FORWARD of micro-batch 2 .* is there 0 times"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 
+from cells import each
 from num_examples import scaled
 from oakum_worker.recurrent import layers, packing
 from oakum_worker.recurrent.design_space import LoopDesign
@@ -267,7 +268,7 @@ def test_wrong_arguments_are_refused_as_torch_refuses_them() -> None:
         assert errors[0] is errors[1]
 
 
-@pytest.mark.parametrize("change", ["in place", "through data", "other parameters", "moved"])
+@each("change", ["in place", "through data", "other parameters", "moved"])
 def test_changed_weights_are_used_at_once(change: str) -> None:
     _, fused = build_pair("gru", 8, 16)
     input = torch.randn(3, 1, 8, dtype=torch.float64)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from cells import each
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.tensor.computing import computing
 from oakum_worker.parallel.tensor.conversion import take
@@ -130,7 +131,7 @@ class Product:
         return y.local.detach(), local.grad, layer.weight.grad, forward, wires.received - forward
 
 
-@pytest.mark.parametrize("kind", ["1d", "2d", "3d"])
+@each("kind", ["1d", "2d", "3d"])
 def test_a_transformer_with_tied_weights(kind: Kind) -> None:
     chain = build_transformer(2)
     equals_one_process(Grid(kind, 2), chain.layers, chain_loss(chain), sentences(8), 8)  # type: ignore[arg-type]
@@ -152,7 +153,7 @@ def test_a_transformer_over_gloo() -> None:
 
 
 @every_grid
-@pytest.mark.parametrize("num_samples", [36, 7])
+@each("num_samples", [36, 7])
 def test_a_language_model_of_parts_that_are_the_users_own(grid: Grid, num_samples: int) -> None:
     """Fused projection, attention by hand, learned positions, RMS norm, a vocabulary that nothing divides."""
     torch.manual_seed(0)
@@ -276,7 +277,7 @@ def test_a_residual_around_a_single_layer_changes_the_layout_back(grid: Grid) ->
     equals_one_process(grid, Residual(), squares, features(18))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@each("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_no_precision_is_forced(dtype: torch.dtype) -> None:
     """A trap of the public implementation: half precision whatever the model has."""
     model, batch = nn.Linear(4, 4).to(dtype), normal(8, 4).to(dtype)
@@ -344,7 +345,7 @@ def test_layer_norms_blocks_are_put_together_again_as_they_were(grid: Grid) -> N
 
 
 @every_grid
-@pytest.mark.parametrize("padding", [0, 17, -1])
+@each("padding", [0, 17, -1])
 def test_a_padding_index_counts_rows_of_the_whole_table(grid: Grid, padding: int) -> None:
     """A trap of the public implementation: the index, of the whole table, is used on a rank's own rows."""
     torch.manual_seed(0)
@@ -357,7 +358,7 @@ def test_a_padding_index_counts_rows_of_the_whole_table(grid: Grid, padding: int
 
 
 @every_grid
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@each("reduction", ["mean", "sum", "none"])
 def test_cross_entropy_of_large_logits(grid: Grid, reduction: str) -> None:
     """A row of logits around 1,000 overflows unless the maximum over all ranks' classes is taken off."""
     torch.manual_seed(0)
@@ -371,7 +372,7 @@ def test_cross_entropy_of_large_logits(grid: Grid, reduction: str) -> None:
     equals_one_process(grid, model, loss, batch)
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "words"),
     [
         (nn.Sequential(nn.Linear(18, 18), nn.BatchNorm1d(18)), ["1 (BatchNorm1d)", "batch_norm"]),
@@ -388,7 +389,7 @@ def test_what_cannot_be_computed_is_refused_by_name(model: nn.Module, words: lis
 
 
 @every_grid
-@pytest.mark.parametrize("first", [nn.Embedding(8, 18), nn.Linear(4, 18)])
+@each("first", [nn.Embedding(8, 18), nn.Linear(4, 18)])
 def test_flattened_positions_are_refused_before_a_linear_layer_and_their_mean_is_not(
     grid: Grid, first: nn.Module
 ) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 import torch
 from torch import nn
 
+from cells import each
 from oakum_worker.parallel.tensor.conversion import Conversion, put, take
 from oakum_worker.parallel.tensor.grids import ALL_AXES, Grid, cut
 from oakum_worker.parallel.tensor.placements import Placement, Split
@@ -20,7 +20,7 @@ def weight(rows: int = 36, columns: int = 36, fold: int = 1) -> Placement:
     return Placement((rows, columns), (Split(("j",), units, fold), Split(("l", "i"), columns)), "linear weight")
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@each("grid", GRIDS, ids=str)
 def test_ranks_are_numbered_by_i_then_j_then_l(grid: Grid) -> None:
     lengths = grid.lengths
     for rank in range(grid.num_ranks):
@@ -38,8 +38,8 @@ def test_groups_of_a_cube_are_those_of_the_paper() -> None:
     assert cube.group_of(5, ("i", "l")) == [0, 4, 1, 5]
 
 
-@pytest.mark.parametrize("side", [2, 3])
-@pytest.mark.parametrize("fold", [1, 3])
+@each("side", [2, 3])
+@each("fold", [1, 3])
 def test_blocks_of_a_weight_cover_it_once_in_equal_parts(side: int, fold: int) -> None:
     grid, placement = Grid("3d", side), weight(fold=fold)
     whole = torch.arange(36 * 36).view(36, 36)
