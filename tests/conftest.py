@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pluggy
 import pytest
@@ -15,11 +16,15 @@ from inherited_state import drop_options_of_pytest, replace_inherited_state
 from last_lines import last_lines
 from logs_of_failures import LINES_OF_CAPTURED, last_lines_of_logs
 from needs import fail_if_required, required, skip_without_needs
+from processor_time import COST, CostOfTests
 from replaced_workers import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from same_examples import ignore_constants_of_modules
 from times_of_tests import lines_about
 
 replace_inherited_state()
+_COST = CostOfTests()
+_costs_s: list[float | None] = []
+"""Of the workers that have ended, in the process that started them."""
 
 # What an example takes is no property of the code: on a busy machine any may take long.
 # On a CI machine Hypothesis has a profile of its own, which would make the soak's examples the same each time.
@@ -54,6 +59,7 @@ def pytest_collection() -> Iterator[None]:
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
     gc.enable()
+    _COST.begin()
 
 
 _MANY_THREADS = 24
@@ -127,12 +133,30 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Resul
     outcome = yield
     report = outcome.get_result()
     fail_if_required(report)
+    if report.when == "teardown":
+        _COST.charge(report)
     if not report.failed:
         return
     report.sections = [(title, last_lines(text, LINES_OF_CAPTURED)) for title, text in report.sections]
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if isinstance(folder, Path):
         report.sections.extend(last_lines_of_logs(folder))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell the process that started this worker what it has cost; that process adds its own."""
+    cost_s = _COST.end()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput[COST] = cost_s
+    else:
+        _costs_s.append(cost_s)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended; one that has crashed tells nothing."""
+    _costs_s.append(getattr(node, "workeroutput", {}).get(COST))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -145,5 +169,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if sum(report.duration for report in reports) > _WORTH_TELLING_S:
         terminalreporter.section("test time")
-        for line in lines_about(reports):
+        known = [cost_s for cost_s in _costs_s if cost_s is not None]
+        for line in lines_about(reports, sum(known) if len(known) == len(_costs_s) > 0 else None):
             terminalreporter.write_line(line)
