@@ -12,8 +12,9 @@ from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
 
 
-def task(spec: TrainerSpec, report: str, paths: list[str], step_s: float = 0.005) -> Task:
-    """Write into the folder `report` who this process is, what it may read of `paths`, and its environment."""
+def task(spec: TrainerSpec, report: str, paths: list[str], gate: str) -> Task:
+    """Write into the folder `report` who this process is, what it may read of `paths`, and its environment. A step
+    takes a second until there is a file `gate`."""
     told = {
         "uid": os.getuid(),
         "groups": os.getgroups(),
@@ -21,7 +22,7 @@ def task(spec: TrainerSpec, report: str, paths: list[str], step_s: float = 0.005
         "read": {path: _reads(Path(path)) for path in paths},
     }
     Path(report, f"{spec.name}-{os.getpid()}.json").write_text(json.dumps(told), encoding="utf-8")
-    return small_task.task(spec, step_s=step_s)
+    return small_task.paced_task(spec, gate, step_s=1.0)
 
 
 def _reads(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import time
@@ -18,6 +19,17 @@ from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
 
 _ENDLESS_EPOCHS = 10_000
+
+
+class LightSGD(torch.optim.SGD):
+    """SGD without the wrappers that import torch's compiler, which takes a process that is not forked as much CPU
+    time as torch itself."""
+
+    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
+    add_param_group = inspect.unwrap(torch.optim.SGD.add_param_group)
+    load_state_dict = inspect.unwrap(torch.optim.SGD.load_state_dict)
+    state_dict = inspect.unwrap(torch.optim.SGD.state_dict)
+    zero_grad = inspect.unwrap(torch.optim.SGD.zero_grad)
 
 
 def _points() -> TensorDataset:
@@ -46,7 +58,7 @@ def task(spec: TrainerSpec, step_s: float | None = None) -> Task:
         model=model,
         dataset=_points(),
         loss=loss,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        optimizer=LightSGD(model.parameters(), lr=0.05, momentum=0.9),
     )
 
 
@@ -99,7 +111,7 @@ def layered_task(spec: TrainerSpec, step_s: float | None = None, folder: str = "
         dataset=_points(),
         loss=chain,
         chain=chain,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9),
+        optimizer=LightSGD(model.parameters(), lr=0.05, momentum=0.9),
     )
 
 
