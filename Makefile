@@ -10,8 +10,9 @@ HOOKS := service/oakum_service/schedulers/slurm/hooks/scripts
 EXAMPLES := --submit examples/digits-classifier.yaml --submit examples/digits-autoencoder.yaml
 
 TIERS := contract property integration crash browser
-# Many tests wait for processes that they have started, most of all for Slurm's: so many workers keep the cores busy.
-WORKERS ?= $(shell echo $$((3 * $$(nproc))))
+# Tests of Slurm and of services wait for processes that they have started: two workers more than cores keep the cores
+# busy. Each further one costs ten CPU seconds for imports and collection.
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # tests/conftest.py orders the tests.
 # Hundreds of processes read these sources: with bytecode, none compiles them anew.
 PARALLEL = -n $(WORKERS) --dist loadgroup --no-loadscope-reorder

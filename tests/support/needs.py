@@ -21,6 +21,7 @@ from slurm_cluster.errors import ClusterError
 
 VARIABLE = "OAKUM_TEST_REQUIRE"
 NOT_EVERYWHERE = {
+    "accounting": "the right to make a control group, in which the kernel counts processor time",
     "accounts": (
         "root, sudo for other Unix accounts, a system-wide Python of the same version, and sources that they can "
         "read or that lie on the file system of the folder for temporary files"

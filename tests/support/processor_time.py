@@ -15,6 +15,7 @@ import pytest
 COST = "cpu_s"
 """Name of the property of a test's last report that holds its CPU seconds."""
 _CGROUPS = Path("/sys/fs/cgroup")
+_NAME = "oakum-tests-"
 
 
 class ProcessorTime:
@@ -35,7 +36,7 @@ class ProcessorTime:
         return int(told[told.index("usage_usec") + 1]) / 1e6
 
     def close(self) -> None:
-        """Leave the group; it goes if nothing that was started lives in it."""
+        """Leave the group. It goes with the next run if something that was started is still ending in it."""
         if self._group is not None:
             with contextlib.suppress(OSError):
                 (self._group.parent / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
@@ -45,7 +46,10 @@ class ProcessorTime:
 def _enter_group() -> Path | None:
     """A new control group with this process in it, of version 1 or 2; None where none can be made."""
     for controller, above in _own_groups():
-        group = above / f"oakum-tests-{os.getpid()}"
+        for left in above.glob(f"{_NAME}*"):
+            with contextlib.suppress(OSError):  # it is in use
+                left.rmdir()
+        group = above / f"{_NAME}{os.getpid()}"
         try:
             group.mkdir()
             (group / "cgroup.procs").write_text(str(os.getpid()), encoding="ascii")
