@@ -63,16 +63,25 @@ def pytest_collection() -> Iterator[None]:
 
 
 _MANY_THREADS = 24
+_num_kept = 0
+"""Threads that the last collection has left."""
 
 
 def pytest_runtest_logfinish() -> None:
-    """After each test, collect garbage if this process has many threads.
+    """After each test, collect garbage if this process has many threads more than the last collection has left.
 
     Tests that run ranks as threads leave process groups behind that only garbage collection frees. Each group has
-    threads that look for messages ten times a second; together they took a twelfth of the tests' CPU time.
+    threads that look for messages ten times a second; together they took a twelfth of the tests' CPU time. A
+    collection takes up to two seconds where a process has run many tests.
     """
-    if len(list(Path("/proc/self/task").iterdir())) > _MANY_THREADS:
+    global _num_kept
+    if _num_threads() > _num_kept + _MANY_THREADS:
         gc.collect()
+        _num_kept = _num_threads()
+
+
+def _num_threads() -> int:
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 _WORTH_TELLING_S = 30.0
