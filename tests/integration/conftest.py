@@ -10,9 +10,9 @@ import pytest
 
 from empty_databases import empty_database as empty_database
 from empty_databases import sessions as sessions
-from postgres_server import PostgresServer, running_postgres
-from running_service import EXAMPLES, TASKS, RunningService
-from waiting import wait_until
+from postgres_database import empty_url as empty_url
+from postgres_server import postgres as postgres
+from running_service import EXAMPLES, TASKS, RunningService, let_go
 
 
 @pytest.fixture
@@ -38,11 +38,7 @@ def shared_service(_shared_service: RunningService) -> Iterator[RunningService]:
     It runs when a test begins, and no trainer of another test does.
     """
     yield _shared_service
-    client = _shared_service.client()
-    for trainer in client.trainers().trainers:
-        if not trainer.state.ended:
-            client.cancel(trainer.name)
-    wait_until("all nodes are free", lambda: not _shared_service.ranks() and not _shared_service.agents())
+    let_go(_shared_service)
 
 
 @pytest.fixture
@@ -69,18 +65,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give all tests of the shared service to one worker of pytest-xdist, since each further worker would start
     a service of its own."""
     for item in items:
-        if "shared_service" in getattr(item, "fixturenames", ()):
+        if item.path.parent == Path(__file__).parent and "_shared_service" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("shared service"))
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL server."""
-    with running_postgres() as server:
-        yield server
-
-
-@pytest.fixture
-def empty_url(postgres: PostgresServer) -> str:
-    """The URL of a database without tables."""
-    return postgres.new_database()

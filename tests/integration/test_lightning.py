@@ -1,136 +1,27 @@
-"""A loop with Lightning's `Fabric` on ranks that come, leave and are killed: it ends as it does alone."""
+"""Lightning's `Fabric` and `Trainer`: what they promise beyond what `test_adapters` shows of every library."""
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 
+from adapters import BATCH, LIGHTNING, SEED, STEPS_PER_EPOCH, Told, Training, regression, spec, weights_of
+from cells import each
 from oakum_worker.errors import SessionError
-from regression_loops import ACCUMULATED, EPOCHS, PER_RANK, STEPS_PER_EPOCH, Best, network, spec
-from session_ranks import Plan, Rank, Stage, random_stages
-from training_ranks import Points
+from oakum_worker.state.cursor import Cursor
+from oakum_worker.step.sampler import ElasticSampler
+from session_ranks import Plan, Stage
+from training_ranks import NUM_SAMPLES, Points
 
 pytestmark = pytest.mark.needs("lightning")
-
-
-class Record:
-    """What the ranks of a trainer told."""
-
-    def __init__(self) -> None:
-        self.losses: dict[int, float] = {}
-        self.rates: dict[int, float] = {}
-        self.validations: list[float] = []
-        self.lost = 0
-
-
-def woven(record: Record, last_epoch: int = EPOCHS) -> Any:
-    """A script with an accumulated batch, a LightningModule, a scheduler, clipping, and validation after each
-    epoch."""
-    import lightning
-
-    from oakum.lightning import Fabric
-
-    class Regression(lightning.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.network = network()
-
-        def forward(self, inputs: torch.Tensor) -> Any:
-            return self.network(inputs)
-
-        def training_step(self, batch: Any) -> torch.Tensor:
-            return mse_loss(self(batch[0]), batch[1])
-
-        def configure_optimizers(self) -> torch.optim.Optimizer:
-            return torch.optim.AdamW(self.parameters(), lr=0.01)
-
-    def script(rank: Rank | None) -> Any:
-        fabric = Fabric(accelerator="cpu", accumulated=ACCUMULATED, epochs=EPOCHS, seed=3)
-        module = Regression()
-        own = module.configure_optimizers()
-        scheduler = torch.optim.lr_scheduler.ExponentialLR(own, 0.99)
-        best = Best()
-        model, optimizer = fabric.setup(module, own)
-        loader = fabric.setup_dataloaders(DataLoader(Points(), batch_size=PER_RANK, shuffle=True))
-        fabric.keep(scheduler, best)
-        assert len(loader) == STEPS_PER_EPOCH
-        for epoch in fabric.epochs():
-            for batch in loader:
-                loss = model.training_step(batch)
-                if rank is not None:
-                    rank.may_die()
-                fabric.backward(loss)
-                if fabric.is_accumulating:
-                    continue
-                fabric.clip_gradients(model, optimizer, max_norm=0.5)
-                optimizer.step()
-                optimizer.zero_grad()
-                scheduler.step()
-                if not fabric.step_was_taken:
-                    record.lost += 1
-                    continue
-                record.losses[fabric._loop.open.steps] = fabric._loop.open.loss
-                record.rates[fabric._loop.open.steps] = scheduler.get_last_lr()[0]
-            best.validate(model)
-            if epoch + 1 == last_epoch:
-                break
-        fabric.end()
-        record.validations = best.losses
-        return [p.detach().clone() for p in module.parameters()]
-
-    return script
-
-
-def test_a_woven_loop_ends_alike_through_random_disturbances() -> None:
-    expected, found = Record(), Record()
-    weights = woven(expected)(None)
-    stages = random_stages(20, seed=5)
-    results = Plan(stages, spec(), woven(found)).run()
-    assert found.lost >= 6
-    assert len(expected.losses) == EPOCHS * STEPS_PER_EPOCH
-    assert found.losses == pytest.approx(expected.losses, rel=1e-9)
-    assert found.rates == pytest.approx(expected.rates, rel=1e-12)
-    assert len(expected.validations) == EPOCHS
-    assert found.validations == pytest.approx(expected.validations, rel=1e-9)
-    for name in stages[-1].members:
-        for one, other in zip(results[name], weights, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    "step",
-    [
-        pytest.param(2, id="inner", marks=pytest.mark.soak),
-        pytest.param(STEPS_PER_EPOCH - 1, id="last", marks=pytest.mark.soak),
-        pytest.param(STEPS_PER_EPOCH, id="first"),
-    ],
-)
-def test_a_step_that_one_rank_alone_loses_is_not_taken_twice(step: int) -> None:
-    """The others have taken it, at the end of an epoch with what follows there, and the rank goes on with them."""
-    expected, found = Record(), Record()
-    weights = woven(expected)(None)
-    stages = [Stage(("a", "b", "c"), step, loser="b"), Stage(("c", "b"), 4, loser="c"), Stage(("b", "c"))]
-    results = Plan(stages, spec(), woven(found)).run()
-    assert found.lost == 2
-    assert found.losses == pytest.approx(expected.losses, rel=1e-9)
-    assert found.rates == pytest.approx(expected.rates, rel=1e-12)
-    assert found.validations == pytest.approx(expected.validations, rel=1e-9)
-    for name in ("b", "c"):
-        for one, other in zip(results[name], weights, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-
-
-def test_a_loop_that_is_left_early_ends_training_on_all_ranks() -> None:
-    expected, found = Record(), Record()
-    woven(expected, last_epoch=2)(None)
-    Plan([Stage(("a", "b"), 4), Stage(("b", "c"))], spec(), woven(found, last_epoch=2)).run()
-    assert max(found.losses) == 2 * STEPS_PER_EPOCH
-    assert found.validations == pytest.approx(expected.validations, rel=1e-9)
+QUIET = LIGHTNING.options
 
 
 def test_a_step_in_the_middle_of_a_share_is_refused() -> None:
@@ -153,15 +44,146 @@ def test_a_step_in_the_middle_of_a_share_is_refused() -> None:
     epochs.close()  # type: ignore[attr-defined]  # as the interpreter does
 
 
-@pytest.mark.parametrize(
+def test_alone_it_trains_as_the_library_does_in_the_same_order(tmp_path: Path) -> None:
+    """Counting, schedules, clipping and accumulation are the library's."""
+    import lightning
+
+    class Order(Sampler[int]):
+        epoch = -1
+
+        def __len__(self) -> int:
+            return NUM_SAMPLES
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Any:
+            sampler = ElasticSampler(NUM_SAMPLES, NUM_SAMPLES, SEED)
+            return iter(sampler.indices(Cursor(epoch=self.epoch), range(NUM_SAMPLES)))
+
+    expected = regression()
+    plain = lightning.Trainer(**QUIET)
+    plain.fit(expected, DataLoader(Points(), batch_size=BATCH, sampler=Order()))
+    found = Told()
+    weights = LIGHTNING.script(Training(), found, tmp_path)(None)
+    assert (plain.current_epoch, plain.global_step) == (6, found.ends[0])
+    for one, other in zip(weights, weights_of(expected), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_number_of_steps_ends_training_and_the_library_writes_no_checkpoints_on_ranks(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Also in the middle of an epoch."""
+    LIGHTNING.prepare(request)
+    steps = STEPS_PER_EPOCH + 1
+    options = {"max_steps": steps, "max_epochs": None, "enable_checkpointing": True}
+    told = Told()
+    script = LIGHTNING.script(Training(), told, tmp_path, default_root_dir=str(tmp_path), **options)
+    Plan([Stage(("a", "b"), 4), Stage(("b", "c"))], spec(epochs=2), script).run()
+    assert sorted(told.losses) == list(range(1, steps + 1))
+    assert not list(tmp_path.rglob("*.ckpt"))
+    script(None)
+    assert list(tmp_path.rglob("*.ckpt"))
+
+
+def test_what_is_logged_while_training_cannot_be_monitored() -> None:
+    """It is the number of one rank's share, by which ranks would decide differently."""
+    from lightning.pytorch.callbacks import EarlyStopping
+
+    from oakum.lightning import Trainer
+
+    trainer = Trainer(**QUIET, callbacks=EarlyStopping("train_loss"))
+    with pytest.raises(RuntimeError, match="train_loss"):
+        trainer.fit(regression(), DataLoader(Points(), batch_size=BATCH, shuffle=True))
+
+
+@each(
     ("options", "message"),
     [
-        ({"strategy": "ddp", "devices": 2}, "DDPStrategy: a rank has one device"),
+        ({"strategy": "ddp"}, "strategy='ddp' cannot be kept"),
+        ({"devices": 4}, "devices=4 cannot be kept"),
+        ({"num_nodes": 2}, "num_nodes=2 cannot be kept"),
         ({"precision": "16-mixed"}, "use 'bf16-mixed'"),
+        ({"max_time": "00:01:00:00"}, "max_time='00:01:00:00' cannot be kept"),
+        ({"limit_train_batches": 0.5}, "limit_train_batches=0.5 cannot be kept"),
+        ({"overfit_batches": 2}, "overfit_batches=2 cannot be kept"),
+        ({"fast_dev_run": True}, "use `oakum try`"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1 cannot be kept"),
+        ({"accumulate_grad_batches": 2, "val_check_interval": 3}, "val_check_interval=3 cannot be kept"),
+        ({"max_epochs": -1}, "give the number of epochs"),
     ],
 )
-def test_what_cannot_be_kept_is_refused(options: Any, message: str) -> None:
-    from oakum.lightning import Fabric
+def test_options_that_cannot_be_kept_are_refused(options: Any, message: str) -> None:
+    from oakum.lightning import Trainer
 
     with pytest.raises(SessionError, match=message):
-        Fabric(accelerator="cpu", **options)
+        Trainer(**(QUIET | options))
+
+
+def test_callbacks_and_options_of_fabric_that_cannot_be_kept_are_refused() -> None:
+    from lightning.pytorch.callbacks import StochasticWeightAveraging
+
+    from oakum.lightning import Fabric, Trainer
+
+    with pytest.raises(SessionError, match=r"StochasticWeightAveraging cannot be kept .* `ema`"):
+        Trainer(**QUIET, callbacks=[StochasticWeightAveraging(0.1)])
+    with pytest.raises(SessionError, match="DDPStrategy: a rank has one device"):
+        Fabric(accelerator="cpu", strategy="ddp", devices=2)
+    with pytest.raises(SessionError, match="use 'bf16-mixed'"):
+        Fabric(accelerator="cpu", precision="16-mixed")
+
+
+def test_modules_and_loaders_that_cannot_be_kept_are_refused() -> None:
+    from oakum.lightning import Trainer
+
+    def fit(module: Any = None, loader: Any = None, **named: Any) -> None:
+        shuffled = DataLoader(Points(), batch_size=BATCH, shuffle=True)
+        Trainer(**QUIET).fit(module or regression(), loader or shuffled, **named)
+
+    by_hand = regression()
+    by_hand.automatic_optimization = False
+    with pytest.raises(SessionError, match="automatic_optimization=False"):
+        fit(by_hand)
+    aimless = regression()
+    aimless.configure_optimizers = lambda: None
+    with pytest.raises(SessionError, match="return an optimizer"):
+        fit(aimless)
+    with pytest.raises(SessionError, match="leave the argument out"):
+        fit(ckpt_path="last")
+    with pytest.raises(SessionError, match="shuffle=True"):
+        fit(loader=DataLoader(Points(), batch_size=BATCH))
+    with pytest.raises(SessionError, match="drop_last=True"):
+        fit(loader=DataLoader(Points(), batch_size=BATCH, shuffle=True, drop_last=True))
+    with pytest.raises(SessionError, match="a second data loader"):
+        fit(loader=[DataLoader(Points(), batch_size=BATCH, shuffle=True)] * 2)
+
+
+def test_the_example_differs_from_the_plain_one_in_its_import() -> None:
+    examples = Path(__file__).parents[2] / "examples"
+    texts = [(examples / name).read_text(encoding="utf-8") for name in ("fitted.py", "fitted_plain.py")]
+    ours, plain = (text.splitlines()[1:] for text in texts)
+    assert set(ours) - set(plain) == {
+        "from lightning import LightningModule",
+        "from oakum.lightning import Trainer",
+    }
+
+
+def test_the_example_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four steps of it."""
+    import oakum.lightning
+    from oakum.lightning import Trainer
+
+    made: list[Any] = []
+
+    def brief(**options: Any) -> Trainer:
+        quiet = {name: QUIET[name] for name in ("accelerator", "enable_progress_bar", "enable_checkpointing")}
+        made.append(Trainer(**(options | quiet | {"max_epochs": None, "max_steps": 4, "num_sanity_val_steps": 0})))
+        return made[-1]
+
+    examples = Path(__file__).parents[2] / "examples"
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(oakum.lightning, "Trainer", brief)
+    monkeypatch.syspath_prepend(str(examples))
+    runpy.run_path(str(examples / "fitted.py"), run_name="__main__")
+    assert made[0].global_step == made[0]._loop.open.steps == 4

@@ -25,17 +25,15 @@ from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import LeaseLost
 from postgres_database import api as api
-from postgres_database import empty_engine as empty_engine
 from postgres_database import engine as engine
 from postgres_database import is_blocked
+from postgres_database import postgres as postgres
 from postgres_database import sessions as sessions
+from postgres_database import url as url
+from postgres_server import ON_POSTGRES
 from waiting import wait_until
 
-pytestmark = [
-    pytest.mark.needs("postgres"),
-    pytest.mark.timeout(240),
-    pytest.mark.xdist_group("postgres"),
-]
+pytestmark = [*ON_POSTGRES]
 
 
 class TestTurns:
@@ -61,10 +59,10 @@ class TestTurns:
         assert subjects == ["first", "second"]
 
     def test_a_writer_that_is_stopped_is_waited_for_no_longer_than_a_pause_may_take(
-        self, engine: Engine, empty_url: str
+        self, engine: Engine, url: str
     ) -> None:
-        stopped = open_engine(empty_url)
-        patient = open_engine(f"{empty_url}&options=-c%20lock_timeout%3D30s")
+        stopped = open_engine(url)
+        patient = open_engine(f"{url}&options=-c%20lock_timeout%3D30s")
         with stopped.execution_options(longest_pause_s=0.5).connect() as connection:
             connection.execute(text("SELECT 1"))  # in its turn, in which it says no more
             with open_sessions(patient).begin() as session:

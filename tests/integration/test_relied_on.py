@@ -19,38 +19,28 @@ from typing import Any
 import pytest
 
 import oakum
+from cells import each
 from oakum import relied_on
 from oakum.library_names import Name, Reliance
 from oakum_worker.errors import SessionError
 
 FOLDER = Path(oakum.__file__).parent
 EXTRAS = {"transformers": "hugging-face", "accelerate": "hugging-face", "lightning": "lightning"}
-RELIANCES = [relied_on.HUGGING_FACE, relied_on.ACCELERATE, relied_on.FABRIC, relied_on.LIGHTNING_TRAINER]
-MODULES = {
-    "hugging_face": (relied_on.HUGGING_FACE,),
-    "accelerate": (relied_on.ACCELERATE,),
-    "lightning": (relied_on.FABRIC,),
-    "lightning_trainer": (relied_on.LIGHTNING_TRAINER,),
+RELIANCES = {
+    "hugging_face": relied_on.HUGGING_FACE,
+    "accelerate": relied_on.ACCELERATE,
+    "lightning": relied_on.FABRIC,
+    "lightning_trainer": relied_on.LIGHTNING_TRAINER,
 }
+"""Module of an adapter -> what it relies on."""
 OWN = {"epochs", "keep", "end", "is_accumulating", "step_was_taken"}
 """Public names that the adapters add to the libraries' classes."""
 
 
-def _marked(values: list[Any], library: Any) -> list[Any]:
-    return [pytest.param(value, marks=pytest.mark.needs(EXTRAS[library(value)])) for value in values]
-
-
 OF_EACH = pytest.mark.parametrize(
-    "reliance", _marked(RELIANCES, lambda one: one.library), ids=lambda one: one.adapter
+    "module",
+    [pytest.param(name, marks=pytest.mark.needs(EXTRAS[one.library])) for name, one in RELIANCES.items()],
 )
-OF_EACH_MODULE = pytest.mark.parametrize(
-    "module", _marked(list(MODULES), lambda one: MODULES[one][0].library), ids=str
-)
-
-
-@OF_EACH
-def test_the_installed_library_has_what_the_adapter_relies_on(reliance: Reliance) -> None:
-    reliance.check()
 
 
 def hugging_face_trainer(folder: Path) -> Any:
@@ -86,10 +76,15 @@ def plain(module: str, folder: Path) -> Any:
     return lightning_trainer()
 
 
-@OF_EACH_MODULE
-def test_the_librarys_objects_have_what_the_adapter_relies_on(module: str, tmp_path: Path) -> None:
-    (reliance,) = MODULES[module]
+@OF_EACH
+def test_the_installed_library_is_the_tested_version_and_has_what_the_adapter_relies_on(
+    module: str, tmp_path: Path
+) -> None:
+    """Where a library is updated, `tested` of relied_on.py follows once these tests pass."""
+    reliance = RELIANCES[module]
+    reliance.check()
     reliance.check_object(plain(module, tmp_path))
+    assert reliance.tested == metadata.version(reliance.library)
 
 
 @pytest.mark.needs("hugging-face")
@@ -161,7 +156,7 @@ def test_lightnings_metrics_to_monitor_are_those_that_the_adapter_fills() -> Non
     assert trainer.callback_metrics == {"loss": 3.0}
 
 
-@OF_EACH_MODULE
+@OF_EACH
 def test_the_adapter_uses_no_private_name_that_is_not_listed(module: str) -> None:
     """A private name that the module neither defines nor sets is a library's."""
     tree = ast.parse((FOLDER / f"{module}.py").read_text(encoding="utf-8"))
@@ -174,7 +169,7 @@ def test_the_adapter_uses_no_private_name_that_is_not_listed(module: str) -> Non
             assert not any(_is_private(alias.name) for alias in node.names), ast.unparse(node)
 
 
-@OF_EACH_MODULE
+@OF_EACH
 def test_what_the_adapter_defines_in_a_librarys_class_is_listed_or_new_to_the_library(
     module: str, tmp_path: Path
 ) -> None:
@@ -192,17 +187,11 @@ def test_what_the_adapter_defines_in_a_librarys_class_is_listed_or_new_to_the_li
 
 def test_each_override_has_its_librarys_name_in_the_list() -> None:
     """A method that the library does not call any more would do nothing."""
-    for module in MODULES:
-        for name in (each for reliance in MODULES[module] for each in reliance.names):
+    for module, reliance in RELIANCES.items():
+        for name in reliance.names:
             if name.use.startswith("overridden"):
                 text = (FOLDER / f"{module}.py").read_text(encoding="utf-8")
                 assert f"def {name.path.rpartition('.')[2]}(" in text, f"oakum.{module} overrides no {name.path}"
-
-
-@OF_EACH
-def test_the_tested_version_is_the_one_that_is_installed(reliance: Reliance) -> None:
-    """Where a library is updated, `tested` of relied_on.py follows once these tests pass."""
-    assert reliance.tested == metadata.version(reliance.library)
 
 
 CHANGED = SimpleNamespace(kept=lambda batch, index=0: None, moved=lambda batch, strict: None)
@@ -212,7 +201,7 @@ def reliance_on(*names: Name) -> Reliance:
     return Reliance("oakum.pets.Trainer", "pytest", "1.2.3", names=(), of_objects=names)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "complaint"),
     [
         (Name("gone", "called: feeds the cat"), r"there is no gone \(called: feeds the cat\)"),
@@ -265,12 +254,10 @@ def test_a_trainer_whose_librarys_objects_lack_a_name_cannot_be_made(monkeypatch
 
 
 def _listed(module: str) -> set[str]:
-    """Each part of each path that the module's adapters rely on."""
-    found: set[str] = set()
-    for reliance in MODULES[module]:
-        for name in (*reliance.names, *reliance.of_objects, *reliance.of_training):
-            found |= set(re.split("[.:]", name.path))
-    return found
+    """Each part of each path that the module relies on."""
+    one = RELIANCES[module]
+    names = (*one.names, *one.of_objects, *one.of_training)
+    return {part for name in names for part in re.split("[.:]", name.path)}
 
 
 def _own_names(tree: ast.AST) -> Iterator[str]:
@@ -283,9 +270,9 @@ def _own_names(tree: ast.AST) -> Iterator[str]:
 
 
 def _declared(node: ast.FunctionDef | ast.ClassDef) -> Iterator[str]:
-    for each in node.body if isinstance(node, ast.ClassDef) else []:
-        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-            yield each.target.id
+    for line in node.body if isinstance(node, ast.ClassDef) else []:
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            yield line.target.id
 
 
 def _assigned_names(tree: ast.AST) -> set[str]:

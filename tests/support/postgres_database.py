@@ -1,4 +1,4 @@
-"""A database on PostgreSQL, with and without tables, and the API over it; `empty_url` is its URL."""
+"""Fixtures: databases on PostgreSQL, and what tests see that run on SQLite as well."""
 
 from __future__ import annotations
 
@@ -9,26 +9,33 @@ import pytest
 from sqlalchemy import Engine, text
 
 from api_under_test import ApiUnderTest
-from oakum_service.db.engine import (
-    Sessions,
-    open_engine,
-    open_readers,
-    open_sessions,
-    upgrade,
+from oakum_service.db.engine import Sessions, open_engine, open_readers, open_sessions
+from postgres_server import ON_POSTGRES, PostgresServer
+from postgres_server import postgres as postgres
+
+on_both_databases = pytest.mark.parametrize(
+    "database", ["sqlite", pytest.param("postgres", marks=ON_POSTGRES)], indirect=True
 )
+"""Runs a test of the API on SQLite and on PostgreSQL: for what differs between databases."""
 
 
 @pytest.fixture
-def empty_engine(empty_url: str) -> Iterator[Engine]:
-    engine = open_engine(empty_url)
+def empty_url(postgres: PostgresServer) -> str:
+    """The URL of a database without tables."""
+    return postgres.new_database()
+
+
+@pytest.fixture
+def url(postgres: PostgresServer) -> str:
+    """The URL of a database with the newest schema."""
+    return postgres.new_database_with_schema()
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    engine = open_engine(url)
     yield engine
     engine.dispose()
-
-
-@pytest.fixture
-def engine(empty_engine: Engine) -> Engine:
-    upgrade(empty_engine)
-    return empty_engine
 
 
 @pytest.fixture
@@ -37,8 +44,8 @@ def sessions(engine: Engine) -> Sessions:
 
 
 @pytest.fixture
-def api(engine: Engine, empty_url: str, tmp_path: Path) -> Iterator[ApiUnderTest]:
-    running = ApiUnderTest(tmp_path, url=empty_url)
+def api(url: str, tmp_path: Path) -> Iterator[ApiUnderTest]:
+    running = ApiUnderTest(tmp_path, url=url)
     yield running
     running.news_for_readers.close()
     running.engine.dispose()

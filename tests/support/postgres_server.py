@@ -15,12 +15,35 @@ from typing import Any
 
 import psutil
 import psycopg
+import pytest
 
+from oakum_service.db.engine import open_engine, upgrade
 from processes import kill_all
 from running_service import processes_of
 from waiting import wait_until
 
 _numbers = itertools.count(1)
+_SHARED = pytest.StashKey["PostgresServer"]()
+ON_POSTGRES = (
+    pytest.mark.needs("postgres"),
+    pytest.mark.timeout(240),
+    pytest.mark.xdist_group("postgres"),
+)
+"""Marks of tests that need a server: one worker of pytest-xdist starts it and runs them all."""
+
+
+@pytest.fixture(scope="session")
+def postgres(pytestconfig: pytest.Config) -> PostgresServer:
+    """A PostgreSQL server: the same for all tests of this process, whatever conftest has this fixture."""
+    if _SHARED not in pytestconfig.stash:
+        running = running_postgres()
+        pytestconfig.stash[_SHARED] = running.__enter__()
+
+        def stop() -> None:
+            running.__exit__(None, None, None)
+
+        pytestconfig.add_cleanup(stop)
+    return pytestconfig.stash[_SHARED]
 
 
 @contextmanager
@@ -45,6 +68,8 @@ class PostgresServer:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "data"
+        self._with_schema: str | None = None
+        """The database that is copied where one with the newest schema is asked for."""
         self._as_user: list[str] = []
         if os.geteuid() == 0:
             shutil.chown(folder, "postgres", "postgres")
@@ -90,12 +115,21 @@ class PostgresServer:
     def connect(self, database: str) -> psycopg.Connection[Any]:
         return psycopg.connect(host=str(self.folder), user="oakum", dbname=database, autocommit=True)
 
-    def new_database(self) -> str:
-        """Create an empty database and return its URL."""
+    def new_database(self, template: str = "template1") -> str:
+        """Create a database, an empty one by default; returns its URL."""
         name = f"oakum{next(_numbers)}"
         with self.connect("postgres") as connection:
-            connection.execute(f"CREATE DATABASE {name}")
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return f"postgresql://oakum@/{name}?host={self.folder}"
+
+    def new_database_with_schema(self) -> str:
+        """Create a database with the newest schema and nothing in it; returns its URL."""
+        if self._with_schema is None:
+            engine = open_engine(self.new_database())
+            upgrade(engine)
+            engine.dispose()  # a database that somebody is connected to is not copied
+            self._with_schema = engine.url.database
+        return self.new_database(str(self._with_schema))
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGINT)  # a fast shutdown

@@ -179,6 +179,16 @@ def processes_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def let_go(service: RunningService) -> None:
+    """Cancel what a test has left of its trainers and wait until the service has all its nodes again."""
+    client = service.client()
+    for trainer in client.trainers().trainers:
+        if not trainer.state.ended:
+            client.cancel(trainer.name)
+    wait_until("all nodes are free", lambda: not service.ranks() and not service.agents())
+    wait_until("no foreground job is left", lambda: not client.cluster().num_foreground)
+
+
 def state_of(client: OakumClient, name: str) -> TrainerState:
     """The trainer's state now."""
     return client.trainer(name).state
@@ -189,9 +199,10 @@ def events_of(client: OakumClient, kind: str) -> list[Event]:
     return [event for event in client.recent_events(500).events if event.kind == kind]
 
 
-def formed_messages(client: OakumClient) -> list[str]:
-    """Messages of the service's events about formed generations."""
-    return [event.message for event in events_of(client, "generation.formed")]
+def formed_messages(client: OakumClient, name: str | None = None) -> list[str]:
+    """Messages of the service's events about formed generations, of one trainer or of all."""
+    formed = events_of(client, "generation.formed")
+    return [event.message for event in formed if name in (None, event.subject)]
 
 
 def nodes_of_fragments(client: OakumClient) -> dict[str, str]:

@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NoReturn
 
+import pytest
 import torch.distributed as dist
 
+from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.errors import GroupError
-from oakum_worker.session.hosts import HOST, Asked, Host
+from oakum_worker.session.hosts import HOST, Asked, Host, RankHost
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.training_loop import TrainingLoop
-from oakum_worker.step.turns import StepOrder, Turns
+from oakum_worker.step.turns import StepOrder, Turns, turns_alone
 from waiting import DEADLINE_S
 
 
@@ -56,6 +59,45 @@ class Gone(BaseException):
 
 
 Script = Callable[["Rank"], Any]
+
+
+class _Stopping(RankHost):
+    """A rank alone that is gone after some steps."""
+
+    def leave(self) -> NoReturn:
+        raise Gone
+
+
+def checkpoint_after(
+    steps: int, spec: TrainerSpec, script: Callable[[None], Any], folder: Path
+) -> Callable[[TrainingLoop], None]:
+    """Run the script on one rank, which makes a checkpoint after some steps and is gone. Returns what takes a loop
+    to this checkpoint."""
+    checkpoints = DurableCheckpoints(folder, keep=1)
+
+    def begin(loop: TrainingLoop) -> Turns:
+        turns = turns_alone(loop)
+        order = next(turns)
+        while loop.step_count < steps:
+            order = turns.send((yield order))
+        checkpoints.save(loop.state_dict(), loop.step_count)
+        return False
+
+    token = HOST.set(_Stopping(spec, begin, lambda: None))
+    try:
+        with pytest.raises(Gone):
+            script(None)
+    finally:
+        HOST.reset(token)
+
+    def load(loop: TrainingLoop) -> None:
+        newest = checkpoints.newest()
+        assert newest is not None
+        state = loop.state_dict()
+        checkpoints.load(newest, state)
+        loop.load_state_dict(state)
+
+    return load
 
 
 class Plan:
