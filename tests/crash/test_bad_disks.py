@@ -23,27 +23,17 @@ from warm_processes import run_warm
 
 
 @pytest.fixture
-def small_disk(service: RunningService) -> Iterator[Path]:
-    """A file system for checkpoints that is too small for one checkpoint."""
-    folder = service.data_dir / "checkpoints"
-    folder.mkdir(parents=True)
-    if shutil.which("mount") is None or mount(folder, "-t", "tmpfs", "-o", "size=16k", "tmpfs").returncode:
-        pytest.skip("needs to mount a file system")
-    yield folder
+def disks(service: RunningService) -> Iterator[tuple[Path, Path]]:
+    """A file system for all of the service's data, and one for its checkpoints that is too small for one."""
+    data, checkpoints = service.data_dir, service.data_dir / "checkpoints"
+    for folder, size in ((data, "64m"), (checkpoints, "16k")):
+        folder.mkdir(parents=True)
+        if shutil.which("mount") is None or mount(folder, "-t", "tmpfs", "-o", f"size={size}", "tmpfs").returncode:
+            pytest.skip("needs to mount a file system")
+    yield data, checkpoints
     service.end()
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-@pytest.fixture
-def data_disk(service: RunningService) -> Iterator[Path]:
-    """A file system for all of the service's data."""
-    service.data_dir.mkdir(parents=True)
-    options = ("-t", "tmpfs", "-o", "size=64m", "tmpfs")
-    if shutil.which("mount") is None or mount(service.data_dir, *options).returncode:
-        pytest.skip("needs to mount a file system")
-    yield service.data_dir
-    service.end()
-    subprocess.run(["umount", "--lazy", str(service.data_dir)], check=True)
+    for folder in (checkpoints, data):
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def mount(folder: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
@@ -54,12 +44,21 @@ def warnings(client: OakumClient) -> list[str]:
     return [event.message for event in client.recent_events(500).events if event.kind == "trainer.warning"]
 
 
-def test_a_full_disk_is_the_trainers_condition_until_a_checkpoint_fits_again(
-    service: RunningService, small_disk: Path
+def test_disks_that_are_full_or_flip_bits_stop_no_training_and_are_told_of(
+    service: RunningService, disks: tuple[Path, Path]
 ) -> None:
+    data, checkpoints = disks
     client = service.start()
-    client.submit(small_spec("elastic", epochs=100_000, checkpoint={"every_s": 0.3}, max_nodes=1))
+    client.submit(small_spec("elastic", epochs=100_000, checkpoint={"every_s": 0.5, "keep": 2}, max_nodes=1))
+    a_full_disk_is_the_trainers_condition_until_a_checkpoint_fits_again(client, checkpoints)
+    wait_until("two checkpoints", lambda: len(written(service)) >= 2)
+    a_checkpoint_with_a_flipped_bit_is_passed_over_and_named(service)
+    a_full_data_folder_is_said_by_everything_one_asks_while_training_goes_on(service, data)
 
+
+def a_full_disk_is_the_trainers_condition_until_a_checkpoint_fits_again(
+    client: OakumClient, small_disk: Path
+) -> None:
     def condition() -> str:
         return client.trainer("elastic").message
 
@@ -71,10 +70,7 @@ def test_a_full_disk_is_the_trainers_condition_until_a_checkpoint_fits_again(
     wait_until("all is well again", lambda: not condition())
 
 
-def test_a_checkpoint_with_a_flipped_bit_is_passed_over_and_named(service: RunningService) -> None:
-    client = service.start()
-    client.submit(small_spec("elastic", epochs=100_000, checkpoint={"every_s": 0.5, "keep": 2}, max_nodes=1))
-    wait_until("two checkpoints", lambda: len(written(service)) >= 2)
+def a_checkpoint_with_a_flipped_bit_is_passed_over_and_named(service: RunningService) -> None:
     service.interrupt()
     before, newest = written(service)[-2:]
     data = next(newest.glob("*.distcp"))
@@ -101,13 +97,13 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix("step-"))
 
 
-def test_a_full_data_folder_is_said_by_everything_one_asks_while_training_goes_on(
+def a_full_data_folder_is_said_by_everything_one_asks_while_training_goes_on(
     service: RunningService, data_disk: Path
 ) -> None:
-    client = service.start()
+    client = service.client()
     health = f"{json.loads((data_disk / 'client.json').read_text(encoding='utf-8'))['url']}/healthz"
-    client.submit(small_spec("elastic", epochs=100_000, checkpoint={"every_s": 3600.0}, max_nodes=1))
     wait_for_steps(client, "elastic")
+    formed = len(formed_messages(client))
     (rank,) = service.ranks().values()
     fill(data_disk / "filler")
     names = (f"waiting-{number}" for number in itertools.count())
@@ -134,7 +130,7 @@ def test_a_full_data_folder_is_said_by_everything_one_asks_while_training_goes_o
     (data_disk / "filler").unlink()
     wait_until("it is well again", lambda: client.trainers().fault is None)
     wait_for_steps(client, "elastic")
-    assert len(formed_messages(client)) == 1
+    assert len(formed_messages(client)) == formed
     assert httpx.get(health).json() == {"status": "ok"}
 
 

@@ -25,17 +25,18 @@ from tasks.recording_task import NUM_SAMPLES, FinishedStep
 from waiting import DEADLINE_S, wait_until
 from warm_processes import start_warm
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.timeout(1200), pytest.mark.xdist_group("exactness")]
 
 EPOCHS, BATCH = 2, 24
 BATCHES_PER_EPOCH = -(-NUM_SAMPLES // BATCH)
 STEPS = EPOCHS * BATCHES_PER_EPOCH
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[RunningService]:
-    """A service with nodes for two of three trainers."""
-    running = RunningService(tmp_path, nodes=6, PYTHONPATH=str(TASKS))
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
+    """A service with nodes for two of three trainers, which runs."""
+    running = RunningService(tmp_path_factory.mktemp("service"), nodes=6, PYTHONPATH=str(TASKS))
+    running.start()
     yield running
     running.end()
 
@@ -146,7 +147,14 @@ class Disturber:
 
     def _newest_formed(self) -> int:
         events = self._client.recent_events(500).events
-        return max((e.data["generation"] for e in events if e.kind == "generation.formed"), default=0)
+        return max(
+            (
+                e.data["generation"]
+                for e in events
+                if e.kind == "generation.formed" and e.subject == self._training.name
+            ),
+            default=0,
+        )
 
     def train(self, steps: int, *, kill: bool) -> None:
         """Let so many steps pass; somewhere in the first half, `kill -9` a rank or an agent of a member."""
@@ -198,7 +206,7 @@ def test_training_resized_and_killed_equals_training_alone_in_one_process(
     spec_file.write_text(alone.spec().model_dump_json(), encoding="utf-8")
     with (tmp_path / "alone.log").open("wb") as log:
         reference = start_warm("oakum_worker", "run", "--spec", str(spec_file), environment=os.environ, output=log)
-    client = service.start()
+    client = service.client()
     client.submit(elastic.spec(max_nodes=4))
     disturber = Disturber(service, client, elastic, seed=2)
     for size in (4, 2, 3, 1, 4):
@@ -221,7 +229,7 @@ def test_a_lost_rank_replaced_at_the_same_size_changes_no_bit(service: RunningSe
     undisturbed = RecordedTraining("undisturbed", tmp_path, dropout=0.1)
     killed = RecordedTraining("killed", tmp_path, gated=True, step_s=0.03, dropout=0.1)
     killed.allow(20)
-    client = service.start()
+    client = service.client()
     for training, workers in ((killed, 2), (undisturbed, 0)):
         client.submit(training.spec(min_nodes=3, max_nodes=3, workers=workers))
     wait_until("it is in the middle of its first epoch", lambda: killed.num_finished() >= 20)

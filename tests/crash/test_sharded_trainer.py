@@ -4,58 +4,39 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
 
-from oakum_service.states import TrainerState
-from oakum_worker.step.training_loop import TrainingLoop
-from oakum_worker.task import load_task
 from running_service import RunningService, formed_messages, small_spec, wait_for_generation, wait_for_size
 from waiting import wait_until
+from whole_scenario import ends_as_one_process_does, train_through_changes
 
 torch.set_num_threads(1)
 
 
 def test_a_sharded_trainer_grows_shrinks_loses_a_rank_and_ends_as_a_lone_one_does(
-    service: RunningService, tmp_path: Path
+    shared_service: RunningService, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     spec = small_spec(
         "sharded",
         entrypoint="small_task:paced_task",
-        epochs=40,
+        epochs=10,
         max_nodes=3,
         parallel={"data": "sharded"},
-        arguments={"gate": str(gate), "step_s": 1.0},
-        checkpoint={"every_s": 3600.0, "hot_every_steps": 5},
+        arguments={"gate": str(gate), "step_s": 2.0},
+        checkpoint={"every_s": 3600.0, "hot_every_steps": 2},
     )
-    client = service.start()
-    client.submit(spec)
-    full = wait_for_size(client, "sharded", 3)
-    wait_until("copies are in memory", lambda: client.trainer("sharded").step > full.step + 5)
-    next(iter(service.ranks().values())).kill()
-    again = wait_for_generation(client, "sharded", full.generation, nodes=3)
-    service.take_nodes(2, run_s=1.0)
-    shrunk = wait_for_generation(client, "sharded", again.data["generation"])
-    assert len(shrunk.data["nodes"]) < 3
-    gate.touch()
-    wait_until("it finishes", lambda: client.trainer("sharded").state.ended)
-    found = client.trainer("sharded")
-    assert found.state is TrainerState.FINISHED, found.message
-
-    alone = TrainingLoop(load_task(spec), spec)
-    while not alone.finished:
-        loss = alone.step().loss
-    assert found.step == alone.step_count
-    assert found.loss == pytest.approx(loss, rel=1e-9)
-    sources = {message.split(": ")[1].split(" at step")[0] for message in formed_messages(client)[1:]}
+    found = train_through_changes(shared_service, spec, gate)
+    ends_as_one_process_does(found, spec)
+    formed = formed_messages(shared_service.client(), "sharded")
+    sources = {message.split(": ")[1].split(" at step")[0] for message in formed[1:]}
     assert sources <= {"goes on", "goes on from a copy in memory", "resumes from its checkpoint"}
 
 
 def test_of_a_sharded_trainer_only_the_rank_that_hangs_is_started_anew(service: RunningService) -> None:
     """The other ranks wait for the hung one in a step, for longer than a step may take, and have copies of its
     part."""
-    service.configure(OAKUM_RANK_TIMEOUT_S="9")
+    service.configure(OAKUM_RANK_TIMEOUT_S="6")
     client = service.start()
     client.submit(
         small_spec(
@@ -63,7 +44,7 @@ def test_of_a_sharded_trainer_only_the_rank_that_hangs_is_started_anew(service: 
             epochs=100_000,
             max_nodes=3,
             parallel={"data": "sharded"},
-            step_timeout_s=8.0,
+            step_timeout_s=5.0,
             checkpoint={"every_s": 3600.0, "hot_every_steps": 5},
         )
     )

@@ -17,12 +17,16 @@ from warm_processes import start_warm
 
 
 def with_fewer_epochs(folder: Path) -> Path:
-    """A copy of the examples in `folder`, whose three layers are pretrained for 3 epochs each in place of 15."""
+    """A copy of the examples in `folder`, whose three layers are pretrained for one epoch each in place of 15, and
+    whose trainers have a node each."""
     shutil.copytree(EXAMPLES, folder)
     spec = folder / "rbm-digits.yaml"
     text = spec.read_text(encoding="utf-8")
     assert "epochs: 45" in text
-    spec.write_text(text.replace("epochs: 45", "epochs: 9"), encoding="utf-8")
+    spec.write_text(text.replace("epochs: 45", "epochs: 3"), encoding="utf-8")
+    for spec in folder.glob("rbm-*.yaml"):
+        text = spec.read_text(encoding="utf-8").replace("max_nodes: 2\n", "")
+        spec.write_text(f"{text}max_nodes: 1\n", encoding="utf-8")
     return folder
 
 

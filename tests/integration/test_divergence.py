@@ -18,12 +18,11 @@ from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.state.finiteness import first_not_finite
 from oakum_worker.state.tree import dismantle
-from running_service import TASKS, RunningService, small_spec
+from running_service import TASKS, RunningService, events_of, small_spec
 from waiting import wait_until
 from warm_processes import run_warm
 
-ENGINES: dict[str, dict[str, Any]] = {
-    "replicated": {},
+LEFT_TO_THE_SOAK: dict[str, dict[str, Any]] = {
     "sharded": {"parallel": {"data": "sharded"}},
     "pipeline": {
         "parallel": {"pipeline": {"stages": 2}},
@@ -53,37 +52,14 @@ def follow(
     return run_warm(*command, environment=environment)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_loss_that_is_nan_ends_the_trainer_as_diverged_and_its_last_checkpoint_is_good(
-    shared_service: RunningService, tmp_path: Path, engine: str
-) -> None:
-    client = shared_service.client()
-    spec = diverging(engine, **ENGINES[engine])
-    done = follow(client, tmp_path, spec)
-    view = client.trainer(engine)
-    assert (view.state, done.returncode) == (TrainerState.DIVERGED, 3), done.stdout + done.stderr
-    assert view.message.startswith("the loss was nan at step 30; it has been so for 5 steps in a row. Lower"), view
-    view = wait_until("rank 0's last word", lambda: (v := client.trainer(engine)).checkpoint_step and v)
-    assert view.message.rstrip(".") in " ".join(done.stdout.split())
-    checkpoints = DurableCheckpoints(shared_service.data_dir / "checkpoints" / view.id, keep=1)
-    newest = checkpoints.newest()
-    assert newest is not None
-    # The service may have heard that it has diverged before it has heard of the last checkpoint.
-    assert 0 < view.checkpoint_step <= newest.step < 31
-    state: dict[str, Any] = {}
-    checkpoints.load(newest, state)
-    assert first_not_finite(dismantle(state["model"])[1].items()) is None
-
-
-def test_a_trainer_begins_from_the_last_good_checkpoint_of_one_that_diverged(
+def test_a_loss_that_is_nan_ends_the_trainer_as_diverged_and_another_begins_from_its_last_good_checkpoint(
     shared_service: RunningService, tmp_path: Path
 ) -> None:
     client = shared_service.client()
     bad = diverging("bad", arguments={"what": "nan", "step_s": 0.1})  # time enough for a checkpoint before
-    done = follow(client, tmp_path, bad)
-    assert done.returncode == 3, done.stdout + done.stderr
-    wait_until("rank 0's last word", lambda: client.trainer("bad").checkpoint_step)
-    good = diverging("good", arguments={"what": "nan", "at": 10**6}, epochs=8)
+    ends_as_diverged_and_keeps_what_was_good(shared_service, bad, tmp_path)
+    is_not_tried_again_and_leaves_its_nodes(shared_service, "bad")
+    good = diverging("good", arguments={"what": "nan", "at": 10**6}, epochs=4, min_nodes=1, max_nodes=1)
     done = follow(client, tmp_path, good, "--from", "bad")
     assert done.returncode == 0, done.stdout + done.stderr
     after = client.trainer("good")
@@ -93,17 +69,44 @@ def test_a_trainer_begins_from_the_last_good_checkpoint_of_one_that_diverged(
     ]
     step = int(resumed[0].split(" at step ")[1].split()[0])
     assert 0 < step < 31
-    assert after.step == 80
-    assert sum(after.steps_at_size.values()) == 80 - step
+    assert after.step == 40
+    assert sum(after.steps_at_size.values()) == 40 - step
 
 
-def test_nothing_of_a_diverged_trainer_is_tried_again_or_stays(shared_service: RunningService) -> None:
-    client = shared_service.client()
-    client.submit(diverging("once", min_nodes=1, max_nodes=1))
-    wait_until("it has ended", lambda: client.trainer("once").state.ended)
-    wait_until("its nodes are free", lambda: not shared_service.ranks())
-    view = client.trainer("once")
-    assert (view.state, view.generation, view.attempt) == (TrainerState.DIVERGED, 2, None)
+def ends_as_diverged_and_keeps_what_was_good(service: RunningService, spec: TrainerSpec, folder: Path) -> None:
+    client = service.client()
+    done = follow(client, folder, spec)
+    view = client.trainer(spec.name)
+    assert (view.state, done.returncode) == (TrainerState.DIVERGED, 3), done.stdout + done.stderr
+    assert view.message.startswith("the loss was nan at step 30; it has been so for 5 steps in a row. Lower"), view
+    view = wait_until("rank 0's last word", lambda: (v := client.trainer(spec.name)).checkpoint_step and v)
+    assert view.message.rstrip(".") in " ".join(done.stdout.split())
+    checkpoints = DurableCheckpoints(service.data_dir / "checkpoints" / view.id, keep=1)
+    newest = checkpoints.newest()
+    assert newest is not None
+    # The service may have heard that it has diverged before it has heard of the last checkpoint.
+    assert 0 < view.checkpoint_step <= newest.step < 31
+    state: dict[str, Any] = {}
+    checkpoints.load(newest, state)
+    assert first_not_finite(dismantle(state["model"])[1].items()) is None
+
+
+def is_not_tried_again_and_leaves_its_nodes(service: RunningService, name: str) -> None:
+    client = service.client()
+    wait_until("its nodes are free", lambda: not service.ranks())
+    view = client.trainer(name)
+    assert (view.state, view.attempt) == (TrainerState.DIVERGED, None)
+    assert len([event for event in events_of(client, "generation.formed") if event.subject == name]) == 1
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("engine", LEFT_TO_THE_SOAK)
+def test_of_what_is_spread_over_ranks_the_last_checkpoint_is_good_too(
+    shared_service: RunningService, tmp_path: Path, engine: str
+) -> None:
+    ends_as_diverged_and_keeps_what_was_good(
+        shared_service, diverging(engine, **LEFT_TO_THE_SOAK[engine]), tmp_path
+    )
 
 
 @pytest.mark.parametrize(

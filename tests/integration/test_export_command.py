@@ -22,69 +22,78 @@ from running_service import RunningService, small_spec
 from waiting import DEADLINE_S, wait_until
 
 
+@pytest.fixture(scope="module")
+def trained_by_a_script(_shared_service: RunningService, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of a trainer `small`, which a script has submitted, waited for and taken out after 30 steps."""
+    address = _shared_service.client().address
+    with Client(address.url, address.token) as client:
+        client.submit(small_spec("small", epochs=3, max_nodes=1).model_dump(mode="json", exclude_unset=True))
+        (view,) = client.wait("small", timeout_s=DEADLINE_S)
+        assert (view.state, view.step) == ("finished", 30)
+        assert client.series("small").points[-1].step == 30
+        done = client.export("small", tmp_path_factory.mktemp("script") / "small.safetensors")
+    assert done.step == 30
+    return Path(done.file)
+
+
 @pytest.fixture
-def trained(shared_service: RunningService, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The checkpoint folder of a trainer `small` that has finished after 40 steps; the CLI finds its service."""
-    client = shared_service.client()
-    client.submit(small_spec("small", epochs=4, max_nodes=1))
-    wait_until("it ends", lambda: client.trainer("small").state.ended)
-    view: Any = wait_until("its checkpoint is known", lambda: (v := client.trainer("small")).checkpoint_step and v)
-    monkeypatch.setenv("OAKUM_URL", client.address.url)
-    monkeypatch.setenv("OAKUM_TOKEN", str(client.address.token))
+def connected(shared_service: RunningService, monkeypatch: pytest.MonkeyPatch) -> RunningService:
+    """The service that the CLI finds."""
+    address = shared_service.client().address
+    monkeypatch.setenv("OAKUM_URL", address.url)
+    monkeypatch.setenv("OAKUM_TOKEN", str(address.token))
+    monkeypatch.setenv("COLUMNS", "200")
     load_commands()
-    return str(view.checkpoint_folder)
+    return shared_service
 
 
 def export(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["export", "small", *arguments])
+    return CliRunner().invoke(app, ["export", *arguments])
 
 
-def test_the_model_is_a_file_that_others_load(trained: str, tmp_path: Path) -> None:
+def test_the_model_is_a_file_that_others_load(
+    trained_by_a_script: Path, connected: RunningService, tmp_path: Path
+) -> None:
+    """The same to scripts and on the command line."""
     file = tmp_path / "small.safetensors"
-    done = export("-o", str(file), "--json")
+    done = export("small", "-o", str(file), "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     model = load_task(small_spec("small")).model
-    load_weights(trained, model)
-    found = load_file(file)
-    assert found.keys() == model.state_dict().keys()
-    assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    load_weights(str(connected.client().trainer("small").checkpoint_folder), model)
+    for found in (load_file(file), load_file(trained_by_a_script)):
+        assert found.keys() == model.state_dict().keys()
+        assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
     size = sum(value.nbytes for value in found.values())
-    assert told == {"file": str(file), "step": 40, "tensors": len(found), "bytes": size}
-    again = export("-o", str(file))
+    assert told == {"file": str(file), "step": 30, "tensors": len(found), "bytes": size}
+    again = export("small", "-o", str(file))
     assert (again.exit_code, "is there already" in str(again.exception)) == (1, True)
-    again = export("-o", str(file), "--force", "--step", "40")
+    again = export("small", "-o", str(file), "--force", "--step", "30")
     assert again.exit_code == 0, again.output
     assert again.stdout.startswith(f"{file}: {len(found)} tensors, ")
-    assert again.stdout.endswith(", after step 40\n")
+    assert again.stdout.endswith(", after step 30\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("-o", "{}/model.bin"), "expected a name that ends in .safetensors, .pt, .pth"),
-        (("-o", "{}/nowhere/model.pt"), "there is no folder {}/nowhere"),
-        (
-            ("-o", "{}/model.pt", "--step", "best"),
-            "trainer small has no best checkpoint: its spec names no metric",
-        ),
-        (("-o", "{}/model.pt", "--step", "last"), "step last: give a number of steps, or best"),
-        (("-o", "{}/model.pt", "--step", "7"), "there is no checkpoint after step 7 any more; there are: 40"),
-    ],
-)
-def test_what_cannot_be_exported_is_told_and_leaves_nothing(
-    trained: str, tmp_path: Path, arguments: tuple[str, ...], told: str
-) -> None:
-    done = export(*(argument.format(tmp_path) for argument in arguments))
-    assert done.exit_code == 1
-    assert told.format(tmp_path) in str(done.exception)
-    assert list(tmp_path.iterdir()) == []
+@pytest.mark.usefixtures("trained_by_a_script", "connected")
+def test_what_cannot_be_exported_is_told_and_leaves_nothing(tmp_path: Path) -> None:
+    cases = (
+        (("model.bin",), "expected a name that ends in .safetensors, .pt, .pth"),
+        (("nowhere/model.pt",), f"there is no folder {tmp_path}/nowhere"),
+        (("model.pt", "--step", "best"), "trainer small has no best checkpoint: its spec names no metric"),
+        (("model.pt", "--step", "last"), "step last: give a number of steps, or best"),
+        (("model.pt", "--step", "7"), "there is no checkpoint after step 7 any more; there are: 30"),
+    )
+    for (name, *options), told in cases:
+        done = export("small", "-o", f"{tmp_path}/{name}", *options)
+        assert done.exit_code == 1, (name, options)
+        assert told in str(done.exception)
+        assert list(tmp_path.iterdir()) == [], (name, options)
 
 
 def test_a_trainer_ends_early_and_its_best_model_is_kept_and_exported(
-    shared_service: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    connected: RunningService, tmp_path: Path
 ) -> None:
-    client = shared_service.client()
+    client = connected.client()
     evaluate = {"every_steps": 4, "keep_best": "accuracy", "mode": "max", "patience": 3}
     client.submit(
         small_spec(
@@ -97,24 +106,9 @@ def test_a_trainer_ends_early_and_its_best_model_is_kept_and_exported(
     assert view.message.startswith("finished after 20 steps, loss ")
     assert view.message.endswith(f"; it ended early: {early}")
     assert view.best == BestEvaluation(metric="accuracy", value=1.0, step=8)
-    monkeypatch.setenv("OAKUM_URL", client.address.url)
-    monkeypatch.setenv("OAKUM_TOKEN", str(client.address.token))
-    monkeypatch.setenv("COLUMNS", "200")
-    load_commands()
     shown = CliRunner().invoke(app, ["show", "best"])
     assert "accuracy 1, step 8: `oakum export best --step best -o best.safetensors`" in shown.output
-    done = CliRunner().invoke(app, ["export", "best", "--step", "best", "-o", str(tmp_path / "b.pt"), "--json"])
+    done = export("best", "--step", "best", "-o", str(tmp_path / "b.pt"), "--json")
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["step"] == 8
     assert [each.step for each in client.evaluations("best")] == [4, 8, 12, 16, 20]
-
-
-def test_a_script_submits_waits_and_takes_the_model_out(shared_service: RunningService, tmp_path: Path) -> None:
-    address = shared_service.client().address
-    with Client(address.url, address.token) as client:
-        client.submit(small_spec("scripted", epochs=3, max_nodes=1).model_dump(mode="json", exclude_unset=True))
-        (view,) = client.wait("scripted", timeout_s=DEADLINE_S)
-        assert (view.state, view.step) == ("finished", 30)
-        assert client.series("scripted").points[-1].step == 30
-        done = client.export("scripted", tmp_path / "scripted.safetensors")
-    assert (done.step, load_file(done.file).keys()) == (30, load_task(small_spec("x")).model.state_dict().keys())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from oakum_service.client.oakum_client import OakumClient
 from oakum_worker.fragment.forking import node_has_accelerator
 from processes import ending_on_sighup, runs
 from running_service import (
@@ -22,7 +24,7 @@ from running_service import (
     wait_for_size,
     wait_for_steps,
 )
-from waiting import DEADLINE_S, wait_until
+from waiting import wait_until
 
 pytestmark = pytest.mark.skipif(node_has_accelerator(), reason="needs forks, which CUDA does not survive")
 
@@ -63,6 +65,20 @@ def _waits(process: psutil.Process) -> bool:
     return "select" in function or "poll" in function
 
 
+_SITECUSTOMIZE = """
+import os, sys, threading, time
+from pathlib import Path
+hindered, again = (Path(__file__).with_name(name) for name in ("hindered", "again"))
+if hindered.exists() and "oakum_worker.fragment.fork_server" in sys.orig_argv:
+    if again.exists():
+        os._exit(1)
+    again.touch()
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+"""
+"""With a file `hindered` beside it, no fork server can run: something that it imports has started a thread, which
+no fork survives. Those that are tried after the first one end before they import anything."""
+
+
 @dataclass(frozen=True)
 class Life:
     """A life of a service that was started afresh, with one trainer on one node."""
@@ -73,24 +89,33 @@ class Life:
     """For each fork server, what it has that a fork does not survive: threads, connections, GPUs."""
     secrets: list[str]
     """Command lines of the user's processes that have a secret of the service's in their environment."""
+    log: str
+    """Of the service."""
 
 
-def live(folder: Path, *, with_fork_server: bool) -> Life:
-    """Start a service afresh, have it train one trainer on one node, stop it; returns what was seen meanwhile."""
+def live(folder: Path, *, hindered: bool) -> Life:
+    """Start a service afresh, have it train one trainer on one node, stop it; returns what was seen meanwhile.
+
+    Where its fork server is `hindered`, the fragment's processes are fresh, too.
+    """
+    start_up = folder.parent / "start-up"
+    start_up.mkdir(exist_ok=True)
+    (start_up / "sitecustomize.py").write_text(_SITECUSTOMIZE, encoding="utf-8")
+    if hindered:
+        (start_up / "hindered").touch()
     variables = {"A_VARIABLE": "of the service", **SECRETS}
-    service = RunningService(folder, PYTHONPATH=f"{EXAMPLES}:{TASKS}", **variables)
-    service.configure(OAKUM_LOCAL_FORK_SERVER=str(with_fork_server).lower())
+    service = RunningService(folder, PYTHONPATH=f"{start_up}:{EXAMPLES}:{TASKS}", **variables)
     service.starts_afresh = True
     notes = folder / "notes"
     notes.mkdir()
     try:
         with ending_on_sighup():
             client = service.start()
-        if with_fork_server:
+        if not hindered:
             server_of(service)
         client.submit(endless(entrypoint="surroundings:task", arguments={"folder": str(notes)}, max_nodes=1))
         wait_for_size(client, "elastic", 1)
-        assert forked(service) == [with_fork_server]
+        assert forked(service) == [not hindered]
         servers = [p for p in service.processes() if "oakum_worker.fragment.fork_server" in command_line(p)]
         of_users = [*service.agents().values(), *service.ranks().values(), *servers]
         secrets = [
@@ -103,7 +128,8 @@ def live(folder: Path, *, with_fork_server: bool) -> Life:
     finally:
         service.end()
     [note] = notes.iterdir()
-    return Life(json.loads(note.read_text(encoding="utf-8")), hindrances, secrets)
+    log = service.log_file.read_text(encoding="utf-8")
+    return Life(json.loads(note.read_text(encoding="utf-8")), hindrances, secrets, log)
 
 
 def _hindrances(server: psutil.Process) -> str:
@@ -114,16 +140,16 @@ def _hindrances(server: psutil.Process) -> str:
     return ", ".join(found)
 
 
-@pytest.fixture(scope="module")
-def forked_life(tmp_path_factory: pytest.TempPathFactory) -> Life:
-    return live(tmp_path_factory.mktemp("fork"), with_fork_server=True)
-
-
-@pytest.mark.xdist_group("fork server")
-def test_a_forked_rank_finds_around_it_what_a_fresh_one_finds(forked_life: Life, tmp_path: Path) -> None:
+def test_a_forked_rank_finds_around_it_what_a_fresh_one_finds(tmp_path: Path) -> None:
     """Compared are environment, folder, import path, descriptors, signals, niceness, session and threads; no
-    secret of the service is among them."""
-    fresh_life = live(tmp_path, with_fork_server=False)
+    secret of the service is among them. The fresh one is that of a machine on which no fork server stands: there
+    trainers train all the same.
+    """
+    forked_life = live(_made(tmp_path / "forked"), hindered=False)
+    # Of the service and of the agent: one thread, and nothing open but the line to its owner.
+    assert forked_life.servers == ["", ""]
+    fresh_life = live(_made(tmp_path / "fresh"), hindered=True)
+    assert "2 threads" in fresh_life.log
     assert forked_life.secrets == fresh_life.secrets == []
     fork, fresh = _comparable(forked_life.found), _comparable(fresh_life.found)
     assert fork.pop("blocked") == []  # submitit's process blocks what Ctrl-C sends, as it is in our session
@@ -135,10 +161,9 @@ def test_a_forked_rank_finds_around_it_what_a_fresh_one_finds(forked_life: Life,
         assert not {*SECRETS.values()} & {*found["environment"].values()}
 
 
-@pytest.mark.xdist_group("fork server")
-def test_a_fork_server_has_one_thread_and_nothing_open_but_the_line_to_its_owner(forked_life: Life) -> None:
-    """Holds for the fork server of the service and for that of the agent."""
-    assert forked_life.servers == ["", ""]
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def _comparable(found: dict[str, Any]) -> dict[str, Any]:
@@ -150,40 +175,36 @@ def _comparable(found: dict[str, Any]) -> dict[str, Any]:
     return found | {"environment": environment, "arguments": [Path(config).name, len(numbers)]}
 
 
-def test_a_fork_server_that_is_killed_takes_nobody_with_it_and_is_started_anew(service: RunningService) -> None:
+def test_whatever_ends_a_fork_server_trainers_train_on(service: RunningService) -> None:
     client = service.start()
-    client.submit(endless(max_nodes=4))
-    before = wait_for_size(client, "elastic", 4)
-    ranks = service.ranks()
+    client.submit(endless(max_nodes=2))
+    wait_for_size(client, "elastic", 2)
+    one_that_is_killed_takes_nobody_with_it_and_is_started_anew(service, client)
+    a_rank_outlives_that_of_its_agent_which_learns_of_its_end(service, client)
+    while_it_is_stopped_launches_go_on(service, client)
+    no_process_is_left_when_the_service_is_interrupted(service)
+
+
+def one_that_is_killed_takes_nobody_with_it_and_is_started_anew(
+    service: RunningService, client: OakumClient
+) -> None:
+    before, ranks = client.trainer("elastic"), service.ranks()
     server = server_of(service)
     server.kill()
     wait_for_steps(client, "elastic")
     assert {pid.pid for pid in service.ranks().values()} == {pid.pid for pid in ranks.values()}
     server_of(service, besides=server.pid)
-    service.take_nodes(2, run_s=2.0)
-    half = wait_for_generation(client, "elastic", before.generation, nodes=2)
-    wait_for_generation(client, "elastic", half.data["generation"], nodes=4)
-    assert forked(service) == [True] * 4
+    service.take_nodes(3, run_s=2.0)
+    half = wait_for_generation(client, "elastic", before.generation, nodes=1)
+    wait_for_generation(client, "elastic", half.data["generation"], nodes=2)
+    assert forked(service) == [True, True]
 
 
-def test_launches_go_on_while_the_fork_server_is_stopped(service: RunningService) -> None:
-    """The stopped server does not answer: the fragment is started as a separate process, and so is another
-    server."""
-    client = service.start()
-    server = server_of(service)
-    server.suspend()
-    client.submit(endless(max_nodes=1))
-    wait_for_size(client, "elastic", 1)
-    assert forked(service) == [False]
-    assert service.log_file.read_text(encoding="utf-8").count("process of its own") == 1
-    assert not runs(server.pid)
-
-
-def test_a_rank_outlives_the_fork_server_of_its_agent_which_learns_of_its_end(service: RunningService) -> None:
-    client = service.start()
-    client.submit(endless(max_nodes=1))
-    before = wait_for_size(client, "elastic", 1)
-    [(fragment, rank)] = service.ranks().items()
+def a_rank_outlives_that_of_its_agent_which_learns_of_its_end(
+    service: RunningService, client: OakumClient
+) -> None:
+    before = client.trainer("elastic")
+    fragment, rank = next(iter(service.ranks().items()))
     for process in service.processes():
         line = command_line(process)
         if "oakum_worker.fragment.fork_server" in line and Path(line[-1]).name == fragment:
@@ -194,50 +215,24 @@ def test_a_rank_outlives_the_fork_server_of_its_agent_which_learns_of_its_end(se
     wait_for_steps(client, "elastic")
     assert rank.is_running()
     rank.kill()
-    wait_for_generation(client, "elastic", before.generation)
+    wait_for_generation(client, "elastic", before.generation, nodes=2)
     warnings = [e.message for e in client.recent_events(500).events if e.kind == "trainer.warning"]
-    assert [text for text in warnings if "rank 0 was killed (SIGKILL) after step" in text]
+    assert [text for text in warnings if re.search(r"rank \d was killed \(SIGKILL\) after step", text)]
     assert "started afresh" in "".join(client.logs("elastic").lines)
 
 
-def test_a_machine_on_which_no_fork_server_stands_trains_all_the_same(
-    service: RunningService, tmp_path: Path
-) -> None:
-    """Here no fork server can run, because something that it imports has started a thread, which no fork
-    survives."""
-    (tmp_path / "sitecustomize.py").write_text(
-        "import sys, threading, time\n"
-        "if 'oakum_worker.fragment.fork_server' in sys.orig_argv:\n"
-        "    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n",
-        encoding="utf-8",
-    )
-    service.configure(PYTHONPATH=f"{tmp_path}:{TASKS}")
-    service.starts_afresh = True
-    client = service.start()
-    client.submit(endless(max_nodes=1))
-    wait_for_size(client, "elastic", 1)
-    assert forked(service) == [False]
-    assert "2 threads" in service.log_file.read_text(encoding="utf-8")
+def while_it_is_stopped_launches_go_on(service: RunningService, client: OakumClient) -> None:
+    """The stopped server does not answer: the fragment is started as a separate process, and so is another
+    server."""
+    server = server_of(service)
+    server.suspend()
+    client.submit(small_spec("another", epochs=100_000, max_nodes=1))
+    wait_for_size(client, "another", 1)
+    assert sorted(forked(service)) == [False, True, True]
+    assert service.log_file.read_text(encoding="utf-8").count("process of its own") == 1
+    assert not runs(server.pid)
 
 
-def test_no_process_is_left_when_the_service_is_interrupted(service: RunningService) -> None:
-    client = service.start()
-    client.submit(endless(max_nodes=2))
-    wait_for_size(client, "elastic", 2)
+def no_process_is_left_when_the_service_is_interrupted(service: RunningService) -> None:
     service.interrupt()
     wait_until("all have ended", lambda: not service.processes(), now=lambda: service.processes())
-
-
-def test_a_killed_service_leaves_ranks_that_train_and_no_fork_server(service: RunningService) -> None:
-    """The next run of the service finds the ranks, and starts a fork server of its own."""
-    client = service.start()
-    client.submit(endless(max_nodes=2))
-    before = wait_for_size(client, "elastic", 2)
-    server, ranks = server_of(service), {rank.pid for rank in service.ranks().values()}
-    service.kill()
-    assert not runs(server.pid, patience_s=DEADLINE_S)
-    client = service.start()
-    assert {rank.pid for rank in service.ranks().values()} == ranks
-    wait_for_steps(client, "elastic")
-    assert client.trainer("elastic").generation == before.generation
-    assert server_of(service).pid != server.pid

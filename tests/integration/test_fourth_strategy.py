@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from oakum_worker.parallel.data import GradientReducer
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.strategies import registry
-from running_service import EXAMPLES, TASKS, RunningService, small_spec
+from running_service import TASKS, RunningService, small_spec
 from sharded_ranks import Act, Outcome, Script, play
 from star.engine import StarEngine
 from star.task import NAME, points
@@ -89,24 +88,18 @@ def test_a_name_is_taken_once() -> None:
         registry.register(registry.strategy_of(build_spec(name=NAME)))
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[RunningService]:
-    running = RunningService(tmp_path, PYTHONPATH=f"{EXAMPLES}:{TASKS}:{TASKS.parent}")
-    yield running
-    running.end()
-
-
 def test_through_the_real_service_it_is_rescaled_and_killed_and_ends_as_one_process_does(
-    service: RunningService, tmp_path: Path
+    shared_service: RunningService, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     spec = small_spec(
         NAME,
+        workdir=str(TASKS.parent),
         entrypoint="star.task:paced",
-        epochs=40,
+        epochs=10,
         max_nodes=3,
-        arguments={"gate": str(gate), "step_s": 0.4},
+        arguments={"gate": str(gate), "step_s": 2.0},
     )
-    found = train_through_changes(service, spec, gate)
+    found = train_through_changes(shared_service, spec, gate)
     alone = ends_as_one_process_does(found, spec.model_copy(update={"name": "alone"}))
     assert isinstance(alone.assembly.engine, GradientReducer)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import torch
 
-from running_service import EXAMPLES, TASKS, RunningService, small_spec
+from running_service import RunningService, small_spec
 from whole_scenario import ends_as_one_process_does, train_through_changes
 
 torch.set_num_threads(1)
@@ -16,25 +14,18 @@ torch.set_num_threads(1)
 NAME = "lines"
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[RunningService]:
-    running = RunningService(tmp_path, PYTHONPATH=f"{EXAMPLES}:{TASKS}:{TASKS.parent}")
-    yield running
-    running.end()
-
-
 def test_a_line_of_two_ranks_is_rescaled_and_killed_and_ends_as_one_process_does(
-    service: RunningService, tmp_path: Path
+    shared_service: RunningService, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     spec = small_spec(
         NAME,
         entrypoint="small_task:paced_task",
-        epochs=40,
+        epochs=10,
         max_nodes=3,
-        arguments={"gate": str(gate), "step_s": 1.0},
+        arguments={"gate": str(gate), "step_s": 2.0},
         parallel={"tensor": {"line": 2}},
         checkpoint={"every_s": 5.0, "hot_every_steps": 2},
     )
-    found = train_through_changes(service, spec, gate)
+    found = train_through_changes(shared_service, spec, gate)
     ends_as_one_process_does(found, spec.model_copy(update={"parallel": type(spec.parallel)()}))

@@ -11,7 +11,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -28,6 +27,7 @@ from oakum_service.schedulers.slurm.hooks.report import Hook
 from patient_hooks import make_patient
 from running_service import RunningService
 from waiting import wait_until
+from warm_processes import run_warm
 
 LIMIT_S = 10.0
 """Far above the 2 seconds that a hook takes, and far below for ever: this machine may be busy."""
@@ -101,16 +101,16 @@ def hooks(tmp_path: Path) -> Hooks:
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningService, str, str]]:
     """A service for all tests, its address and a token for hooks; each test tells of jobs of its own."""
     service = RunningService(tmp_path_factory.mktemp("service"))
-    client = service.start()
+    client = service.start("--dry-run")
     yield service, client.address.url, hook_token(service)
     service.end()
 
 
 def hook_token(service: RunningService) -> str:
     environment = os.environ | {"OAKUM_DATA_DIR": str(service.data_dir)}
-    command = ["oakum", "token", "create", "slurm-hooks", "--role", "hook"]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(command, env=environment | {"PATH": path}, capture_output=True, text=True, check=True)
+    words = ("token", "create", "slurm-hooks", "--role", "hook")
+    done = run_warm("oakum_service", *words, environment=environment)
+    assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
@@ -540,13 +540,13 @@ def test_a_service_that_is_killed_and_started_again_has_every_event_once(tmp_pat
     service = RunningService(tmp_path / "service")
     port = str(free_port())
     try:
-        client = service.start("--port", port)
+        client = service.start("--port", port, "--dry-run")
         hooks.point_at(client.address.url, hook_token(service))
         hooks.run(Hook.PROLOG_SLURMCTLD, 1)
         service.kill()
         hooks.run(Hook.EPILOG_SLURMCTLD, 1)
         hooks.run(Hook.PROLOG_SLURMCTLD, 2)
-        service.start("--port", port)
+        service.start("--port", port, "--dry-run")
         hooks.run(Hook.EPILOG_SLURMCTLD, 2)
         assert [counts(service, job) for job in (1, 2)] == [{"allocated": 1, "ended": 1}] * 2
         assert hooks.kept() == []

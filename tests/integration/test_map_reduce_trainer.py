@@ -20,16 +20,16 @@ def test_it_is_killed_within_a_round_and_ends_with_the_bits_of_one_process(
     spec = small_spec(
         NAME,
         entrypoint="counting_rounds:paced_counting",
-        epochs=60,
-        max_nodes=3,
+        epochs=30,
+        max_nodes=2,
         workdir=str(TASKS.parent),
-        arguments={"gate": str(gate), "map_s": 0.1},
+        arguments={"gate": str(gate), "map_s": 0.4},
         **spec_fields(),
     )
     client = shared_service.client()
     client.submit(spec)
-    full = wait_for_size(client, NAME, 3)
-    wait_until("it trains on three nodes", lambda: client.trainer(NAME).step > full.step + 1)
+    full = wait_for_size(client, NAME, 2)
+    wait_until("it trains on two nodes", lambda: client.trainer(NAME).step > full.step + 1)
     next(iter(shared_service.ranks().values())).kill()
     wait_for_generation(client, NAME, full.generation)
     gate.touch()
@@ -40,4 +40,4 @@ def test_it_is_killed_within_a_round_and_ends_with_the_bits_of_one_process(
     alone = TrainingLoop(counting_task(), spec)
     while not alone.finished:
         loss = alone.step().loss
-    assert (found.step, found.loss) == (60, loss)
+    assert (found.step, found.loss) == (30, loss)

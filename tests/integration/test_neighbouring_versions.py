@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from oakum_service.api.schemas.trainers import TrainerChange
 from oakum_service.states import TrainerState
 from running_service import (
     EXAMPLES,
@@ -76,12 +77,13 @@ def test_a_trainer_grows_shrinks_and_ends(
     client = service.start()
     gate = tmp_path / "gate"
     # Longer than any wait for nodes: training must not be over when they come.
-    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate), "step_s": 1.0}, "epochs": 60}
-    client.submit(small_spec("neighbours", max_nodes=2, **paced))
-    full = wait_for_size(client, "neighbours", 2)
-    service.take_nodes(1, run_s=4.0)
-    half = wait_for_generation(client, "neighbours", full.generation, nodes=1)
-    wait_for_generation(client, "neighbours", half.data["generation"], nodes=2)
+    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate), "step_s": 1.0}, "epochs": 30}
+    client.submit(small_spec("neighbours", max_nodes=1, **paced))
+    half = wait_for_size(client, "neighbours", 1)
+    client.change("neighbours", TrainerChange(max_nodes=2))
+    full = wait_for_generation(client, "neighbours", half.generation, nodes=2)
+    service.take_nodes(1, run_s=600.0)  # it does not come back
+    wait_for_generation(client, "neighbours", full.data["generation"], nodes=1)
     gate.touch()
     wait_until("the trainer ends", lambda: state_of(client, "neighbours").ended)
     view = client.trainer("neighbours")

@@ -30,10 +30,10 @@ data = torch.utils.data.TensorDataset(inputs, inputs[:, :2] ** 2)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
 folder = Path(__file__).parent
-with oakum.session(model, optimizer, data, batch_size=8, epochs=60, state=[scheduler]) as session:
+with oakum.session(model, optimizer, data, batch_size=8, epochs=40, state=[scheduler]) as session:
     for x, y in session:
         if not (folder / "gate").exists():
-            time.sleep(0.2)
+            time.sleep(0.4)
         session.backward(mse_loss(model(x), y))
         if session.step():
             scheduler.step()
@@ -43,28 +43,26 @@ if session.is_first_rank:
 
 
 def test_a_script_is_submitted_rescaled_and_its_result_is_that_of_python_alone(
-    service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_service: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT, encoding="utf-8")
     (tmp_path / "train.yaml").write_text(
-        "name: own-loop\nscript: train.py\nworkdir: .\nglobal_batch: 8\nepochs: 60\nmax_nodes: 2\n",
+        "name: own-loop\nscript: train.py\nworkdir: .\nglobal_batch: 8\nepochs: 40\nmax_nodes: 2\n",
         encoding="utf-8",
     )
     spec = read_spec(tmp_path / "train.yaml")
-    service.configure(OAKUM_LOCAL_NODES="2")
-    client = service.start()
+    client = shared_service.client()
     client.submit(spec)
     full = wait_for_size(client, spec.name, 2)
-    service.take_nodes(1, run_s=4.0)
-    half = wait_for_generation(client, spec.name, full.generation, nodes=1)
-    again = wait_for_generation(client, spec.name, half.data["generation"], nodes=2)
-    next(iter(service.ranks().values())).kill()
+    next(iter(shared_service.ranks().values())).kill()
+    again = wait_for_generation(client, spec.name, full.generation, nodes=2)
+    shared_service.take_nodes(3, run_s=1.0)
     wait_for_generation(client, spec.name, again.data["generation"])
     (tmp_path / "gate").touch()
     wait_until("the script ends", lambda: state_of(client, spec.name).ended)
     view = client.trainer(spec.name)
     assert view.state is TrainerState.FINISHED, view.message
-    assert view.step == view.total_steps == 60 * 7
+    assert view.step == view.total_steps == 40 * 7
     found = torch.load(tmp_path / "trained.pt")
     monkeypatch.setenv("RESULT", "alone.pt")
     runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")

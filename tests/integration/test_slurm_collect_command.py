@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +16,8 @@ import pytest
 
 from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, RequestTime, decode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmState
-from waiting import wait_until
+from waiting import DEADLINE_S, wait_until
+from warm_processes import WarmProcess, start_warm
 
 SCONTROL = """#!/bin/sh
 case "$*" in
@@ -27,9 +26,6 @@ case "$*" in
 *nodes) echo 'NodeName=n1 Gres=(null) NodeAddr=n1 State=IDLE Partitions=main';;
 esac
 """
-
-
-Start = Callable[..., subprocess.Popen[str]]
 
 
 @dataclass
@@ -74,34 +70,45 @@ def commands(tmp_path: Path) -> Path:
     return tmp_path
 
 
+Start = Callable[..., "Collector"]
+
+
+@dataclass
+class Collector:
+    """A collector that was started, and the files of what it prints."""
+
+    process: WarmProcess
+    output: Path
+    errors: Path
+
+    def finish(self) -> tuple[int, str, str]:
+        """Wait for its end; returns its status and what it has printed."""
+        status = self.process.wait(timeout=DEADLINE_S)
+        return status, self.output.read_text(encoding="utf-8"), self.errors.read_text(encoding="utf-8")
+
+
 @pytest.fixture
 def start(commands: Path) -> Iterator[Start]:
     """A function that starts collectors; none of them outlives the test."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Collector] = []
     kept = {name: value for name, value in os.environ.items() if not name.startswith("OAKUM_")}
     environment = kept | {"OAKUM_SLURM_BIN_DIR": str(commands), "OAKUM_SLURM_STATE": "push"}
 
-    def run(url: str, *options: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "oakum_service", "collect", "--to", url]
-        command += ["--token-file", str(commands / "token"), *options]
-        started.append(
-            subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        )
+    def run(url: str, *options: str) -> Collector:
+        command = ("oakum_service", "collect", "--to", url, "--token-file", str(commands / "token"), *options)
+        files = commands / f"output-{len(started)}", commands / f"errors-{len(started)}"
+        with files[0].open("wb") as output, files[1].open("wb") as errors:
+            process = start_warm(*command, environment=environment, output=output, errors=errors)
+        started.append(Collector(process, *files))
         return started[-1]
 
     yield run
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    output, errors = process.communicate(timeout=60)
-    return process.returncode, output, errors
+    for collector in started:
+        collector.process.kill()
 
 
 def test_once_posts_one_state_and_ends(start: Start, receiver: Receiver) -> None:
-    status, output, errors = finish(start(receiver.url, "--once"))
+    status, output, errors = start(receiver.url, "--once").finish()
     assert (status, output, errors) == (0, "Posted 1 nodes and 0 jobs of Slurm 20.11.9.\n", "")
     assert [node.name for node in receiver.states[0].nodes] == ["n1"]
     assert receiver.tokens == ["Bearer secret"]
@@ -109,10 +116,11 @@ def test_once_posts_one_state_and_ends(start: Start, receiver: Receiver) -> None
 
 @pytest.mark.parametrize(("by", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])
 def test_it_goes_on_until_it_is_ended(start: Start, receiver: Receiver, by: signal.Signals, status: int) -> None:
-    process = start(receiver.url, "--every", "1s")
+    collector = start(receiver.url, "--every", "1s")
     wait_until("two states", lambda: len(receiver.states) >= 2)
-    process.send_signal(by)
-    assert (process.wait(60), finish(process)[2]) == (status, "")
+    collector.process.send_signal(by)
+    found, _, errors = collector.finish()
+    assert (found, errors) == (status, "")
 
 
 def has_gone(pid: int) -> bool:
@@ -125,17 +133,17 @@ def has_gone(pid: int) -> bool:
 
 def test_a_command_that_hangs_does_not_outlive_it(start: Start, commands: Path, receiver: Receiver) -> None:
     (commands / "squeue").write_text(f"#!/bin/sh\necho $$ > {commands}/pid\nexec sleep 300\n")
-    process = start(receiver.url)
+    collector = start(receiver.url)
     path = commands / "pid"
     wait_until("squeue hangs", lambda: path.exists() and path.read_text().endswith("\n"))
-    process.send_signal(signal.SIGTERM)
-    finish(process)
+    collector.process.send_signal(signal.SIGTERM)
+    collector.finish()
     wait_until("squeue has gone", lambda: has_gone(int(path.read_text())))
 
 
 def test_a_refusal_ends_it_with_the_reason(start: Start, receiver: Receiver) -> None:
     receiver.status = 403
-    status, _, errors = finish(start(receiver.url))
+    status, _, errors = start(receiver.url).finish()
     assert status == 1
     assert "answered with status 403" in errors
     assert "secret" not in errors
@@ -143,7 +151,7 @@ def test_a_refusal_ends_it_with_the_reason(start: Start, receiver: Receiver) -> 
 
 def test_what_cannot_be_read_is_told(start: Start, commands: Path, receiver: Receiver) -> None:
     (commands / "squeue").write_text("#!/bin/sh\necho 'slurm_load_jobs error: down' >&2; exit 1\n")
-    status, _, errors = finish(start(receiver.url, "--once"))
+    status, _, errors = start(receiver.url, "--once").finish()
     assert status == 1
     assert errors.startswith("oakum: `")
     assert "slurm_load_jobs error: down" in errors
@@ -154,6 +162,6 @@ def test_what_cannot_be_read_is_told(start: Start, commands: Path, receiver: Rec
     [("head:8470", (), "http://head:8470"), ("http://head", ("--every", "0.1"), "1s or more")],
 )
 def test_what_makes_no_sense_is_refused(start: Start, url: str, options: tuple[str, ...], said: str) -> None:
-    status, _, errors = finish(start(url, *options))
+    status, _, errors = start(url, *options).finish()
     assert status == 1
     assert said in errors

@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,15 +14,14 @@ from oakum_worker.__main__ import app
 from oakum_worker.spec import TrainerSpec, read_spec
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import load_task
-from waiting import DEADLINE_S
+from warm_processes import run_warm
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def test_the_classifier_learns_within_a_few_epochs() -> None:
     options = ["--workdir", str(EXAMPLES), "--epochs", "6", "--global-batch", "128", "--seed", "1", "--json"]
-    command = [sys.executable, "-m", "oakum_worker", "run", "digits.classifier:task", *options]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    finished = run_warm("oakum_worker", "run", "digits.classifier:task", *options)
     assert finished.returncode == 0, finished.stderr
     result = json.loads(finished.stdout)
     assert result["steps"] == 72

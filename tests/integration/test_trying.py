@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ import pytest
 from oakum_service.cli.trying import NoDisplay, try_spec
 from processes import any_runs
 from waiting import DEADLINE_S, wait_until
+from warm_commands import start_command, tries_are_forked
+from warm_processes import run_warm
 
-OAKUM = [sys.executable, "-m", "oakum_service"]
 SPEC = "name: t\nentrypoint: tasks:{function}\nglobal_batch: 8\nepochs: 2\nmax_nodes: 1\n"
 TASKS = """
 import os, subprocess, sys, time
@@ -58,6 +60,13 @@ def aborts(): return build(os.abort)
 """
 
 
+@pytest.fixture(autouse=True)
+def forked() -> Iterator[None]:
+    """What is tried out in this process is forked; the first test starts all of it afresh, as a user does."""
+    with tries_are_forked():
+        yield
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "work"
@@ -76,7 +85,16 @@ def spec_in(folder: Path, function: str) -> Path:
 def test_a_spec_is_tried_without_a_service_and_without_a_trace(folder: Path) -> None:
     path = spec_in(folder, "good")
     before = sorted(folder.rglob("*"))
-    command = [*OAKUM, "try", str(path), "--json", "--check-limit", f"{DEADLINE_S:g}s"]
+    command = [
+        sys.executable,
+        "-m",
+        "oakum_service",
+        "try",
+        str(path),
+        "--json",
+        "--check-limit",
+        f"{DEADLINE_S:g}s",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     told = json.loads(done.stdout)[str(path)]
@@ -86,9 +104,7 @@ def test_a_spec_is_tried_without_a_service_and_without_a_trace(folder: Path) -> 
 
 
 def test_the_worker_alone_tries_too(folder: Path) -> None:
-    path = spec_in(folder, "gone")
-    command = [sys.executable, "-m", "oakum_worker", "try", str(path), "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    done = run_warm("oakum_worker", "try", str(spec_in(folder, "gone")), "--json")
     assert done.returncode == 2
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["state"], last["check"]) == ("failed", "importing tasks")
@@ -155,14 +171,13 @@ def test_a_death_is_told_with_what_was_being_done(folder: Path, function: str, s
 def test_nothing_is_left_of_a_try_that_is_interrupted(
     folder: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    command = [*OAKUM, "try", str(spec_in(folder, "endless")), "--check-limit", "10m"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    with process:
-        pids = tmp_path / "pids"
-        wait_until("the task reads", lambda: pids.exists() and len(pids.read_text().split()) == 2)
-        os.kill(process.pid, number)
-        process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == status
+    command = ("oakum_service", "try", str(spec_in(folder, "endless")), "--check-limit", "10m")
+    with (tmp_path / "printed").open("wb") as printed:
+        process = start_command(*command, environment=os.environ, output=printed)
+    pids = tmp_path / "pids"
+    wait_until("the task reads", lambda: pids.exists() and len(pids.read_text().split()) == 2)
+    process.send_signal(number)
+    assert process.wait(timeout=DEADLINE_S) == status
     assert not any_runs(pids)
 
 

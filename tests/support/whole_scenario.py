@@ -16,15 +16,16 @@ from waiting import wait_until
 
 
 def train_through_changes(service: RunningService, spec: TrainerSpec, gate: Path) -> TrainerView:
-    """Start the service and train `spec` on three nodes, kill a rank, take two nodes, create the file `gate`,
-    which ends the slow steps, and let it finish. Returns the finished trainer."""
-    client = service.start()
+    """Train `spec` on three of the four nodes of a service that runs and has no other trainer: kill a rank, take
+    two nodes, create the file `gate`, which ends the slow steps, and let it finish. Returns the finished trainer.
+    """
+    client = service.client()
     client.submit(spec)
     full = wait_for_size(client, spec.name, 3)
-    wait_until("it trains on three nodes", lambda: client.trainer(spec.name).step > full.step + 2)
+    wait_until("it trains on three nodes", lambda: client.trainer(spec.name).step > full.step + 3)
     next(iter(service.ranks().values())).kill()
     again = wait_for_generation(client, spec.name, full.generation, nodes=3)
-    service.take_nodes(2, run_s=1.0)
+    service.take_nodes(2, run_s=10.0)  # about as long as the rest takes
     shrunk = wait_for_generation(client, spec.name, again.data["generation"])
     assert len(shrunk.data["nodes"]) < 3
     gate.touch()
