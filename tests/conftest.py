@@ -86,18 +86,21 @@ def _num_threads() -> int:
 
 _WORTH_TELLING_S = 30.0
 _BEGIN_FIRST = (
-    "slurm filled",
-    "slurm cluster",
-    "slurm",
     "slurm service",
     "documentation",
     "shared service",
+    "browser",
+    "slurm",
+    "shared service of crashes",
+    "exactness",
+    "slurm cluster",
+    "unix accounts",
     "neighbouring versions",
     "stack of machines",
-    "browser",
     "postgres",
 )
-"""Groups of tests that one worker runs in a row, the longest first, so that no worker is left with one alone."""
+"""Groups of tests that one worker runs in a row: the longest first, so that no worker is left with one alone, and
+those that mostly wait for Slurm between others."""
 _WAITING_TIERS = ("integration", "crash")
 
 
