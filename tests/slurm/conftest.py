@@ -1,4 +1,4 @@
-"""Four real Slurm clusters, side by side, for the tests here; each test finds its cluster empty."""
+"""Three real Slurm clusters, side by side, for the tests here; each test finds its cluster empty."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _group_of(item: pytest.Item) -> str:
-    if item.name.startswith("test_two_trainers_fill_the_cluster"):
-        return "slurm filled"
-    groups = {"test_service": "slurm service", "test_cluster": "slurm cluster", "test_arrays": "slurm cluster"}
-    return groups.get(item.path.stem, "slurm")
+    groups = {"test_service": "slurm service"}
+    groups |= dict.fromkeys(("test_accounts", "test_hooks", "test_two_services"), "slurm")
+    return groups.get(item.path.stem, "slurm cluster")
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +55,6 @@ def slurm(_slurm_cluster: SlurmSite) -> Iterator[SlurmSite]:
 @pytest.fixture
 def service(slurm: SlurmSite, tmp_path: Path) -> Iterator[SlurmService]:
     """A service that watches the cluster; nothing of it is left behind."""
-    running = SlurmService(tmp_path, slurm)
+    running = SlurmService(tmp_path, slurm, OAKUM_SLURM_POLL_FLOOR_S="1")
     yield running
-    slurm.cancel_all()
     running.end()

@@ -1,18 +1,21 @@
-"""Many fragments as one job array on a real Slurm, which chooses the node of each."""
+"""Two trainers on a real Slurm, the fragments of one as a job array, whose nodes Slurm chooses."""
 
 from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
 import pytest
 
 from oakum_service.api.schemas.trainers import TrainerChange
+from oakum_service.client.oakum_client import OakumClient
+from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
-from running_service import nodes_of_fragments, small_spec, wait_for_size
-from slurm_service import SlurmService, step_of, wait_for_starts
-from slurm_site import Job, SlurmSite
-from waiting import wait_until
+from running_service import nodes_of_fragments, small_spec, state_of, train_alone
+from slurm_service import SlurmService, foreground_jobs, step_of, wait_for_size, wait_for_starts
+from slurm_site import Job, SlurmSite, wait_until
+from waiting import wait_until as wait_closely
 
 
 @pytest.fixture
@@ -20,14 +23,6 @@ def service(service: SlurmService) -> SlurmService:
     """A service that submits two or more fragments of a trainer as an array."""
     service.configure(OAKUM_SLURM_ARRAY_FROM="2")
     return service
-
-
-def endless(max_nodes: int) -> TrainerSpec:
-    return small_spec("elastic", epochs=100_000, max_nodes=max_nodes)
-
-
-def own_jobs(site: SlurmSite) -> list[Job]:
-    return [job for job in site.jobs() if job.name.startswith("oakum-")]
 
 
 def arrays_of(jobs: list[Job]) -> set[str]:
@@ -42,83 +37,109 @@ def fragments_of(job: Job, service: SlurmService) -> list[str]:
     return list(json.loads((service.data_dir / "fragments" / name / "array.json").read_text())["fragments"])
 
 
-def true_nodes(site: SlurmSite, service: SlurmService) -> dict[str, str]:
+def true_nodes(service: SlurmService) -> dict[str, str]:
     """Fragment -> the node that Slurm has its task on."""
     return {
         fragments_of(job, service)[int(job.id.partition("_")[2])]: job.nodes
-        for job in own_jobs(site)
+        for job in service.own_jobs()
         if job.state == "RUNNING"
     }
 
 
-def test_a_trainer_begins_as_one_array_whose_tasks_are_known_by_the_nodes_they_got(
-    slurm: SlurmSite, service: SlurmService
+def tasks_of(service: SlurmService) -> dict[str, str]:
+    """Array task that runs -> its node."""
+    return {job.id: job.nodes for job in service.own_jobs() if job.state == "RUNNING" and "_" in job.id}
+
+
+@pytest.mark.timeout(1200)
+def test_two_trainers_fill_the_cluster_one_as_an_array_give_way_and_end_as_if_alone(
+    slurm: SlurmSite, service: SlurmService, tmp_path: Path
 ) -> None:
+    """The array's three tasks live through a killed service, lose one to a foreground job and one to a smaller
+    size; the last of them ends beside the other trainer's one fragment."""
     began_at = time.time()
-    blocker = slurm.submit_foreground(nodes=2, run_s=60.0)
-    slurm.wait_for_state(blocker, "RUNNING")
-    client = service.start()
-    client.submit(endless(max_nodes=3))
-    wait_for_size(client, "elastic", 3)
-    jobs = own_jobs(slurm)
-    assert len(jobs) == 3
-    assert len(arrays_of(jobs)) == 1
-    nodes = true_nodes(slurm, service)
-    assert nodes_of_fragments(client) == nodes
-    assert set(client.trainer("elastic").nodes) == set(nodes.values())
-    before = step_of(client, "elastic")
-    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
-    assert {line.partition(" | ")[0] for line in client.logs("elastic").lines} == set(nodes.values())
-    service.assert_one_at_a_time(began_at)
-
-
-def test_a_foreground_job_that_takes_one_tasks_node_leaves_the_others_alone(
-    slurm: SlurmSite, service: SlurmService
-) -> None:
-    client = service.start()
-    client.submit(endless(max_nodes=2))
-    wait_for_size(client, "elastic", 2)
-    before = {job.id: job.nodes for job in own_jobs(slurm)}
-    node = before[min(before)]
-    job = slurm.submit_foreground(nodes=1, run_s=60.0, options=(f"--nodelist={node}",))
-    slurm.wait_for_state(job, "RUNNING")
-    wait_until(
-        "the node is the job's", lambda: {n.name: n.foreground_job for n in client.nodes().nodes}[node] == job
+    client, gate = service.start(), tmp_path / "gate"
+    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate), "step_s": 1.0}, "epochs": 60}
+    first, second = (
+        small_spec(name, seed=seed, max_nodes=nodes, **paced)
+        for name, seed, nodes in (("first", 3, 3), ("second", 4, 1))
     )
-    after = {job.id: job.nodes for job in own_jobs(slurm) if job.state == "RUNNING"}
-    assert {task: node for task, node in after.items() if task in before} == {
-        task: at for task, at in before.items() if at != node
-    }
-    wait_until("the trainer has lost it", lambda: client.trainer("elastic").nodes_lost == 1)
+    jobs = [slurm.occupy(4)]
+    wait_until(
+        "its nodes are seen to be taken", lambda: list(foreground_jobs(client).values()).count(jobs[0]) == 4
+    )
+    client.submit(first)
+    client = _the_service_is_killed_as_it_hands_the_array_in(service)
+    _its_tasks_are_known_by_the_nodes_they_got(service, client)
+    client.submit(second)
+    wait_for_size(client, "second", 1)
+    assert set(slurm.node_states().values()) == {"allocated"}, "the trainers fill the cluster"
+    jobs.append(_a_job_takes_one_tasks_node(slurm, service, client))
+    _the_trainer_shrinks(service, client)
+    gate.touch()
+    _both_end_as_if_alone(client, [first, second], tmp_path)
+    wait_until("no job of ours is left", lambda: not service.running())
+    service.assert_one_at_a_time(began_at)
+    assert client.cluster().foreground_jobs_started == len(jobs)
 
 
-def test_a_service_killed_as_its_array_is_handed_in_finds_every_task_again(
-    slurm: SlurmSite, service: SlurmService
-) -> None:
-    began_at = time.time()
-    client = service.start()
-    client.submit(endless(max_nodes=2))
+def _the_service_is_killed_as_it_hands_the_array_in(service: SlurmService) -> OakumClient:
+    """A service that did not live to hear which jobs it has submitted adopts every task when it starts again."""
     folder = service.data_dir / "fragments"
-    slurm.wait_until("the array is handed in", lambda: len(list(folder.glob("*/*_submitted.pkl"))) == 2)
+    wait_closely("the array is handed in", lambda: len(list(folder.glob("*/*_submitted.pkl"))) == 3)
     service.kill()
     client = service.start()
-    assert "2 fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
-    wait_for_size(client, "elastic", 2)
-    assert len(arrays_of(own_jobs(slurm))) == 1
-    assert nodes_of_fragments(client) == true_nodes(slurm, service)
-    service.assert_one_at_a_time(began_at)
+    assert "3 fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
+    return client
 
 
-def test_a_trainer_that_shrinks_has_only_the_tasks_end_that_it_gives_up(
-    slurm: SlurmSite, service: SlurmService
-) -> None:
-    client = service.start()
-    client.submit(endless(max_nodes=2))
-    wait_for_size(client, "elastic", 2)
-    before = {job.id: job.nodes for job in own_jobs(slurm)}
-    client.change("elastic", TrainerChange(max_nodes=1))
-    wait_for_size(client, "elastic", 1)
-    wait_until("one job is left", lambda: len(own_jobs(slurm)) == 1)
-    after = {job.id: job.nodes for job in own_jobs(slurm)}
+def _its_tasks_are_known_by_the_nodes_they_got(service: SlurmService, client: OakumClient) -> None:
+    """Many fragments of one trainer are one job array; Slurm chooses which task gets which node."""
+    wait_for_size(client, "first", 3)
+    jobs = service.own_jobs()
+    assert len(jobs) == 3
+    assert len(arrays_of(jobs)) == 1
+    nodes = true_nodes(service)
+    assert nodes_of_fragments(client) == nodes
+    assert set(client.trainer("first").nodes) == set(nodes.values())
+    _trains_on(client, "after the array has begun")
+    assert {line.partition(" | ")[0] for line in client.logs("first").lines} == set(nodes.values())
+
+
+def _a_job_takes_one_tasks_node(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> str:
+    """A foreground job that takes one task's node leaves the others alone. Returns its id."""
+    before = tasks_of(service)
+    taken = before[min(before)]
+    job = slurm.occupy(1, f"--nodelist={taken}")
+    wait_until("the node is the job's", lambda: foreground_jobs(client)[taken] == job)
+    wait_until("the trainer has lost it", lambda: client.trainer("first").nodes_lost == 1)
+    assert tasks_of(service) == {task: node for task, node in before.items() if node != taken}
+    wait_until("the trainer is on two nodes", lambda: len(client.trainer("first").nodes) == 2)
+    _trains_on(client, "without the node that a job has taken")
+    return job
+
+
+def _the_trainer_shrinks(service: SlurmService, client: OakumClient) -> None:
+    """Of a trainer that shrinks, only the tasks end that it gives up."""
+    before = tasks_of(service)
+    assert len(before) == 2
+    client.change("first", TrainerChange(max_nodes=1))
+    wait_for_size(client, "first", 1)
+    wait_until("one task is left", lambda: sum("_" in job.id for job in service.own_jobs()) == 1)
+    after = tasks_of(service)
     assert after.items() <= before.items()
-    assert set(client.trainer("elastic").nodes) == set(after.values())
+    assert set(client.trainer("first").nodes) == set(after.values())
+
+
+def _both_end_as_if_alone(client: OakumClient, specs: list[TrainerSpec], folder: Path) -> None:
+    """Both trainers end, and with the same loss as on one machine without disturbances."""
+    wait_until("both end", lambda: all(state_of(client, spec.name).ended for spec in specs))
+    for spec in specs:
+        view = client.trainer(spec.name)
+        assert view.state is TrainerState.FINISHED, view.message
+        assert view.loss == pytest.approx(train_alone(spec, folder)["loss"], rel=1e-9), spec.name
+
+
+def _trains_on(client: OakumClient, when: str) -> None:
+    before = step_of(client, "first")
+    wait_until(f"it trains on {when}", lambda: step_of(client, "first") > before + 3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,7 +17,7 @@ from oakum_service.config import Settings, SlurmSettings
 from oakum_service.schedulers.slurm.preflight import node
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding
 from slurm_site import SlurmSite
-from waiting import DEADLINE_S
+from warm_processes import run_warm
 
 
 class _Healthy(BaseHTTPRequestHandler):
@@ -45,47 +44,40 @@ def check(
 ) -> tuple[int, dict[str, dict[str, str]]]:
     """Exit code, and subject -> finding."""
     given = {"OAKUM_SLURM_PARTITION": "fill", "OAKUM_DATA_DIR": str(data_dir)} | site.environment | variables
-    done = subprocess.run(
-        [sys.executable, "-m", "oakum_service", "check", "--json", *options],
-        env=os.environ | given,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    done = run_warm("oakum_service", "check", "--json", *options, environment=os.environ | given)
     assert done.stdout, done.stderr
     return done.returncode, {found["subject"]: found for found in json.loads(done.stdout)["findings"]}
 
 
-def test_a_fit_cluster_has_no_error_and_its_node_has_what_fragments_need(slurm: SlurmSite, tmp_path: Path) -> None:
-    code, found = check(slurm, tmp_path)
+def test_a_fit_cluster_has_no_error_and_its_node_has_what_fragments_need(
+    slurm: SlurmSite, tmp_path: Path, healthy_url: str
+) -> None:
+    code, found = check(slurm, tmp_path, OAKUM_PUBLIC_URL=healthy_url)
     assert [subject for subject, its in found.items() if its["level"] == "error"] == []
     assert code == 0
     needed = ("version", "partition", "submission", "PreemptMode", "PriorityTier", "state", "node", "torch")
     assert {found[subject]["level"] for subject in needed} == {"ok"}
     assert found["shared folder"]["level"] == "ok"
+    assert (found["service"]["level"], found["service"]["found"]) == ("ok", f"n001 reaches {healthy_url}")
     slurm.wait_until("its job is gone: {}", lambda: not slurm.jobs(), now=slurm.jobs)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cluster_made_wrong_is_told_the_lines_to_change(tmp_path: Path) -> None:
-    site = SlurmSite.make(nodes=1, grace_s=0, fill_options="PreemptMode=OFF")
+def test_a_partition_made_wrong_is_told_the_lines_to_change_and_slurm_has_the_last_word_on_whether_we_may_submit(
+    slurm: SlurmSite, tmp_path: Path
+) -> None:
+    update = "scontrol", "update", "PartitionName=fill"
+    slurm.set_grace(0)
+    slurm.run(*update, "PreemptMode=OFF", "AllocNodes=elsewhere")
     try:
-        code, found = check(site, tmp_path, "--no-job")
+        code, found = check(slurm, tmp_path, "--no-job")
     finally:
-        site.down()
+        slurm.run(*update, "PreemptMode=CANCEL", "AllocNodes=ALL")
     assert code == 1
     assert (found["GraceTime"]["level"], found["PreemptMode"]["level"]) == ("warning", "error")
     assert found["GraceTime"]["change"] == "slurm.conf: PartitionName=fill ... GraceTime=60"
     assert found["PreemptMode"]["change"] == "slurm.conf: PartitionName=fill ... PreemptMode=CANCEL"
-
-
-def test_slurm_has_the_last_word_on_whether_we_may_submit(slurm: SlurmSite, tmp_path: Path) -> None:
-    slurm.run("scontrol", "update", "PartitionName=fill", "AllocNodes=elsewhere")
-    try:
-        code, found = check(slurm, tmp_path, "--no-job")
-    finally:
-        slurm.run("scontrol", "update", "PartitionName=fill", "AllocNodes=ALL")
-    assert (code, found["submission"]["level"]) == (1, "error")
+    assert found["submission"]["level"] == "error"
     assert "sbatch" in found["submission"]["found"]
 
 
@@ -110,19 +102,12 @@ def test_the_rest_interface_is_tried_with_its_token(slurm: SlurmSite, tmp_path: 
 
 
 def on_a_node(
-    site: SlurmSite, data_dir: Path, monkeypatch: pytest.MonkeyPatch, wait_s: int = 30, **settings: Any
+    site: SlurmSite, data_dir: Path, monkeypatch: pytest.MonkeyPatch, wait_s: int = 30
 ) -> dict[str, PreflightFinding]:
     """What the job on a node found, by subject."""
     monkeypatch.setenv("SLURM_CONF", site.environment["SLURM_CONF"])
-    made = Settings(data_dir=data_dir, slurm=SlurmSettings(partition="fill"), **settings)
+    made = Settings(data_dir=data_dir, slurm=SlurmSettings(partition="fill"))
     return {found.subject: found for found in node.check(made, wait_s)}
-
-
-def test_a_node_is_asked_whether_it_reaches_the_service(
-    slurm: SlurmSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, healthy_url: str
-) -> None:
-    found = on_a_node(slurm, tmp_path, monkeypatch, public_url=healthy_url)
-    assert (found["service"].level, found["service"].found) == ("ok", f"n001 reaches {healthy_url}")
 
 
 def test_a_full_cluster_is_a_warning_and_leaves_no_job(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,59 +14,29 @@ from slurm_cluster.options import ClusterOptions
 from slurm_site import SlurmSite
 
 
-@pytest.fixture
-def small() -> Iterator[SlurmSite]:
-    """A cluster of two nodes of the test's own."""
-    site = SlurmSite.make(nodes=2)
-    yield site
-    site.down()
-
-
-def test_a_foreground_job_runs_on_the_nodes_it_asks_for(slurm: SlurmSite) -> None:
+def test_jobs_run_on_the_nodes_they_ask_for_as_whoever_has_submitted_them(slurm: SlurmSite) -> None:
     job = slurm.submit_foreground(nodes=6, run_s=0.1)
+    unprivileged = slurm.submit("fill", "test $(id -un) = nobody", user="nobody")
     row = slurm.wait_for_sacct(job)
     assert (row.state, row.partition, row.nodes, row.user) == ("COMPLETED", "main", "n[001-006]", "root")
     assert row.submit is not None
     assert row.start is not None
     assert row.submit <= row.start <= time.time() + 1
-
-
-def test_an_unprivileged_account_may_submit(slurm: SlurmSite) -> None:
-    job = slurm.submit("fill", "test $(id -un) = nobody", user="nobody")
-    row = slurm.wait_for_sacct(job)
+    row = slurm.wait_for_sacct(unprivileged)
     assert (row.state, row.user) == ("COMPLETED", "nobody")
-
-
-def test_each_node_knows_its_own_name_and_address(slurm: SlurmSite) -> None:
     printed = slurm.run("srun", "--partition=main", "--nodes=8", "--exclusive", "hostname").split()
-    assert sorted(printed) == [f"n{number:03}" for number in range(1, 9)]
+    assert sorted(printed) == [f"n{number:03}" for number in range(1, 9)], "each node knows its own name"
     assert slurm.run("srun", "--partition=main", "getent", "hosts", "n008").split()[0] == "127.0.0.1"
 
 
 def test_a_step_that_leaves_on_sigterm_lets_a_foreground_job_start_at_once(slurm: SlurmSite) -> None:
+    slurm.occupy(4)
     slurm.set_grace(60)
-    fills = [slurm.submit("fill", "exec sleep 300") for _ in range(8)]
-    slurm.wait_for_steps("sleep", len(fills))
-    job = slurm.submit_foreground(nodes=6, run_s=0.1)
-    row = slurm.wait_for_sacct(job)
-    assert row.state == "COMPLETED"
-    assert sum(slurm.state_of(fill) == "RUNNING" for fill in fills) == 2
-
-
-def test_a_step_without_grace_is_killed_and_accounted_as_preempted(small: SlurmSite) -> None:
-    small.set_grace(0)
-    fill = small.submit("fill", "trap '' TERM; while :; do sleep 1; done", nodes=2)
-    small.wait_for_state(fill, "RUNNING")
-    job = small.submit_foreground(nodes=1, run_s=0.1)
-    assert small.wait_for_sacct(fill).state == "PREEMPTED"
-    assert small.wait_for_sacct(job).state == "COMPLETED"
-
-
-def test_jobs_survive_a_restart_of_the_controller(slurm: SlurmSite) -> None:
-    job = slurm.submit_foreground(nodes=2, run_s=300)
-    slurm.wait_for_state(job, "RUNNING")
-    slurm.restart_slurmctld()
-    assert [(found.id, found.state) for found in slurm.jobs()] == [(job, "RUNNING")]
+    fills = [slurm.submit("fill", "exec sleep 300") for _ in range(3)]
+    slurm.wait_for_steps("sleep", len(fills) + 1)
+    job = slurm.submit_foreground(nodes=3, run_s=0.1)
+    assert slurm.wait_for_sacct(job).state == "COMPLETED"
+    assert sum(slurm.state_of(fill) == "RUNNING" for fill in fills) == 1, "the job needed two nodes of three"
 
 
 def test_the_next_test_finds_nothing_of_a_job_that_a_killed_controller_forgot(slurm: SlurmSite) -> None:
@@ -79,55 +48,71 @@ def test_the_next_test_finds_nothing_of_a_job_that_a_killed_controller_forgot(sl
     assert "sleep" not in slurm.processes().values()
 
 
-def test_a_second_up_changes_nothing(small: SlurmSite) -> None:
-    before = small.cluster.record()
-    assert small.cluster.up(ClusterOptions(nodes=5)) is False
-    assert small.cluster.record() == before
-
-
-def test_down_leaves_no_process_no_mount_and_no_file(small: SlurmSite) -> None:
-    mark = small.cluster.record().mark
-    small.submit("main", "trap '' TERM; sleep 600 & sleep 600", nodes=2)
-    small.wait_for_steps("sleep", 4)
-    small.down()
-    assert not small.folder.exists()
-    assert processes.of_mark(mark) == {}
-    assert _naming(str(small.folder)) == []
-    assert str(small.folder) not in Path("/proc/self/mounts").read_text(encoding="utf-8")
-
-
-def test_what_a_killed_cluster_left_is_no_hindrance(small: SlurmSite) -> None:
-    killed = small.cluster.record().mark
-    processes.kill_mark(killed)
-    assert not small.cluster.is_up()
-    small.up(nodes=1)
-    assert small.node_states() == {"n001": "idle"}
-    assert small.cluster.record().mark != killed
-
-
-def test_a_half_started_cluster_is_replaced() -> None:
-    site = SlurmSite.make(nodes=1)
-    try:
-        site.kill("slurmctld")
-        before = site.processes()
-        site.up(nodes=1)
-        assert not before.keys() & site.processes().keys()
-        assert site.cluster.is_up()
-    finally:
-        site.down()
-
-
-def test_without_preemption_a_foreground_job_waits() -> None:
+def test_a_cluster_comes_up_whatever_is_left_of_one_and_goes_without_a_trace() -> None:
+    """The same folder all the time; without preemption at first, and then a foreground job waits."""
     site = SlurmSite.make(nodes=1, preemption="none")
     try:
-        fill = site.submit("fill", "exec sleep 300")
-        site.wait_for_state(fill, "RUNNING")
-        job = site.submit_foreground(nodes=1, run_s=0.1)
-        site.wait_until("the job waits for nodes", lambda: "Resources" in site.run("squeue", "--format=%r"))
-        site.run("scancel", fill)
-        assert site.wait_for_sacct(job).state == "COMPLETED"
+        _a_foreground_job_waits(site)
+        _a_second_up_changes_nothing(site)
+        _a_half_started_cluster_is_replaced(site)
+        _what_a_killed_cluster_left_is_no_hindrance(site)
+        _a_step_without_grace_is_killed_and_accounted_as_preempted(site)
+        _down_leaves_no_process_no_mount_and_no_file(site)
     finally:
         site.down()
+
+
+def _a_foreground_job_waits(site: SlurmSite) -> None:
+    """Without preemption, until the job that has the node is gone."""
+    fill = site.submit("fill", "exec sleep 300")
+    site.wait_for_state(fill, "RUNNING")
+    job = site.submit_foreground(nodes=1, run_s=0.1)
+    site.wait_until("the job waits for nodes", lambda: "Resources" in site.run("squeue", "--format=%r"))
+    site.run("scancel", fill)
+    assert site.wait_for_sacct(job).state == "COMPLETED"
+
+
+def _a_second_up_changes_nothing(site: SlurmSite) -> None:
+    before = site.cluster.record()
+    assert site.cluster.up(ClusterOptions(nodes=5)) is False
+    assert site.cluster.record() == before
+
+
+def _a_half_started_cluster_is_replaced(site: SlurmSite) -> None:
+    site.kill("slurmctld")
+    before = site.processes()
+    site.up(nodes=1)
+    assert not before.keys() & site.processes().keys()
+    assert site.cluster.is_up()
+
+
+def _what_a_killed_cluster_left_is_no_hindrance(site: SlurmSite) -> None:
+    killed = site.cluster.record().mark
+    processes.kill_mark(killed)
+    assert not site.cluster.is_up()
+    site.up(nodes=2)
+    assert site.node_states() == {"n001": "idle", "n002": "idle"}
+    assert site.cluster.record().mark != killed
+
+
+def _a_step_without_grace_is_killed_and_accounted_as_preempted(site: SlurmSite) -> None:
+    site.set_grace(0)
+    fill = site.submit("fill", "trap '' TERM; while :; do sleep 1; done", nodes=2)
+    site.wait_for_state(fill, "RUNNING")
+    job = site.submit_foreground(nodes=1, run_s=0.1)
+    assert site.wait_for_sacct(fill).state == "PREEMPTED"
+    assert site.wait_for_sacct(job).state == "COMPLETED"
+
+
+def _down_leaves_no_process_no_mount_and_no_file(site: SlurmSite) -> None:
+    mark = site.cluster.record().mark
+    site.submit("main", "trap '' TERM; sleep 600 & sleep 600", nodes=2)
+    site.wait_for_steps("sleep", 4)
+    site.down()
+    assert not site.folder.exists()
+    assert processes.of_mark(mark) == {}
+    assert _naming(str(site.folder)) == []
+    assert str(site.folder) not in Path("/proc/self/mounts").read_text(encoding="utf-8")
 
 
 def test_a_folder_of_other_things_is_left_alone(slurm: SlurmSite, tmp_path: Path) -> None:

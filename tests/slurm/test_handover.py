@@ -34,30 +34,28 @@ def instance() -> OakumInstance:
     return OakumInstance(getpass.getuser(), secrets.token_hex(4))
 
 
-@pytest.fixture(params=["json", "text"])
+@pytest.fixture
 def begin(
-    request: pytest.FixtureRequest,
-    slurm: SlurmSite,
-    instance: OakumInstance,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[[], SlurmScheduler]]:
-    """Begins to watch the real cluster, reading it all the time."""
+    slurm: SlurmSite, instance: OakumInstance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[], dict[str, SlurmScheduler]]]:
+    """Begins to watch the real cluster, reading it all the time, in each format."""
     for name, value in slurm.environment.items():
         monkeypatch.setenv(name, value)
-    given = {"partition": "fill", "poll_floor_s": 0.1, "hook_floor_s": 0.1, "format": request.param}
-    settings = SlurmSettings.model_validate(given)
-    commands = SlurmCommands(settings)
-    made: list[SlurmScheduler] = []
+    made: dict[str, SlurmScheduler] = {}
 
-    def begin() -> SlurmScheduler:
-        source = open_source(settings)
-        made.append(SlurmScheduler(settings, tmp_path, instance, source, commands, 10.0, _WINDOW_S))
-        made[-1].start(lambda: None)
-        return made[-1]
+    def begin() -> dict[str, SlurmScheduler]:
+        for format in ("json", "text"):
+            given = {"partition": "fill", "poll_floor_s": 0.2, "hook_floor_s": 0.2, "format": format}
+            settings = SlurmSettings.model_validate(given)
+            source, commands = open_source(settings), SlurmCommands(settings)
+            (tmp_path / format).mkdir()
+            scheduler = SlurmScheduler(settings, tmp_path / format, instance, source, commands, 10.0, _WINDOW_S)
+            made[format] = scheduler
+            scheduler.start(lambda: None)
+        return made
 
     yield begin
-    for scheduler in made:
+    for scheduler in made.values():
         scheduler.stop()
 
 
@@ -67,7 +65,8 @@ def fill(slurm: SlurmSite, instance: OakumInstance, *commands: str) -> list[str]
         slurm.submit("fill", command, name=instance.job_name(f"f{number}"))
         for number, command in enumerate(commands)
     ]
-    slurm.wait_for_steps("sleep", len(jobs))  # and so what they do at SIGTERM is set
+    # Beside the occupant of the other nodes; and so what they do at SIGTERM is set.
+    slurm.wait_for_steps("sleep", len(jobs) + 1)
     return jobs
 
 
@@ -78,48 +77,71 @@ def launchable(snapshot: Snapshot) -> set[str]:
 
 
 def test_nothing_is_launched_from_a_preemption_to_the_start_of_the_job_that_it_is_for(
-    slurm: SlurmSite, instance: OakumInstance, begin: Callable[[], SlurmScheduler], tmp_path: Path
+    slurm: SlurmSite,
+    instance: OakumInstance,
+    begin: Callable[[], dict[str, SlurmScheduler]],
+    tmp_path: Path,
 ) -> None:
-    """One node is idle, six fragments leave at once, one takes its time: seven nodes look idle long before the job
-    starts, and whatever began there would keep it waiting until Slurm preempts again, much later."""
+    """Of four nodes one is idle, two fragments leave at once, one takes its time: three nodes look idle long
+    before the job starts, and whatever began there would keep it waiting until Slurm preempts again, much
+    later."""
     slurm.set_grace(60)
     gate = tmp_path / "leave"
-    scheduler = begin()
-    fill(slurm, instance, *[_LEAVES_AT_ONCE] * 6, _LEAVES_WHEN_LET.format(gate))
-    slurm.wait_until("one node is idle", lambda: launchable(scheduler.snapshot()) == {"n008"})
-    job = slurm.submit_foreground(nodes=8, run_s=600.0)
-    slurm.wait_until("ours are told to go", lambda: scheduler.snapshot().preempted)
+    slurm.occupy(4)
+    schedulers = begin()
+    fill(slurm, instance, *[_LEAVES_AT_ONCE] * 2, _LEAVES_WHEN_LET.format(gate))
+    for format, scheduler in schedulers.items():
+        slurm.wait_until(
+            f"one node is idle by {format}",
+            lambda scheduler=scheduler: launchable(scheduler.snapshot()) == {"n008"},  # type: ignore[misc]
+        )
+    job = slurm.submit_foreground(nodes=4, run_s=600.0)
+    for format, scheduler in schedulers.items():
+        slurm.wait_until(
+            f"ours are told to go by {format}",
+            lambda scheduler=scheduler: scheduler.snapshot().preempted,  # type: ignore[misc]
+        )
 
-    def kept() -> set[str]:
+    def kept(scheduler: SlurmScheduler) -> set[str]:
         snapshot = scheduler.snapshot()
         assert launchable(snapshot) == set()
         return {node.name for node in snapshot.nodes if node.state is NodeState.UNAVAILABLE}
 
-    all_others = {f"n00{number}" for number in (1, 2, 3, 4, 5, 6, 8)}
-    slurm.wait_until(
-        "seven nodes are kept: {}",
-        lambda: kept() >= all_others,
-        now=lambda: f"{sorted(kept())} are; {slurm.node_states()}; {slurm.jobs()}",
-    )
-    with pytest.raises(SchedulerError, match="n008 is not idle any more"):
-        scheduler.submit(fragment_config(tmp_path, "n008", "f8"))
+    for format, scheduler in schedulers.items():
+        slurm.wait_until(
+            f"three nodes are kept by {format}: {{}}",
+            lambda scheduler=scheduler: kept(scheduler) >= {"n005", "n006", "n008"},  # type: ignore[misc]
+            now=lambda scheduler=scheduler: (  # type: ignore[misc]
+                f"{sorted(kept(scheduler))} are; {slurm.node_states()}; {slurm.jobs()}"
+            ),
+        )
+        with pytest.raises(SchedulerError, match="n008 is not idle any more"):
+            scheduler.submit(fragment_config(tmp_path / format, "n008", "f8"))
     gate.touch()
-    slurm.wait_until("the job starts", lambda: not kept() and slurm.state_of(job) == "RUNNING")
+    slurm.wait_until(
+        "the job starts",
+        lambda: not any(kept(each) for each in schedulers.values()) and slurm.state_of(job) == "RUNNING",
+    )
     slurm.run("scancel", job)
     row = slurm.wait_for_sacct(job)
     assert row.submit is not None
     assert row.start is not None
     assert row.start - row.submit < window_s(SlurmCommands(SlurmSettings()))
-    slurm.wait_until("all nodes are idle again", lambda: len(launchable(scheduler.snapshot())) == 8)
+    slurm.wait_until(
+        "all nodes are idle again",
+        lambda: [len(launchable(each.snapshot())) for each in schedulers.values()] == [4, 4],
+    )
 
 
 @pytest.mark.parametrize("grace_s", [0, 10], ids=["killed at once", "left within its grace"])
 def test_slurm_remembers_whom_it_has_preempted_also_for_a_service_that_was_not_there(
-    slurm: SlurmSite, instance: OakumInstance, begin: Callable[[], SlurmScheduler], grace_s: int
+    slurm: SlurmSite, instance: OakumInstance, begin: Callable[[], dict[str, SlurmScheduler]], grace_s: int
 ) -> None:
     slurm.set_grace(grace_s)
-    ours = fill(slurm, instance, *[_LEAVES_AT_ONCE] * 8)
+    slurm.occupy(5)
+    ours = fill(slurm, instance, *[_LEAVES_AT_ONCE] * 3)
     slurm.run("scancel", ours[0])
-    job = slurm.submit_foreground(nodes=8, run_s=0.1)
+    job = slurm.submit_foreground(nodes=3, run_s=0.1)
     slurm.wait_for_end(job)
-    assert begin().snapshot().preempted == {f"f{number}" for number in range(1, 8)}
+    for format, scheduler in begin().items():
+        assert scheduler.snapshot().preempted == {"f1", "f2"}, format

@@ -22,7 +22,7 @@ from patient_hooks import make_patient
 from running_service import RunningService
 from slurm_site import SlurmSite
 
-_NODES = 4
+_NODES = 2
 _ALL_IDLE = {f"n{number:03}": "idle" for number in range(1, _NODES + 1)}
 
 

@@ -12,96 +12,50 @@ from typing import Any
 
 import pytest
 
+from oakum_service.api.schemas.trainers import TrainerChange
+from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.spec import TrainerSpec
-from running_service import small_spec, state_of, train_alone, wait_for_size
-from slurm_service import SlurmService, step_of, wait_for_starts
-from slurm_site import SlurmSite
-from waiting import wait_until
+from running_service import events_of, small_spec
+from slurm_service import SlurmService, foreground_jobs, step_of, wait_for_size, wait_for_starts
+from slurm_site import SlurmSite, wait_until
 
 _GRACE_S = 600
 _SOON_S = 200.0
 """Less than the grace, after which Slurm would kill what stays."""
+_NAME = "elastic"
 
 
-def endless(name: str, **fields: object) -> TrainerSpec:
-    """The spec of an endless trainer on one node: each start of a fragment imports torch afresh, for some seconds
-    of CPU time."""
-    return small_spec(name, **({"epochs": 100_000, "max_nodes": 1} | fields))
+def endless(max_nodes: int = 1) -> TrainerSpec:
+    """The spec of an endless trainer whose steps take their time: each start of a fragment imports torch afresh,
+    for some seconds of CPU time, and so does each minute of short steps."""
+    return small_spec(_NAME, epochs=100_000, max_nodes=max_nodes, arguments={"step_s": 0.5})
 
 
 @pytest.mark.timeout(1200)
-def test_two_trainers_fill_the_cluster_give_way_to_every_job_and_end_as_if_alone(
-    slurm: SlurmSite, service: SlurmService, tmp_path: Path
-) -> None:
-    began_at = time.time()
-    client, gate = service.start(), tmp_path / "gate"
-    paced = {"entrypoint": "small_task:paced_task", "arguments": {"gate": str(gate), "step_s": 1.0}, "epochs": 60}
-    specs = [small_spec(name, seed=seed, max_nodes=2, **paced) for name, seed in (("first", 3), ("second", 4))]
-    jobs = [slurm.submit_foreground(nodes=4, run_s=600.0)]
-    for spec in specs:
-        client.submit(spec)
-    for spec in specs:
-        wait_for_size(client, spec.name, 2)
-    until_seen = f"until test -e {tmp_path}/seen; do sleep 0.1; done"
-    jobs += [slurm.submit("main", until_seen) for _ in range(2)]
-    wait_until("all are seen to start", lambda: client.cluster().foreground_jobs_started == len(jobs))
-    (tmp_path / "seen").touch()
-    for job in jobs[1:]:
-        assert slurm.wait_for_end(job) == "COMPLETED"
-    gate.touch()
-    wait_until("both end", lambda: all(state_of(client, spec.name).ended for spec in specs))
-    for spec in specs:
-        view = client.trainer(spec.name)
-        assert view.state is TrainerState.FINISHED, view.message
-        assert view.loss == pytest.approx(train_alone(spec, tmp_path)["loss"], rel=1e-9)
-    assert any(client.trainer(spec.name).nodes_lost for spec in specs)
-    wait_until("no job of ours is left", lambda: not service.running())
-    service.assert_one_at_a_time(began_at)
-    assert client.cluster().foreground_jobs_started == len(jobs)
-
-
-def test_a_killed_service_is_missed_by_nobody_and_finds_its_fragments_again(
+def test_a_trainer_goes_on_and_no_job_waits_whatever_happens_to_service_slurm_and_nodes(
     slurm: SlurmSite, service: SlurmService
 ) -> None:
-    began_at = time.time()
-    client = service.start()
-    client.submit(endless("elastic", max_nodes=2))
-    wait_for_size(client, "elastic", 2)
-    service.kill()
-    job = slurm.submit_foreground(nodes=7, run_s=1.0)
-    slurm.wait_for_end(job)
-    survivors = service.running()
-    client = service.start()
-    assert f"{survivors} fragments adopted, 0 orphans" in wait_for_starts(client, 2)[-1]
-    before = step_of(client, "elastic")
-    wait_for_size(client, "elastic", 2)
-    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
-    service.assert_one_at_a_time(began_at)
-
-
-def test_a_hung_service_keeps_no_job_waiting(slurm: SlurmSite, service: SlurmService) -> None:
+    """Four fragments, of which each act takes one. Foreground jobs have all other nodes, and keep what they get: a
+    node that nobody takes would have another fragment start."""
     slurm.set_grace(_GRACE_S)
-    client = service.start()
-    client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 1)
-    assert service.process is not None
-    os.kill(service.process.pid, signal.SIGSTOP)
-    job = slurm.submit_foreground(nodes=8, run_s=1.0)
-    assert slurm.wait_for_end(job, timeout_s=_SOON_S) == "COMPLETED"
-    os.kill(service.process.pid, signal.SIGCONT)
-    before = step_of(client, "elastic")
-    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
-
-
-def test_training_outlives_a_restart_of_slurmctld_and_a_node_that_goes_down(
-    slurm: SlurmSite, service: SlurmService
-) -> None:
     began_at = time.time()
     client = service.start()
-    client.submit(endless("elastic", max_nodes=2))
-    wait_for_size(client, "elastic", 2)
-    before = step_of(client, "elastic")
+    slurm.occupy(4)
+    client.submit(endless(max_nodes=4))
+    wait_for_size(client, _NAME, 4)
+    _slurmctld_restarts(slurm, service, client)
+    _a_node_goes_down_and_comes_back(slurm, service, client)
+    client = _the_service_is_killed(slurm, service, client)
+    _the_database_is_locked(slurm, service, client)
+    _the_service_hangs(slurm, service, client)
+    _nodes_are_held(slurm, service, client)
+    service.assert_one_at_a_time(began_at)
+
+
+def _slurmctld_restarts(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> None:
+    """Slurmctld is restarted: training goes on; nothing is lost."""
+    before = {job.id: job.nodes for job in service.own_jobs()}
     slurm.restart_slurmctld()
     # A node that registers with the new one is put back, whatever it was set to before.
     slurm.wait_until(
@@ -109,97 +63,142 @@ def test_training_outlives_a_restart_of_slurmctld_and_a_node_that_goes_down(
         lambda: set(slurm.node_states().values()) <= {"idle", "allocated"},
         now=slurm.node_states,
     )
-    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
-    lost = client.trainer("elastic").nodes[0]
+    _trains_on(client, 4, "after the restart of slurmctld")
+    assert {job.id: job.nodes for job in service.own_jobs()} == before
+    assert client.trainer(_NAME).nodes_lost == 0
+
+
+def _a_node_goes_down_and_comes_back(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> None:
+    """A node goes down: the trainer goes on without it, and it is not used until Slurm shows it up again.
+
+    On the node that has come back, a job in our name that nobody knows of is cancelled, as one is that was left
+    behind by a submission whose answer was lost; another service's job is not.
+    """
+
+    def state_of_node() -> NodeState:
+        return {node.name: node.state for node in client.nodes().nodes}[lost]
+
+    known = _own_ids(service)
+    lost = client.trainer(_NAME).nodes[0]
     slurm.set_node(lost, "DOWN")
     # Down alone would only last until it registers again: `ReturnToService=2`.
     slurm.set_node(lost, "DRAIN")
-    wait_until(
-        "the node is not used",
-        lambda: {n.name: n.state for n in client.nodes().nodes}[lost] is NodeState.UNAVAILABLE,
-    )
-    wait_until("others are", lambda: len((v := client.trainer("elastic")).nodes) == 2 and lost not in v.nodes)
+    wait_until("the node that is down is not used", lambda: state_of_node() is NodeState.UNAVAILABLE)
+    _trains_on(client, 3, "without the node that is down")
+    assert lost not in client.trainer(_NAME).nodes
+    assert not [job for job in slurm.jobs() if job.nodes == lost]
+    client.change(_NAME, TrainerChange(max_nodes=3))
     slurm.set_node(lost, "RESUME")
-    wait_until(
-        "it is a hole again", lambda: {n.name: n.state for n in client.nodes().nodes}[lost] is NodeState.HOLE
-    )
-    after = step_of(client, "elastic")
-    wait_until("it trains on", lambda: step_of(client, "elastic") > after + 10)
-    service.assert_one_at_a_time(began_at)
+    wait_until("the node that came back is a hole", lambda: state_of_node() is NodeState.HOLE)
+    left = _own_ids(service)
+    assert len(left) == 3
+    assert left < known
+    [instance] = {job.name.split("-")[1] for job in service.own_jobs()}
+    orphan = slurm.submit("fill", "sleep 600", name=f"oakum-{instance}-lost")
+    stranger = slurm.submit("fill", "sleep 600", name="oakum-00000000-lost")
+    assert slurm.wait_for_end(orphan) == "CANCELLED", "nobody knows of the job in our name"
+    for job in (*left, stranger):
+        slurm.wait_for_state(job, "RUNNING")
+    occupant = slurm.occupy(1, f"--nodelist={lost}")
+    wait_until("the job on the node that came back is seen", lambda: foreground_jobs(client)[lost] == occupant)
 
 
-def test_a_locked_database_keeps_no_job_waiting(slurm: SlurmSite, service: SlurmService) -> None:
-    slurm.set_grace(_GRACE_S)
+def _the_service_is_killed(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> OakumClient:
+    """The service is killed: a foreground job gets its node from Slurm, and a restarted service adopts the
+    fragments that still run and counts the job."""
+    starts, jobs = len(events_of(client, "service.started")), client.cluster().foreground_jobs_started
+    service.kill()
+    slurm.occupy(1)
+    assert service.running() == 2, "of three fragments, the job has needed one node"
+    survivors = {job.id for job in service.own_jobs() if job.state == "RUNNING"}
+    service.configure(OAKUM_SLURM_PENDING_LIMIT_S="8")  # for `_nodes_are_held`
     client = service.start()
-    client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 1)
+    assert "2 fragments adopted, 0 orphans" in wait_for_starts(client, starts + 1)[-1]
+    wait_until("the job is counted", lambda: client.cluster().foreground_jobs_started == jobs + 1)
+    _trains_on(client, 2, "under the restarted service")
+    assert _own_ids(service) == survivors
+    return client
+
+
+def _the_database_is_locked(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> None:
+    """The database is locked: foreground jobs take nodes as always, long before the grace is over."""
     database = sqlite3.connect(service.data_dir / "oakum.db", isolation_level=None)
     database.execute("BEGIN EXCLUSIVE")
     try:
-        job = slurm.submit_foreground(nodes=8, run_s=1.0)
-        assert slurm.wait_for_end(job, timeout_s=_SOON_S) == "COMPLETED"
+        slurm.occupy(1, timeout_s=_SOON_S)
     finally:
         database.close()
-    before = step_of(client, "elastic")
-    wait_until("it trains on", lambda: step_of(client, "elastic") > before + 10)
+    _trains_on(client, 1, "once the database is not locked any more")
 
 
-def test_a_job_that_gets_no_node_is_withdrawn(slurm: SlurmSite, service: SlurmService) -> None:
-    service.configure(OAKUM_SLURM_PENDING_LIMIT_S="5")
-    client = service.start()
-    slurm.run("scontrol", "update", "PartitionName=fill", "State=DOWN")
-    try:
-        client.submit(endless("elastic"))
-        waiting = wait_until(
-            "jobs of ours wait", lambda: [j.id for j in slurm.jobs() if j.name.startswith("oakum-")]
-        )
-        for job in waiting:
-            assert slurm.wait_for_end(job) == "CANCELLED"
-    finally:
-        slurm.run("scontrol", "update", "PartitionName=fill", "State=UP")
-    wait_for_size(client, "elastic", 1)
+def _the_service_hangs(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> None:
+    """The service hangs: a foreground job gets the last fragment's node long before the grace is over, and the
+    trainer goes on from what that fragment has saved."""
+    redone = _redone_steps(client)
+    assert service.process is not None
+    os.kill(service.process.pid, signal.SIGSTOP)
+    job = slurm.occupy(1, timeout_s=_SOON_S)
+    os.kill(service.process.pid, signal.SIGCONT)
+    slurm.run("scancel", job)
+    _trains_on(client, 1, "once the service hangs no more")
+    assert _redone_steps(client) == redone
 
 
-def test_a_job_in_our_name_that_nobody_knows_of_is_cancelled(slurm: SlurmSite, service: SlurmService) -> None:
-    """Such a job is left behind by a submission whose answer was lost."""
-    client = service.start()
-    client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 1)
-    [known] = [job for job in slurm.jobs() if job.name.startswith("oakum-")]
-    instance = known.name.split("-")[1]
-    orphan = slurm.submit("fill", "sleep 600", name=f"oakum-{instance}-lost")
-    stranger = slurm.submit("fill", "sleep 600", name="oakum-00000000-lost")
-    assert slurm.wait_for_end(orphan) == "CANCELLED"
-    for job in (known.id, stranger):
-        slurm.wait_for_state(job, "RUNNING")
-
-
-def test_a_hold_gives_every_node_back_until_it_ends(slurm: SlurmSite, service: SlurmService) -> None:
-    client = service.start()
-    client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 1)
+def _nodes_are_held(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> None:
+    """A hold gives every node back, with a checkpoint, until it ends. A job that then gets no node, as the
+    partition is down, is withdrawn, and followed by another."""
+    redone = _redone_steps(client)
     client.hold("maintenance")
-    wait_until("no job is left", lambda: not service.running())
+    wait_until("no job is left while nodes are held", lambda: not service.running())
     held: Any = wait_until(
         "its last words are heard",
-        lambda: (view := client.trainer("elastic")).checkpoint_step == view.step and view,
+        lambda: (view := client.trainer(_NAME)).checkpoint_step == view.step and view,
     )
     assert held.state is TrainerState.WAITING
-    client.resume()
-    wait_for_size(client, "elastic", 1)
-    assert step_of(client, "elastic") >= held.step
+    slurm.run("scontrol", "update", "PartitionName=fill", "State=DOWN")
+    try:
+        assert not _own_ids(service), "nothing is submitted while nodes are held"
+        client.resume()
+        for job in wait_until("jobs of ours wait after the hold", lambda: _own_ids(service)):
+            assert slurm.wait_for_end(job) == "CANCELLED", "it gets no node"
+    finally:
+        slurm.run("scontrol", "update", "PartitionName=fill", "State=UP")
+    _trains_on(client, 1, "after the hold")
+    assert step_of(client, _NAME) > held.step
+    assert _redone_steps(client) == redone
+
+
+def _own_ids(service: SlurmService) -> set[str]:
+    return {job.id for job in service.own_jobs()}
+
+
+def _redone_steps(client: OakumClient) -> int:
+    spent = client.trainer(_NAME).time_spent
+    assert spent is not None
+    return spent.redone_steps
+
+
+def _trains_on(client: OakumClient, nodes: int, when: str) -> None:
+    """Wait until the trainer is on so many nodes, and has finished four steps more."""
+    wait_until(
+        f"it is on {nodes} nodes {when}: {{}}",
+        lambda: len(client.trainer(_NAME).nodes) == nodes,
+        now=lambda: client.trainer(_NAME),
+    )
+    before = step_of(client, _NAME)
+    wait_until(f"it trains on {when}", lambda: step_of(client, _NAME) > before + 3)
 
 
 def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, service: SlurmService) -> None:
     service.configure(OAKUM_DRY_RUN="true")
     client = service.start()
-    client.submit(endless("elastic", max_nodes=2))
-    made = "elastic 2"
+    client.submit(endless(max_nodes=2))
+    made = f"{_NAME} 2"
     wait_until("it is planned", lambda: any(e.message == made for e in client.recent_events(50).events))
     assert len(client.plan().allocations[0].nodes) == 2
     assert client.cluster().dry_run
     service.assert_one_at_a_time(time.time())
-    assert not [job for job in slurm.jobs() if job.name.startswith("oakum-")]
+    assert not service.own_jobs()
 
 
 @pytest.fixture
@@ -208,20 +207,20 @@ def by_qos(tmp_path: Path) -> Iterator[SlurmService]:
     site = SlurmSite.make(nodes=1, preemption="qos", grace_s=_GRACE_S, kill_wait_s=60)
     running = SlurmService(tmp_path, site, OAKUM_SLURM_PREEMPTION="qos", OAKUM_SLURM_QOS="fill")
     yield running
-    site.cancel_all()
     running.end()
     site.down()
 
 
 def test_nodes_are_given_back_where_a_qos_may_be_preempted(by_qos: SlurmService) -> None:
     client, site = by_qos.start(), by_qos.site
-    client.submit(endless("elastic"))
-    wait_for_size(client, "elastic", 1)
+    client.submit(endless())
+    wait_for_size(client, _NAME, 1)
     rows = wait_until("sacct knows", lambda: rows if (rows := by_qos.jobs()) else None)
     assert {row.qos for row in rows} == {"fill"}
-    job = site.submit_foreground(nodes=1, run_s=1.0)
-    assert site.wait_for_end(job, timeout_s=_SOON_S) == "COMPLETED"
-    before = step_of(client, "elastic")
-    wait_for_size(client, "elastic", 1)
-    wait_until("it trains on", lambda: step_of(client, "elastic") > before)
-    assert before > 0
+    job = site.occupy(1, timeout_s=_SOON_S)
+    held: Any = wait_until(
+        "its last words are heard",
+        lambda: (view := client.trainer(_NAME)).checkpoint_step == view.step and view,
+    )
+    assert held.step > 0
+    wait_until("the job is seen", lambda: set(foreground_jobs(client).values()) == {job})

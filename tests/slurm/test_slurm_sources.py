@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -18,18 +17,7 @@ from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, Sl
 from slurm_cluster import processes
 from slurm_site import SlurmSite
 
-Open = Callable[[], StateSource]
 WAYS = ("json", "text", "rest", "socket")
-
-
-@pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def source(slurm: SlurmSite, way: str, monkeypatch: pytest.MonkeyPatch) -> StateSource:
-    return make_source(slurm, way, monkeypatch)
 
 
 def make_source(slurm: SlurmSite, way: str, monkeypatch: pytest.MonkeyPatch) -> StateSource:
@@ -45,6 +33,13 @@ def make_source(slurm: SlurmSite, way: str, monkeypatch: pytest.MonkeyPatch) -> 
     return open_source(SlurmSettings.model_validate({"state": "cli", "format": way}))
 
 
+def each_way(slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, StateSource]]:
+    """Each way, with its source, for which the environment is made as long as it is asked."""
+    for way in WAYS:
+        with monkeypatch.context() as patch:
+            yield way, make_source(slurm, way, patch)
+
+
 def node(state: SlurmState, name: str) -> SlurmNode:
     return next(found for found in state.nodes if found.name == name)
 
@@ -58,102 +53,170 @@ def live(state: SlurmState) -> list[SlurmJob]:
     return [found for found in state.jobs if not has_ended(found.states)]
 
 
-def test_idle_nodes_and_a_version_are_told(slurm: SlurmSite, source: StateSource) -> None:
-    state = source.read()
-    assert [found.name for found in state.nodes] == [f"n{number:03}" for number in range(1, 9)]
-    assert {found.states for found in state.nodes} == {("IDLE",)}
-    assert set(node(state, "n001").partitions) >= {"main", "fill"}
-    assert state.version.startswith(slurm.run("scontrol", "--version").split()[1])
-    assert (live(state), state.reservations) == ([], ())
-    assert abs(state.taken_at - time.time()) < 60
-    cycle_s = source.cycle_s()
-    assert cycle_s is not None
-    assert 0 <= cycle_s < 60
+def test_every_way_tells_of_idle_nodes_and_of_the_version(
+    slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = slurm.run("scontrol", "--version").split()[1]
+    for way, source in each_way(slurm, monkeypatch):
+        state = source.read()
+        assert [found.name for found in state.nodes] == [f"n{number:03}" for number in range(1, 9)], way
+        assert {found.states for found in state.nodes} == {("IDLE",)}, way
+        assert set(node(state, "n001").partitions) >= {"main", "fill"}, way
+        assert state.version.startswith(version), way
+        assert (live(state), state.reservations) == ([], ()), way
+        assert abs(state.taken_at - time.time()) < 60, way
+        cycle_s = source.cycle_s()
+        assert cycle_s is not None, way
+        assert 0 <= cycle_s < 60, way
 
 
-def test_a_running_job_has_its_nodes_and_they_are_taken(slurm: SlurmSite, source: StateSource) -> None:
+def test_every_way_tells_the_same_of_each_kind_of_job_and_of_what_is_reserved(
+    slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All at once, in a partition that is hidden: each way is read once. What a collector posts is what was
+    read."""
+    checks = [
+        kind(slurm) for kind in (_running, _without_a_limit, _tasks_of_an_array, _of_another_user, _held_array)
+    ]
+    checks.append(_reservation(slurm))
+    suspended = slurm.submit_foreground(nodes=1, run_s=600)
+    slurm.wait_for_state(suspended, "RUNNING")
+    # Last: Slurm gives its node to others.
+    slurm.run("scontrol", "suspend", suspended)
+    slurm.wait_for_state(suspended, "SUSPENDED")
+    slurm.run("scontrol", "update", "PartitionName=main", "Hidden=YES")
+    states = []
+    try:
+        for way, source in each_way(slurm, monkeypatch):
+            state = source.read()
+            for check in checks:
+                check(state, way)
+            found = job(state, suspended)
+            assert (found.states[0], found.nodes) == ("SUSPENDED", "n007"), way
+            assert [found.states[0] for found in state.nodes[:6]] == ["ALLOCATED"] * 6, way
+            assert state.nodes[7].states[0] == "IDLE", way
+            assert decode_state(encode_state(state), RequestTime(state.taken_at + 5.0, 5.0)) == state, way
+            states.append((state.version, state.nodes, sorted(live(state), key=_id), state.reservations))
+    finally:
+        slurm.run("scontrol", "update", "PartitionName=main", "Hidden=NO")
+        slurm.run("scontrol", "resume", suspended)
+    for way, told in zip(WAYS, states, strict=True):
+        assert told == states[0], way
+
+
+Check = Callable[[SlurmState, str], None]
+"""Asserts that a state, read in a way, tells of one kind of job."""
+
+
+def _id(found: SlurmJob) -> int:
+    return found.id
+
+
+def _running(slurm: SlurmSite) -> Check:
+    """A running job has its nodes."""
     name = "a name | and more"
     id = slurm.submit_foreground(nodes=2, run_s=600, name=name, limit_minutes=5)
     slurm.wait_for_state(id, "RUNNING")
-    state = source.read()
-    found = job(state, id)
-    assert (found.name, found.user, found.partition, found.states) == (name, "root", "main", ("RUNNING",))
-    assert (found.nodes, found.num_nodes) == ("n[001-002]", 2)
-    assert found.start_at is not None
-    assert found.end_at == found.start_at + 300
-    assert [node(state, f"n00{number}").states[0] for number in (1, 2, 3)] == ["ALLOCATED", "ALLOCATED", "IDLE"]
+
+    def check(state: SlurmState, way: str) -> None:
+        found = job(state, id)
+        told = found.name, found.user, found.partition, found.states, found.nodes, found.num_nodes
+        assert told == (name, "root", "main", ("RUNNING",), "n[001-002]", 2), way
+        assert found.start_at is not None, way
+        assert found.end_at == found.start_at + 300, way
+
+    return check
 
 
-def test_a_job_without_a_limit_never_ends(slurm: SlurmSite, source: StateSource) -> None:
+def _without_a_limit(slurm: SlurmSite) -> Check:
+    """A job without a limit never ends."""
     id = slurm.submit_foreground(nodes=1, run_s=600, options=("--time=UNLIMITED",))
     slurm.wait_for_state(id, "RUNNING")
-    assert job(source.read(), id).end_at == math.inf
+
+    def check(state: SlurmState, way: str) -> None:
+        assert job(state, id).end_at == math.inf, way
+
+    return check
 
 
-def test_a_job_whose_steps_do_not_leave_completes_on_its_nodes(slurm: SlurmSite, source: StateSource) -> None:
-    id = slurm.submit("main", "trap '' TERM; sleep 600")
-    slurm.wait_for_steps("sleep", 1)
-    slurm.run("scancel", id)
-    slurm.wait_for_state(id, "COMPLETING", "CANCELLED")
-    state = source.read()
-    # Slurm would wait for KillWait.
-    processes.kill(pid for pid, program in slurm.processes().items() if program == "sleep")
-    found = job(state, id)
-    assert ("COMPLETING" in found.states, found.nodes) == (True, "n001")
-    assert "COMPLETING" in node(state, "n001").states
-
-
-def test_a_suspended_job_keeps_its_node(slurm: SlurmSite, source: StateSource) -> None:
-    id = slurm.submit_foreground(nodes=1, run_s=600)
-    slurm.wait_for_state(id, "RUNNING")
-    slurm.run("scontrol", "suspend", id)
-    slurm.wait_for_state(id, "SUSPENDED")
-    found = job(source.read(), id)
-    assert (found.states[0], found.nodes) == ("SUSPENDED", "n001")
-    slurm.run("scontrol", "resume", id)
-
-
-def test_held_jobs_and_arrays_are_pending_without_nodes(slurm: SlurmSite, source: StateSource) -> None:
-    held = slurm.submit_foreground(nodes=3, run_s=1, options=("--hold", "--array=0-4%2"))
-    try:
-        found = job(source.read(), held)
-    finally:
-        slurm.run("scancel", held)
-    assert (found.states, found.nodes, found.num_nodes) == (("PENDING",), "", 3)
-    assert (found.start_at, found.array_job_id, found.array_task_id) == (None, int(held), None)
-
-
-def test_tasks_of_an_array_are_jobs_of_their_own(slurm: SlurmSite, source: StateSource) -> None:
+def _tasks_of_an_array(slurm: SlurmSite) -> Check:
+    """Tasks of an array that run are jobs of their own."""
     id = slurm.submit_foreground(nodes=1, run_s=600, options=("--array=4-5",))
+    for task in (4, 5):
+        slurm.wait_for_state(f"{id}_{task}", "RUNNING")
 
-    def running() -> SlurmState | None:
-        state = source.read()
-        return state if [found.states for found in live(state)] == [("RUNNING",)] * 2 else None
+    def check(state: SlurmState, way: str) -> None:
+        tasks = [found for found in live(state) if found.array_job_id == int(id)]
+        assert sorted(found.array_task_id or 0 for found in tasks) == [4, 5], way
+        assert {found.states for found in tasks} == {("RUNNING",)}, way
+        assert {found.nodes for found in tasks} == {"n004", "n005"}, way
 
-    jobs = live(slurm.wait_until("both tasks run", running))
-    assert {(found.array_job_id, found.array_task_id) for found in jobs} == {(int(id), 4), (int(id), 5)}
-    assert {found.nodes for found in jobs} == {"n001", "n002"}
-
-
-def test_drained_and_down_nodes_say_so(slurm: SlurmSite, source: StateSource) -> None:
-    slurm.set_node("n001", "DRAIN")
-
-    def down() -> SlurmState | None:
-        slurm.set_node("n002", "DOWN", reason="State=IDLE")
-        state = source.read()  # a node that registers in between is up again: `ReturnToService=2`
-        return state if node(state, "n002").states[0] == "DOWN" else None
-
-    assert node(slurm.wait_until("n002 is down", down), "n001").states == ("IDLE", "DRAIN")
+    return check
 
 
-def test_reservations_are_told_with_their_nodes(slurm: SlurmSite, source: StateSource) -> None:
+def _of_another_user(slurm: SlurmSite) -> Check:
+    """Jobs of others are told."""
+    id = slurm.submit_foreground(nodes=1, run_s=600, user="nobody")
+    slurm.wait_for_state(id, "RUNNING")
+
+    def check(state: SlurmState, way: str) -> None:
+        assert (job(state, id).user, job(state, id).nodes) == ("nobody", "n006"), way
+
+    return check
+
+
+def _held_array(slurm: SlurmSite) -> Check:
+    """A held array is pending without nodes."""
+    id = slurm.submit_foreground(nodes=3, run_s=1, options=("--hold", "--array=0-4%2"))
+
+    def check(state: SlurmState, way: str) -> None:
+        found = job(state, id)
+        assert (found.states, found.nodes, found.num_nodes) == (("PENDING",), "", 3), way
+        assert (found.start_at, found.array_job_id, found.array_task_id) == (None, int(id), None), way
+
+    return check
+
+
+def _reservation(slurm: SlurmSite) -> Check:
+    """A reservation is told with its nodes; it begins long after the other jobs have ended."""
     options = ("Nodes=n[003-004]", "Users=root", "Flags=MAINT,IGNORE_JOBS", "StartTime=now+2hours", "Duration=60")
     slurm.run("scontrol", "create", "reservation", "ReservationName=upkeep", *options)
-    (found,) = source.read().reservations
-    assert (found.name, found.nodes) == ("upkeep", "n[003-004]")
-    assert found.end_at - found.start_at == 3600
-    assert abs(found.start_at - time.time() - 7200) < 120
-    assert set(found.flags) >= {"MAINT", "IGNORE_JOBS"}
+
+    def check(state: SlurmState, way: str) -> None:
+        (found,) = state.reservations
+        assert (found.name, found.nodes) == ("upkeep", "n[003-004]"), way
+        assert found.end_at - found.start_at == 3600, way
+        assert abs(found.start_at - time.time() - 7200) < 120, way
+        assert set(found.flags) >= {"MAINT", "IGNORE_JOBS"}, way
+
+    return check
+
+
+def test_every_way_tells_of_a_completing_job_and_of_nodes_that_are_drained_or_down(
+    slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job whose steps do not leave completes on its node."""
+    id = slurm.submit("main", "trap '' TERM; sleep 600")
+    slurm.wait_for_steps("sleep", 1)
+    slurm.set_node("n007", "DRAIN")
+    slurm.run("scancel", id)
+    slurm.wait_for_state(id, "COMPLETING", "CANCELLED")
+    states = {}
+    for way, source in each_way(slurm, monkeypatch):
+
+        def down(source: StateSource = source) -> SlurmState | None:
+            slurm.set_node("n008", "DOWN", reason="State=IDLE")
+            state = source.read()  # a node that registers in between is up again: `ReturnToService=2`
+            return state if node(state, "n008").states[0] == "DOWN" else None
+
+        states[way] = slurm.wait_until(f"n008 is down by {way}", down)
+    # Slurm would wait for KillWait.
+    processes.kill(pid for pid, program in slurm.processes().items() if program == "sleep")
+    for way, state in states.items():
+        found = job(state, id)
+        assert ("COMPLETING" in found.states, found.nodes) == (True, "n001"), way
+        assert "COMPLETING" in node(state, "n001").states, way
+        assert node(state, "n007").states == ("IDLE", "DRAIN"), way
 
 
 def test_a_forecast_names_nodes_and_start(slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,38 +238,6 @@ def test_a_forecast_names_nodes_and_start(slurm: SlurmSite, monkeypatch: pytest.
     assert found.start_at == pytest.approx(job(state, runner).end_at, abs=120.0)
 
 
-def test_jobs_of_hidden_partitions_and_of_others_are_told(slurm: SlurmSite, source: StateSource) -> None:
-    slurm.run("scontrol", "update", "PartitionName=main", "Hidden=YES")
-    try:
-        id = slurm.submit_foreground(nodes=1, run_s=600, user="nobody")
-        slurm.wait_for_state(id, "RUNNING")
-        state = source.read()
-    finally:
-        slurm.run("scontrol", "update", "PartitionName=main", "Hidden=NO")
-    assert (job(state, id).user, job(state, id).nodes) == ("nobody", "n001")
-    assert len(state.nodes) == 8
-
-
-def test_all_ways_tell_the_same(slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch) -> None:
-    runner = slurm.submit_foreground(nodes=2, run_s=600)
-    slurm.submit_foreground(nodes=1, run_s=600, options=("--hold",))
-    slurm.set_node("n007", "DRAIN")
-    slurm.wait_for_state(runner, "RUNNING")
-    states = []
-    for way in WAYS:
-        with monkeypatch.context() as patch:
-            states.append(make_source(slurm, way, patch).read())
-    first, *others = [(s.version, s.nodes, sorted(live(s), key=lambda j: j.id), s.reservations) for s in states]
-    assert others == [first] * len(others)
-
-
-def test_what_a_collector_posts_is_what_was_read(slurm: SlurmSite, source: StateSource) -> None:
-    id = slurm.submit_foreground(nodes=1, run_s=600, options=("--time=UNLIMITED",))
-    slurm.wait_for_state(id, "RUNNING")
-    state = source.read()
-    assert decode_state(encode_state(state), RequestTime(state.taken_at + 5.0, 5.0)) == state
-
-
 def test_a_controller_that_is_down_is_an_error_and_its_return_is_not(
     slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,10 +249,3 @@ def test_a_controller_that_is_down_is_an_error_and_its_return_is_not(
     assert source.cycle_s() is None
     slurm.restart_slurmctld()
     assert len(source.read().nodes) == 8
-
-
-def test_a_wrong_token_is_refused(slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "jwt").write_text("eyJhbGciOiJIUzI1NiJ9.e30.wrong")
-    settings = SlurmSettings(state="rest", rest_url=slurm.rest_url, rest_user="root", jwt_file=tmp_path / "jwt")
-    with pytest.raises(SchedulerError, match="if the JWT may have run out"):
-        open_source(settings).read()

@@ -6,10 +6,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.client.oakum_client import OakumClient
 from running_service import TASKS, RunningService, events_of
-from slurm_site import Accounted, SlurmSite
-from waiting import wait_until
+from slurm_site import Accounted, Job, SlurmSite, wait_until
 
 
 class SlurmService(RunningService):
@@ -33,9 +33,20 @@ class SlurmService(RunningService):
         """All jobs of Oakum's that Slurm has ever had, of this service or any other."""
         return [row for row in self.site.sacct() if row.name.startswith("oakum-")]
 
+    def own_jobs(self) -> list[Job]:
+        """Oakum's jobs that Slurm shows now, of this service or any other."""
+        return [job for job in self.site.jobs() if job.name.startswith("oakum-")]
+
     def running(self) -> int:
         """Our jobs that run now."""
-        return sum(job.name.startswith("oakum-") and job.state == "RUNNING" for job in self.site.jobs())
+        return sum(job.state == "RUNNING" for job in self.own_jobs())
+
+    def end(self) -> None:
+        """End the service, its fragments and every job of the cluster. The service first: it would begin another
+        fragment on each node that is free."""
+        super().end()
+        if self.site.daemon_runs("slurmctld"):
+            self.site.cancel_all()
 
     def _settled_jobs(self) -> list[Accounted] | None:
         rows = self.jobs()
@@ -61,6 +72,21 @@ class SlurmService(RunningService):
 def step_of(client: OakumClient, name: str) -> int:
     """The trainer's finished steps."""
     return client.trainer(name).step
+
+
+def wait_for_size(client: OakumClient, name: str, nodes: int) -> TrainerView:
+    """Wait until the trainer trains on so many nodes and has finished a step with so many."""
+
+    def probe() -> TrainerView | None:
+        view = client.trainer(name)
+        return view if len(view.nodes) == nodes and view.steps_at_size.get(nodes) else None
+
+    return wait_until(f"{name} trains on {nodes} nodes", probe)
+
+
+def foreground_jobs(client: OakumClient) -> dict[str, str | None]:
+    """Node -> the foreground job that the service sees there, if any."""
+    return {node.name: node.foreground_job for node in client.nodes().nodes}
 
 
 def wait_for_starts(client: OakumClient, count: int) -> list[str]:

@@ -4,6 +4,7 @@
     site.environment                               {"SLURM_CONF": ...}: merge it into a process's environment
     site.run("squeue", "--json")                   what a command prints; `user="nobody"` runs it as another
     site.submit_foreground(nodes=6, run_s=3)       job id, in `main`, whole nodes
+    site.occupy(2)                                 job id; it runs, and keeps its nodes until it is cancelled
     site.submit("fill", "sleep 60", nodes=1)       job id; the command runs as a step, as fragments do
     site.jobs(), site.sacct()                      what squeue and sacct say
     site.wait_for_state(job, "RUNNING")
@@ -23,7 +24,7 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -34,12 +35,31 @@ from slurm_cluster import processes
 from slurm_cluster.cluster import Cluster
 from slurm_cluster.daemons import program
 from slurm_cluster.options import ClusterOptions
-from waiting import DEADLINE_S, wait_until
+from waiting import DEADLINE_S, T
+from waiting import wait_until as wait_closely
 
 ENDED = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "PREEMPTED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL"}
 _PREFIX = "oakum-slurm-"
 _DAEMONS = {"munged", "mariadbd", "slurmdbd", "slurmctld", "slurmscriptd", "slurmd", "slurmrestd"}
 _STRAYS_END_WITHIN_S = 5.0
+_BETWEEN_LOOKS_S = 0.3
+
+
+def wait_until(
+    what: str,
+    probe: Callable[[], T | None],
+    timeout_s: float = DEADLINE_S,
+    now: Callable[[], object] = lambda: "",
+) -> T:
+    """Wait as `waiting.wait_until` does, with fewer looks: each takes Slurm or the service some CPU time, and what
+    is waited for on Slurm takes seconds."""
+
+    def look() -> T | None:
+        if not (found := probe()):
+            time.sleep(_BETWEEN_LOOKS_S)
+        return found
+
+    return wait_closely(what, look, timeout_s, now)
 
 
 @dataclass(frozen=True)
@@ -167,6 +187,13 @@ class SlurmSite:
             user,
         )
 
+    def occupy(self, nodes: int, *options: str, timeout_s: float = DEADLINE_S) -> str:
+        """Have a foreground job take so many nodes and keep them until it is cancelled, with further options of
+        `sbatch`; returns its id once it runs."""
+        job = self.submit_foreground(nodes, run_s=7200.0, name="occupant", limit_minutes=120, options=options)
+        self.wait_for_state(job, "RUNNING", timeout_s=timeout_s)
+        return job
+
     def submit(
         self,
         partition: str,
@@ -259,7 +286,8 @@ class SlurmSite:
 
     def cancel_all(self) -> None:
         """Cancel every job, and kill what does not heed it."""
-        jobs = [job.id for job in self.jobs()]
+        # A pending array is shown as `7_[0-4%2]`, which scancel does not understand.
+        jobs = sorted({job.id.partition("_[")[0] for job in self.jobs()})
         if jobs:
             # First: of a job that is cancelled no step can be signalled, and Slurm itself waits for KillWait.
             self.attempt("scancel", "--signal=KILL", "--full", *jobs)
