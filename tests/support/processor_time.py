@@ -98,4 +98,4 @@ class CostOfTests:
 
 def cost_of(report: pytest.TestReport) -> float:
     """CPU seconds of the report's test, 0.0 for all but its last report."""
-    return sum(float(value) for name, value in report.user_properties if name == COST)
+    return sum((float(str(value)) for name, value in report.user_properties if name == COST), start=0.0)
