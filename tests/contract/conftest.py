@@ -43,8 +43,7 @@ def api(data_dir: Path, scheduler: FakeScheduler, database: str | None) -> Itera
     """The API of a service without a controller."""
     running = ApiUnderTest(data_dir, scheduler, database)
     yield running
-    running.news_for_readers.close()
-    running.engine.dispose()
+    running.close()
 
 
 @pytest.fixture

@@ -204,7 +204,8 @@ BOUNDS = {
 @each("path", BOUNDS)
 def test_no_listing_can_be_made_to_return_more_than_its_bound(api: ApiUnderTest, path: str) -> None:
     name, least, most = BOUNDS[path]
-    api.submit()
+    if api.trainer_names() == []:
+        api.submit()
     for good in (least, most):
         assert api.viewer.get(path, params={name: good}).status_code == 200
     for bad in (least - 1, most + 1, "many", "nan", "inf", 10**400):

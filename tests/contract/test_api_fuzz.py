@@ -90,7 +90,7 @@ GOOD_SPECS = st.fixed_dictionaries(
 """Good specs, with numbers as extreme as they may be."""
 
 EXAMPLES = settings(
-    max_examples=scaled(120),
+    max_examples=scaled(50),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
@@ -103,7 +103,7 @@ def shared(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     shutil.copy(empty_database, folder / "oakum.db")
     api = ApiUnderTest(folder)
     yield api
-    api.engine.dispose()
+    api.close()
 
 
 def end_all(api: ApiUnderTest) -> None:
@@ -152,7 +152,7 @@ def test_any_spec_is_accepted_and_planned_or_refused_with_reasons(
 
 
 @given(specs=st.lists(GOOD_SPECS, min_size=1, max_size=3))
-@settings(EXAMPLES, max_examples=scaled(60))
+@settings(EXAMPLES, max_examples=scaled(25))
 def test_any_good_specs_are_accepted_and_planned_together(
     shared: ApiUnderTest, specs: list[dict[str, Any]]
 ) -> None:
@@ -163,19 +163,19 @@ def test_any_good_specs_are_accepted_and_planned_together(
 
 
 @given(document=ANYTHING)
-@settings(EXAMPLES, max_examples=scaled(40))
+@settings(EXAMPLES, max_examples=scaled(15))
 def test_any_json_is_refused_with_reasons(shared: ApiUnderTest, document: Any) -> None:
     check_submission(shared, json.dumps(document).encode())
 
 
 @given(body=st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
-@settings(EXAMPLES, max_examples=scaled(40))
+@settings(EXAMPLES, max_examples=scaled(15))
 def test_any_bytes_are_refused_with_reasons(shared: ApiUnderTest, body: bytes) -> None:
     check_submission(shared, body)
 
 
 @given(change=st.fixed_dictionaries({}, optional=dict.fromkeys(("min_nodes", "max_nodes", "weight"), NUMBERS)))
-@settings(EXAMPLES, max_examples=scaled(60))
+@settings(EXAMPLES, max_examples=scaled(25))
 def test_any_change_is_made_and_planned_or_refused_with_reasons(
     shared: ApiUnderTest, change: dict[str, Any]
 ) -> None:
@@ -235,7 +235,7 @@ REPORTS = some_of(
 
 
 @given(reports=st.lists(REPORTS, min_size=1, max_size=3))
-@settings(EXAMPLES, max_examples=scaled(50))
+@settings(EXAMPLES, max_examples=scaled(15))
 def test_no_agent_can_stop_the_controller_with_what_it_reports(
     shared: ApiUnderTest, reports: list[dict[str, Any]]
 ) -> None:

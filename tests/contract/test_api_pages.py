@@ -187,14 +187,19 @@ def test_an_hour_is_kept_only_when_nothing_of_it_changes_any_more(api: ApiUnderT
         assert [row.idle_node_s for row in complete_hours(session, hour + 601)] == [1400.0, 3600.0]
 
 
-@each("path", LISTS)
-def test_no_list_reads_what_is_older_than_it_tells_of(api: ApiUnderTest, path: str) -> None:
-    """By SQLite's own plans of the queries: none goes through a table that grows with time."""
+@pytest.fixture
+def with_history(api: ApiUnderTest) -> ApiUnderTest:
     now = time.time()
     add_history(api, random.Random(1), now, 30)
     with api.sessions.begin() as session:
         session.add_all(complete_hours(session, now))
-    steps = _steps(api.engine, api, path)
+    return api
+
+
+@each("path", LISTS)
+def test_no_list_reads_what_is_older_than_it_tells_of(with_history: ApiUnderTest, path: str) -> None:
+    """By SQLite's own plans of the queries: none goes through a table that grows with time."""
+    steps = _steps(with_history.engine, with_history, path)
     assert steps
     growing = ("fragments", "node_intervals", "foreground_starts", "reports", "events", "plans")
     scans = [step for step in steps if step.startswith("SCAN ") and step.split()[1] in growing]

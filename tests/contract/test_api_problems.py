@@ -292,6 +292,7 @@ class TestChanges:
 
 def test_a_full_disk_is_told_in_answers_and_beside_what_is_old(api: ApiUnderTest) -> None:
     engine = api.context.sessions.kw["bind"]
+    api.engine_is_changed = True
     api.context.writability.watch(engine, api.context.sessions)
     event.listen(engine, "checkout", lambda connection, *_: connection.execute("PRAGMA max_page_count = 1"))
     large = {**SPEC, "arguments": {"text": "x" * 100_000}}
@@ -312,6 +313,7 @@ def test_a_locked_database_is_a_matter_of_trying_again(api: ApiUnderTest, monkey
         connection.execute("PRAGMA busy_timeout = 50")
 
     engine.dispose()
+    api.engine_is_changed = True
     event.listen(engine, "connect", give_up_at_once)
     with closing(sqlite3.connect(engine.url.database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")

@@ -101,11 +101,12 @@ def test_a_weight_above_the_quota_is_refused(api: ApiUnderTest, change: bool) ->
 def test_a_curve_that_claims_to_outgrow_its_nodes_is_an_administrators(
     api: ApiUnderTest, curve: list[list[float]], status: int
 ) -> None:
-    answer = post(api, "curved", curve=curve, min_nodes=curve[0][0], max_nodes=curve[-1][0])
+    number = len(api.trainer_names())
+    answer = post(api, f"curved-{number}", curve=curve, min_nodes=curve[0][0], max_nodes=curve[-1][0])
     assert answer.status_code == status, answer.text
-    mine = SPEC | {"name": "hers", "curve": curve, "min_nodes": curve[0][0], "max_nodes": curve[-1][0]}
+    mine = SPEC | {"name": f"hers-{number}", "curve": curve, "min_nodes": curve[0][0], "max_nodes": curve[-1][0]}
     assert api.admin.post("/v1/trainers", json=mine).status_code == 201
-    by_type = {"name": "typed", "curves_by_type": {"a100": curve}, "min_nodes": curve[0][0]}
+    by_type = {"name": f"typed-{number}", "curves_by_type": {"a100": curve}, "min_nodes": curve[0][0]}
     assert post(api, max_nodes=curve[-1][0], **by_type).status_code == status
 
 

@@ -17,14 +17,10 @@ from openapi_document import openapi_document
 COMMITTED = Path(__file__).resolve().parents[2] / "docs" / "openapi.json"
 
 
-def test_the_committed_document_is_the_code_s() -> None:
+def test_the_committed_document_is_the_code_s_and_the_service_answers_with_it(api: ApiUnderTest) -> None:
     committed = json.loads(COMMITTED.read_text(encoding="utf-8"))
     assert committed == openapi_document(), "the REST API has changed: run `make openapi` and read the difference"
-
-
-def test_a_running_service_answers_with_the_committed_document(api: ApiUnderTest) -> None:
     served = api.admin.get("/openapi.json").json()
-    committed = json.loads(COMMITTED.read_text(encoding="utf-8"))
     assert {**served, "info": committed["info"]} == committed
 
 
@@ -51,7 +47,8 @@ ANSWERS: list[tuple[int, str, str, dict[str, Any]]] = [
 def test_the_document_names_the_status_of_an_answer(
     api: ApiUnderTest, status: int, method: str, address: str, request_: dict[str, Any]
 ) -> None:
-    api.submit()
+    if "digits" not in api.trainer_names():
+        api.submit()
     answer = api.admin.request(method, address, **request_)
     if answer.status_code != status:
         pytest.fail(f"{method} {address}: {answer.status_code}, expected {status}: {answer.text[:200]}")

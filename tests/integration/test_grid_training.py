@@ -60,6 +60,7 @@ def test_eight_ranks_six_and_eight_again_have_the_losses_of_an_undisturbed_run(
     assert first.redone == [0, 0, 0]
 
 
+@pytest.mark.soak
 def test_grids_of_other_shapes_take_over_from_each_other_with_ranks_to_spare(
     tmp_path: Path, alone: dict[int, float]
 ) -> None:

@@ -71,11 +71,11 @@ def survivor(outcomes: list[Outcome | None]) -> Outcome:
 
 def test_growing_and_shrinking_changes_no_loss(tmp_path: Path) -> None:
     acts = (
-        Act((0, 1, 2, 3), until=3),
-        Act((1, 3), until=6),
-        Act((1, 3, 4), until=8),
-        Act((4,), until=10),
-        Act((4, 5, 6, 7), until=STEPS),
+        Act((0, 1, 2), until=3),
+        Act((1, 2), until=6),
+        Act((1, 2, 3), until=8),
+        Act((3,), until=10),
+        Act((3, 0, 2), until=STEPS),
     )
     outcomes = play(Script(acts, str(tmp_path)))
     assert losses_of(outcomes) == undisturbed()
@@ -90,7 +90,7 @@ def test_the_next_durable_checkpoint_is_due_by_the_age_of_the_last_one_whoever_i
 
 
 def test_a_mean_over_tokens_is_that_of_one_process_at_any_number_of_ranks(tmp_path: Path) -> None:
-    acts = (Act((0, 1), until=3), Act((2, 0, 1), until=9), Act((1,), until=11), Act((1, 3), until=STEPS))
+    acts = (Act((0, 1), until=3), Act((2, 0, 1), until=9), Act((1,), until=11), Act((1, 0), until=STEPS))
     outcomes = play(Script(acts, str(tmp_path), task=build_token_task, spec={"micro_batch": 1}))
     alone = TrainingLoop(build_token_task(loss=token_mean), build_spec())
     expected = {step: pytest.approx(alone.step().loss, rel=1e-12) for step in range(1, STEPS + 1)}
@@ -99,7 +99,7 @@ def test_a_mean_over_tokens_is_that_of_one_process_at_any_number_of_ranks(tmp_pa
 
 def test_a_contrastive_loss_is_that_of_one_process_with_ranks_that_come_go_and_die(tmp_path: Path) -> None:
     """One is killed before it gathers: the others stand in the collective then."""
-    acts = (Act((0, 1, 2), until=3), Act((2, 0, 1, 3, 4, 5, 6), until=8, dies=(1,)), Act((3, 0), until=STEPS))
+    acts = (Act((0, 1, 2), until=3), Act((2, 0, 1, 3), until=8, dies=(1,)), Act((3, 0), until=STEPS))
     hot = {"checkpoint": {"hot_every_steps": 2}}
     outcomes = play(Script(acts, str(tmp_path), task=build_gathering_task, spec=hot))
     alone = TrainingLoop(build_gathering_task(contrastive_loss_alone, gathers=False), build_spec())
@@ -108,13 +108,13 @@ def test_a_contrastive_loss_is_that_of_one_process_with_ranks_that_come_go_and_d
 
 
 def test_tied_weights_groups_clipping_and_micro_batches_change_no_loss(tmp_path: Path) -> None:
-    acts = (Act((0, 1), until=3), Act((2, 0, 1), until=7), Act((1,), until=9), Act((1, 3), until=STEPS))
+    acts = (Act((0, 1), until=3), Act((2, 0, 1), until=7), Act((1,), until=9), Act((1, 0), until=STEPS))
     outcomes = play(Script(acts, str(tmp_path), task=build_tied_task, spec={"micro_batch": 3}))
     assert losses_of(outcomes) == undisturbed(build_tied_task)
 
 
 def test_an_optimizer_with_state_of_its_own_shapes_follows_ranks_that_trade_places(tmp_path: Path) -> None:
-    acts = (Act((0, 1), until=3), Act((1, 0), until=6), Act((1,), until=8), Act((1, 2), until=STEPS))
+    acts = (Act((0, 1), until=3), Act((1, 0), until=6), Act((1,), until=8), Act((1, 0), until=STEPS))
     outcomes = play(Script(acts, str(tmp_path), task=build_row_scaled_task, awaits_ends=True))
     assert losses_of(outcomes) == undisturbed(build_row_scaled_task)
 
@@ -143,7 +143,7 @@ def test_gradients_in_half_precision_are_summed_over_ranks_without_rounding_in_b
 
 
 def test_the_loss_of_a_rank_goes_back_to_the_copy_in_memory_and_changes_no_loss(tmp_path: Path) -> None:
-    acts = (Act((0, 1, 2, 3), until=8, dies=(2,)), Act((0, 1, 3), until=STEPS))
+    acts = (Act((0, 1, 2), until=8, dies=(2,)), Act((0, 1), until=STEPS))
     outcomes = play(Script(acts, str(tmp_path), spec={"checkpoint": {"hot_every_steps": 3}}))
     assert outcomes[2] is None
     assert losses_of(outcomes) == undisturbed()
@@ -154,7 +154,7 @@ def test_the_loss_of_a_rank_goes_back_to_the_copy_in_memory_and_changes_no_loss(
 
 
 def test_neighbours_lost_together_go_back_to_the_durable_checkpoint(tmp_path: Path) -> None:
-    acts = (Act((0, 1, 2, 3), until=8, dies=(1, 2)), Act((0, 3), until=STEPS))
+    acts = (Act((0, 1, 2), until=8, dies=(1, 2)), Act((0,), until=STEPS))
     outcomes = play(Script(acts, str(tmp_path), durable_at=4, spec={"checkpoint": {"hot_every_steps": 3}}))
     assert losses_of(outcomes) == undisturbed()
     assert (survivor(outcomes).origins, survivor(outcomes).redone) == (["scratch", "checkpoint"], [0, 4])
@@ -198,19 +198,19 @@ def test_a_checkpoint_of_three_goes_on_with_two_with_one_and_without_sharding(tm
     assert found | {step: loop.step().loss for step in range(6, STEPS + 1)} == expected
 
 
-def test_a_checkpoint_that_was_not_sharded_goes_on_with_three_ranks(tmp_path: Path) -> None:
+def test_a_checkpoint_that_was_not_sharded_goes_on_with_two_ranks(tmp_path: Path) -> None:
     loop = TrainingLoop(build_tied_task(), build_spec())
     found = {step: loop.step().loss for step in range(1, 6)}
     DurableCheckpoints(tmp_path, keep=1).save(loop.state_dict(), loop.step_count)
-    outcomes = play(Script((Act((0, 1, 2), until=STEPS),), str(tmp_path), task=build_tied_task))
+    outcomes = play(Script((Act((0, 1), until=STEPS),), str(tmp_path), task=build_tied_task))
     assert survivor(outcomes).origins == ["checkpoint"]
     assert found | losses_of(outcomes) == undisturbed(build_tied_task)
 
 
 def test_a_damaged_share_of_the_newest_checkpoint_lets_the_one_before_count(tmp_path: Path) -> None:
-    found = written_by((Act((0, 1, 2), until=7),), tmp_path, durable_at=4)
+    found = written_by((Act((0, 1), until=7),), tmp_path, durable_at=4)
     assert {path.name for path in tmp_path.iterdir()} == {"step-4", "step-7"}
-    share = tmp_path / "step-7" / "__2_0.distcp"
+    share = tmp_path / "step-7" / "__1_0.distcp"
     share.write_bytes(share.read_bytes()[:-1] + b"?")
     outcomes = play(Script((Act((0, 1), until=STEPS),), str(tmp_path)))
     assert survivor(outcomes).origins == ["checkpoint"]
@@ -221,7 +221,7 @@ def test_a_damaged_share_of_the_newest_checkpoint_lets_the_one_before_count(tmp_
 
 
 def test_when_all_leave_at_once_the_state_is_durable(tmp_path: Path) -> None:
-    found = losses_of(play(Script((Act((0, 1, 2), until=6),), str(tmp_path))))
+    found = losses_of(play(Script((Act((0, 1), until=6),), str(tmp_path))))
     assert [path.name for path in tmp_path.iterdir()] == ["step-6"]
     outcomes = play(Script((Act((0, 1), until=STEPS),), str(tmp_path)))
     assert survivor(outcomes).origins == ["checkpoint"]
@@ -253,6 +253,6 @@ def build_wide_task() -> Task:
 
 def test_no_rank_ever_has_memory_for_the_whole_state_when_it_is_dealt_anew(tmp_path: Path) -> None:
     state_bytes = 3 * sum(parameter.nbytes for parameter in build_wide_task().model.parameters())
-    acts = (Act((0, 1, 2, 3), until=2), Act((0, 1), until=4), Act((0, 1, 2, 3), until=5))
-    first = survivor(play(Script(acts, str(tmp_path), task=build_wide_task)))
+    acts = (Act((0, 1, 2, 3), until=1), Act((0, 1), until=2), Act((0, 1, 2, 3), until=3))
+    first = survivor(play(Script(acts, str(tmp_path), task=build_wide_task, afresh=True)))
     assert max(first.peaks_bytes) < 0.9 * state_bytes

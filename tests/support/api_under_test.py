@@ -21,6 +21,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from starlette.datastructures import State
 
+from empty_databases import engine_of, hand_back
 from oakum_service import tokens
 from oakum_service.api.auth import Role
 from oakum_service.api.context import Context
@@ -144,7 +145,9 @@ class ApiUnderTest:
     def __init__(self, data_dir: Path, scheduler: Scheduler | None = None, url: str | None = None) -> None:
         """The database is at `url`, or in the data directory; its schema has to be there."""
         self.settings = _settings().model_copy(update={"data_dir": data_dir, "database_url": url}, deep=True)
-        self.engine = open_engine(self.settings.database)
+        self.engine = engine_of(data_dir / "oakum.db") if url is None else open_engine(url)
+        self.engine_is_changed = False
+        """Set by a test that leaves something at the engine, which another test must not get then."""
         self.sessions = open_sessions(self.engine)
         self.scheduler = scheduler or FakeScheduler()
         self.news_for_controller, self.news_for_readers = ChangeSignal(), WatchedHub()
@@ -166,6 +169,14 @@ class ApiUnderTest:
         self.viewer = self.client(viewer)
         self.user = self.client(user)
         self.admin = self.client(admin)
+
+    def close(self) -> None:
+        """End event streams, and close the database."""
+        self.news_for_readers.close()
+        if self.engine_is_changed or self.settings.database_url is not None:
+            self.engine.dispose()
+        else:
+            hand_back(self.engine)
 
     def keeper(self) -> MembershipUpdater:
         """The part of the controller that reads reports."""

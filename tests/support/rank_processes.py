@@ -12,8 +12,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,12 +24,22 @@ import torch.distributed as dist
 from waiting import DEADLINE_S
 
 _PRELOADED = [
+    "encodings.idna",
+    "pytest",
     "torch._dynamo",
     "torch.distributed.pipelining",
     "oakum_worker.checkpoint.dcp_rows",
     "oakum_worker.parallel.pipeline.replicas",
+    "oakum_worker.parallel.sharded",
     "oakum_worker.parallel.template",
     "oakum_worker.rank.sharded_keeper",
+    "averaged_tasks",
+    "gathering_tasks",
+    "grid_tasks",
+    "pipeline_tasks",
+    "sharded_ranks",
+    "total_tasks",
+    "torus_ranks",
 ]
 """Each test process has one server, so all tests name the same modules."""
 
@@ -35,10 +47,19 @@ _PRELOADED = [
 def fork_context() -> ForkServerContext:
     """Starts processes that have torch and the worker's larger modules imported.
 
-    The server does not have this process's `sys.path`, and passes over modules that it cannot import.
+    The server does not have this process's `sys.path`, so it is given the folder of these modules. It passes over
+    modules that it cannot import.
     """
     context = mp.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *([before] if before else [])])
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
     return context
 
 

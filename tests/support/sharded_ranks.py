@@ -18,7 +18,7 @@ import time
 import traceback
 import unittest.mock
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -79,6 +79,8 @@ class Script:
     """Whether pipelines and grids are arranged by measured times, which may differ from run to run."""
     awaits_ends: bool = False
     """Whether each act waits until the process groups of earlier acts are gone."""
+    afresh: bool = False
+    """Whether no other script has used the processes before."""
 
 
 @dataclass
@@ -142,7 +144,8 @@ class _Process:
     def run(self) -> None:
         self._line.send(self._group.endpoint)
         self._endpoints = self._line.recv()
-        threading.Thread(target=self._obey, daemon=True).start()
+        obeying = threading.Thread(target=self._obey, daemon=True)
+        obeying.start()
         for number, act in enumerate(self._script.acts, 1):
             self._act = number
             if self._number in act.members:
@@ -154,6 +157,8 @@ class _Process:
                 except DivergedError as error:
                     self.outcome.diverged = str(error)
                 self._group.leave()
+        self._line.send(self.outcome)
+        obeying.join()
 
     def _play(self, act: Act) -> None:
         members = tuple(
@@ -210,15 +215,21 @@ class _Process:
 
     def _obey(self) -> None:
         with contextlib.suppress(EOFError):
-            while True:
-                self._group.cut(self._line.recv())
+            while (over := self._line.recv()) is not None:
+                self._group.cut(over)
 
 
-def _measure_nothing() -> None:
-    """Arrange pipelines and grids by the sizes of their layers, on links that are all the same."""
-    for arranger in (Arranger, GridArranger):
-        unittest.mock.patch.object(arranger, "measure_model").start()
-        unittest.mock.patch.object(arranger, "measure_links").start()
+@contextlib.contextmanager
+def _in_tests(measured: bool) -> Iterator[None]:
+    """A busy machine is no lost rank: nobody else would have the others form their group again. Where nothing is
+    `measured`, pipelines and grids are arranged by the sizes of their layers, on links that are all the same."""
+    with contextlib.ExitStack() as patches:
+        patches.enter_context(unittest.mock.patch.object(group, "_CONNECT_TIMEOUT_S", _PATIENCE_S))
+        if not measured:
+            for arranger in (Arranger, GridArranger):
+                patches.enter_context(unittest.mock.patch.object(arranger, "measure_model"))
+                patches.enter_context(unittest.mock.patch.object(arranger, "measure_links"))
+        yield
 
 
 def _let_die(loop: TrainingLoop, step: int, after: int) -> None:
@@ -259,26 +270,59 @@ def _memory_bytes(name: str) -> int:
     raise LookupError(name)
 
 
-def _main(script: Script, number: int, line: Connection, stacks: Path) -> None:
+def _main(line: Connection, stacks: Path) -> None:
     # Open until the process ends: whoever waits in vain for this process asks for it.
     faulthandler.register(signal.SIGUSR1, stacks.open("w"))
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     gc.freeze()  # what was imported before needs no looking through, ten times in a script
-    # A busy machine is no lost rank: nobody else would have the others form their group again.
-    unittest.mock.patch.object(group, "_CONNECT_TIMEOUT_S", _PATIENCE_S).start()
-    if not script.measured:
-        _measure_nothing()
-    process = None
+    drawn = torch.get_rng_state()
     try:
-        process = _Process(script, number, line)
-        process.run()
-        line.send(process.outcome)
+        while True:
+            script, number = line.recv()
+            torch.set_rng_state(drawn)
+            with _in_tests(script.measured):
+                _Process(script, number, line).run()
+            gc.collect()
+    except EOFError:
+        pass
     except Exception:
         line.send(Outcome(error=traceback.format_exc()))
     # Without torch's teardown, which may wait for peers that are gone.
     line.close()
     os._exit(0)
+
+
+@dataclass
+class _Child:
+    """A process of scripts, from the outside."""
+
+    process: ForkServerProcess
+    line: Connection
+    stacks: Path
+
+    @classmethod
+    def start(cls) -> _Child:
+        context = fork_context()
+        ours, theirs = context.Pipe()
+        descriptor, name = tempfile.mkstemp(prefix="stacks-of-a-rank-")
+        os.close(descriptor)
+        process = context.Process(target=_main, args=(theirs, Path(name)), daemon=True)
+        process.start()
+        theirs.close()
+        return cls(process, ours, Path(name))
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.line.close()
+        self.stacks.unlink(missing_ok=True)
+
+
+_MOST_KEPT = 4
+_kept: list[_Child] = []
+"""Processes that have performed scripts to their ends, for the next ones: the first steps of sharded training take
+a process a second, and later ones milliseconds."""
 
 
 def play(script: Script) -> list[Outcome | None]:
@@ -299,39 +343,39 @@ def play(script: Script) -> list[Outcome | None]:
 
 
 def _play(script: Script) -> list[Outcome | None]:
-    context = fork_context()
     numbers = range(1 + max(number for act in script.acts for number in act.members))
-    lines, processes = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for number in numbers:
-            ours, theirs = context.Pipe()
-            arguments = (script, number, theirs, Path(folder, f"stacks of {number}"))
-            process = context.Process(target=_main, args=arguments, daemon=True)
-            process.start()
-            theirs.close()
-            lines.append(ours)
-            processes.append(process)
-        try:
-            endpoints = [_receive(line) for line in lines]
-            for line in lines:
-                line.send(endpoints)
-            return _watch(script, lines)
-        except AssertionError as error:
-            error.add_note(_stacks(Path(folder), processes))
-            raise
-        finally:
-            for process in processes:
-                process.kill()
-                process.join()
+    kept = [] if script.afresh else [_kept.pop() for _ in numbers[: len(_kept)]]
+    children = [*kept, *(_Child.start() for _ in numbers[len(kept) :])]
+    lines = [child.line for child in children]
+    is_calm = False
+    try:
+        for number, line in enumerate(lines):
+            line.send((script, number))
+        endpoints = [_receive(line) for line in lines]
+        for line in lines:
+            line.send(endpoints)
+        outcomes = _watch(script, lines)
+        is_calm = all(outcome is not None and not outcome.error for outcome in outcomes)
+        return outcomes
+    except AssertionError as error:
+        error.add_note(_stacks(children))
+        raise
+    finally:
+        for child in children:
+            if is_calm and not script.afresh and len(_kept) < _MOST_KEPT:
+                child.line.send(None)
+                _kept.append(child)
+            else:
+                child.end()
 
 
-def _stacks(folder: Path, processes: list[ForkServerProcess]) -> str:
+def _stacks(children: list[_Child]) -> str:
     """The stacks of all threads of each living process, as text: which line of which function each one is in."""
-    for process in processes:
-        if process.is_alive() and process.pid is not None:
-            os.kill(process.pid, signal.SIGUSR1)
+    for child in children:
+        if child.process.is_alive() and child.process.pid is not None:
+            os.kill(child.process.pid, signal.SIGUSR1)
     time.sleep(1.0)  # the signal's handler writes at once, whatever the process waits for
-    return "\n".join(f"{path.name}:\n{path.read_text()}" for path in sorted(folder.iterdir()))
+    return "\n".join(child.stacks.read_text() for child in children)
 
 
 def _receive(line: Connection) -> Any:

@@ -20,6 +20,7 @@ from oakum_worker.state.tree import dismantle
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
 from rank_threads import RankThreads
+from turns import MemorySubgroups, in_turns
 
 torch.set_num_threads(1)
 
@@ -123,6 +124,16 @@ def step_together(loops: list[TrainingLoop], num_steps: int, share_from: int | N
         return [loops[rank].step().loss for _ in range(num_steps)]
 
     return in_ranks(len(loops), run)[0]
+
+
+def take_turns(loops: list[TrainingLoop], num_steps: int) -> list[float]:
+    """As `step_together`, with ranks that take turns and meet in memory."""
+
+    def run(rank: int, subgroups: MemorySubgroups) -> list[float]:
+        loops[rank].join(subgroups.form("all", range(len(loops))), rank, len(loops))
+        return [loops[rank].step().loss for _ in range(num_steps)]
+
+    return in_turns(len(loops), run)[0]
 
 
 def digest(loop: TrainingLoop) -> str:

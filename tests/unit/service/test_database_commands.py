@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from alembic.script import Script, ScriptDirectory
 from sqlalchemy import text
 
 from oakum_service import tokens
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
-from oakum_service.db.engine import open_engine, open_sessions
+from oakum_service.db.engine import migrations_dir, open_engine, open_sessions
 from oakum_service.db.models.installation import Lease
 
 load_commands()
@@ -35,6 +36,13 @@ def database(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def output(capsys: pytest.CaptureFixture[str]) -> Output:
     return lambda: capsys.readouterr()
+
+
+def two_newest() -> tuple[Script, str]:
+    """The newest migration, and the revision that it follows."""
+    newest = ScriptDirectory(str(migrations_dir())).get_revision("head")
+    assert isinstance(newest.down_revision, str)
+    return newest, newest.down_revision
 
 
 def names_in(file: Path) -> list[str]:
@@ -138,14 +146,15 @@ def test_a_damaged_file_is_told(database: Path, output: Output) -> None:
 
 
 def test_an_older_schema_is_told(database: Path, output: Output) -> None:
-    assert run(["db", "downgrade", "0018", "--yes"]) == 0
+    newest, older = two_newest()
+    assert run(["db", "downgrade", older, "--yes"]) == 0
     out, err = output()
-    assert out == "the schema is at revision 0018\n"
-    assert "0019  The audit log: who did what" in err
+    assert out == f"the schema is at revision {older}\n"
+    assert f"{newest.revision}  {newest.doc}" in err
     assert run(["db", "check"]) == 1
-    assert "the schema is at revision 0018, this version's is" in output()[0]
-    assert run(["db", "downgrade", "0018", "--yes"]) == 0
-    assert output()[0] == "the schema is at revision 0018 already\n"
+    assert f"the schema is at revision {older}, this version's is {newest.revision}" in output()[0]
+    assert run(["db", "downgrade", older, "--yes"]) == 0
+    assert output()[0] == f"the schema is at revision {older} already\n"
     assert run(["db", "upgrade"]) == 0
     assert run(["db", "check"]) == 0
 
@@ -154,12 +163,13 @@ def test_nothing_is_undone_while_a_service_runs(database: Path, output: Output) 
     engine = open_engine(f"sqlite:///{database}")
     with open_sessions(engine).begin() as session:
         session.add(Lease(id=1, holder="head:77", token=1, expires_at=time.time() + 300))
-    assert run(["db", "downgrade", "0018", "--yes"]) == 1
+    older = two_newest()[1]
+    assert run(["db", "downgrade", older, "--yes"]) == 1
     assert "a service uses the database (head:77): stop it first" in output()[1]
     with engine.begin() as connection:
         connection.execute(text("UPDATE lease SET expires_at = 0"))
     engine.dispose()
-    assert run(["db", "downgrade", "0018", "--yes"]) == 0
+    assert run(["db", "downgrade", older, "--yes"]) == 0
 
 
 def test_a_revision_that_is_none_is_told(database: Path, output: Output) -> None:

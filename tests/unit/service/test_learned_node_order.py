@@ -76,7 +76,7 @@ def test_a_turn_without_a_change_asks_the_database_for_nothing(sessions: Session
     takes_the_highest(watching)
     asked: list[str] = []
     with sessions.begin() as session:
-        event.listen(session.get_bind(), "before_cursor_execute", lambda *call: asked.append(call[2]))
+        event.listen(session.connection(), "before_cursor_execute", lambda *call: asked.append(call[2]))
         for number in (watching.last.number, watching.last.number + 1):
             later = Observation(number, snapshot(time.time(), [0]))
             assert len(watching.keeper.ordered(session, later).preference) == (

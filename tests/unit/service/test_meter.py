@@ -23,7 +23,7 @@ def value(name: str, **labels: str) -> float:
 def test_node_seconds_add_up_to_what_nodes_and_fragments_did(
     sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = VirtualSite(sessions, tmp_path, num_nodes=8, busy=2)
+    site = VirtualSite(sessions, tmp_path, num_nodes=8, busy=2, start_up_s=2.0)
     monkeypatch.setattr("time.time", site.time)
     site.submit("digits", max_nodes=4)
     site.begin()
@@ -40,7 +40,7 @@ def test_node_seconds_add_up_to_what_nodes_and_fragments_did(
         holes += sum(node.state is NodeState.HOLE for node in site.scheduler.nodes)
         training += int(value("oakum_fragments", phase="training"))
 
-    site.run(60, look)
+    site.run(25, look)
     # What the last turn saw has not lasted yet.
     last = sum(node.state is NodeState.HOLE for node in site.scheduler.nodes)
     assert value("oakum_hole_node_seconds_total") - idle == pytest.approx(holes - last)

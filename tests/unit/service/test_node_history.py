@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from cells import each
-from oakum_service.db.engine import open_engine, open_sessions, upgrade
+from empty_databases import new_sessions
+from oakum_service.db.engine import Sessions
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
@@ -31,13 +33,24 @@ HOUR_S = 3600.0
 NODES = [f"n{number:02d}" for number in range(7)]
 
 
-@pytest.fixture
-def filled(tmp_path: Path) -> Session:
+@pytest.fixture(scope="module")
+def cluster(empty_database: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
     """Seven nodes with two days of random stretches, and fragments in the holes."""
-    engine = open_engine(f"sqlite:///{tmp_path}/oakum.db")
-    upgrade(engine)
     chance = random.Random(7)
-    session = open_sessions(engine)()
+    with new_sessions(empty_database, tmp_path_factory.mktemp("cluster")) as sessions:
+        fill(sessions(), chance)
+        yield sessions
+
+
+@pytest.fixture
+def filled(cluster: Sessions) -> Iterator[Session]:
+    """The cluster; what a test changes is undone."""
+    with cluster() as session:
+        yield session
+        session.rollback()
+
+
+def fill(session: Session, chance: random.Random) -> None:
     spec = TrainerSpec(name="t", entrypoint="tasks:t", global_batch=1, epochs=1)
     session.add(Trainer(id="t", name="t", spec=spec, state="running", submitted_at=0.0, user_name="u"))
     session.flush()
@@ -57,44 +70,47 @@ def filled(tmp_path: Path) -> Session:
                 session.add(fragment)
             at, is_hole = end, not is_hole
     session.commit()
-    return session
+    session.close()
 
 
-def expected(session: Session, use: str, nodes: list[str], begin: float, end: float) -> float:
-    """The share of the nodes' time from `begin` to `end`, added up plainly."""
-    total = 0.0
-    if use == "training":
-        rows = [(f.node, f.training_at, f.ended_at) for f in session.query(Fragment) if f.training_at is not None]
-    else:
-        rows = [(i.node, i.start_at, i.end_at) for i in session.query(NodeInterval) if i.state == use]
-    for node, start, stop in rows:
-        if node in nodes:
-            total += max(0.0, min(stop or NOW, end) - max(start, begin))
-    return total / (len(nodes) * (end - begin))
+def expected(session: Session) -> Callable[[str, list[str], float, float], float]:
+    """A function of a use, nodes, and a beginning and an end, that adds up plainly which share of the nodes' time
+    the use took."""
+    stretches = [(i.state, i.node, i.start_at, i.end_at) for i in session.query(NodeInterval)]
+    trained = [("training", f.node, f.training_at, f.ended_at) for f in session.query(Fragment)]
+    rows = [*stretches, *((use, node, start, end) for use, node, start, end in trained if start is not None)]
+
+    def share(use: str, nodes: list[str], begin: float, end: float) -> float:
+        total = 0.0
+        for kind, node, start, stop in rows:
+            if kind == use and node in nodes:
+                total += max(0.0, min(stop or NOW, end) - max(start, begin))
+        return total / (len(nodes) * (end - begin))
+
+    return share
 
 
-@pytest.mark.parametrize("span_s", [120.0, 2.5 * HOUR_S])
-@pytest.mark.parametrize("num_bands", [1, 3, 7, 50])
+@each("span_s", [120.0, 2.5 * HOUR_S])
+@each("num_bands", [1, 3, 7, 50])
 def test_shares_of_a_short_window_equal_those_added_up_plainly(
     filled: Session, span_s: float, num_bands: int
 ) -> None:
     window = Window(NOW - 20 * HOUR_S - span_s, NOW - 20 * HOUR_S)
     shown, shares = KeptHours().occupancy(filled, NODES, window, (num_bands, 5), Window(0.0, NOW))
     assert shown == window
-    bands = np.array_split(np.array(NODES), 1) if num_bands == 1 else None
     assert shares.shape == (len(USES), min(num_bands, len(NODES)), 5)
+    share = expected(filled)
     for use, name in enumerate(USES):
         for column in range(5):
             begin = window.from_at + column * span_s / 5
-            each = [expected(filled, name, [node], begin, begin + span_s / 5) for node in NODES]
+            of_node = [share(name, [node], begin, begin + span_s / 5) for node in NODES]
             if num_bands >= len(NODES):
-                assert shares[use, :, column] == pytest.approx(each, abs=1e-5)
-            elif bands is not None:
-                assert shares[use, 0, column] == pytest.approx(np.mean(each), abs=1e-5)
+                assert shares[use, :, column] == pytest.approx(of_node, abs=1e-5)
+            elif num_bands == 1:
+                assert shares[use, 0, column] == pytest.approx(np.mean(of_node), abs=1e-5)
             else:
-                assert shares[use, :, column] == pytest.approx(
-                    [np.mean(each[:2]), np.mean(each[2:5]), np.mean(each[5:])], abs=1e-5
-                )
+                bands = [np.mean(of_node[:2]), np.mean(of_node[2:5]), np.mean(of_node[5:])]
+                assert shares[use, :, column] == pytest.approx(bands, abs=1e-5)
 
 
 def test_shares_of_days_are_kept_by_hours_and_equal_those_added_up_plainly(filled: Session) -> None:
@@ -106,11 +122,12 @@ def test_shares_of_days_are_kept_by_hours_and_equal_those_added_up_plainly(fille
     assert window.to_at >= wanted.to_at
     assert shares.shape[2] <= 300
     width_s = (window.to_at - window.from_at) / shares.shape[2]
+    share = expected(filled)
     for use, name in enumerate(USES):
         for column in range(0, shares.shape[2] - 1, 17):
             begin = window.from_at + column * width_s
-            each = [expected(filled, name, [node], begin, begin + width_s) for node in NODES]
-            assert shares[use, :, column] == pytest.approx(each, abs=0.005)
+            of_node = [share(name, [node], begin, begin + width_s) for node in NODES]
+            assert shares[use, :, column] == pytest.approx(of_node, abs=0.005)
     filled.query(NodeInterval).filter(NodeInterval.end_at < NOW - 3 * HOUR_S).delete()
     again = hours.occupancy(filled, NODES, wanted, (7, 300), Window(0.0, NOW))[1]
     settled = shares.shape[2] - int(4 * HOUR_S / width_s)

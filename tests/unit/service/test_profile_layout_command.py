@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from cells import each
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
+from oakum_worker.__main__ import app as worker_app
 
 load_commands()
 
@@ -145,16 +145,5 @@ def test_where_there_is_no_torch_it_says_who_has_one(
 
 
 def test_the_nodes_python_has_the_same_command(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "oakum_worker",
-        "profile",
-        "layout",
-        write_spec(tmp_path),
-        "--nodes",
-        "1",
-        "--json",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = CliRunner().invoke(worker_app, ["profile", "layout", write_spec(tmp_path), "--nodes", "1", "--json"])
     assert json.loads(done.stdout)["layers"] == 6

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from cells import each
 from oakum_worker.errors import TaskError
 from oakum_worker.task import Task, load_task
 from training_ranks import build_spec
@@ -140,7 +139,7 @@ def test_unknown_arguments_are_answered_with_the_signature(tmp_path: Path) -> No
     assert "(width=3, seed_of_data=0)" in text
 
 
-@each(
+@pytest.mark.parametrize(
     ("change", "expected"),
     [
         ("raise OSError('no data here')", "raised OSError: no data here"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import stat
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import nn
 
+import oakum_worker
 from oakum_worker.errors import NoLoopsError, TrainingWarning
 from oakum_worker.recurrent import building, kernels, layers
 from oakum_worker.recurrent.layers import GRU, LSTM
@@ -40,13 +41,14 @@ def write_compiler(path: Path, script: str) -> str:
     return str(path)
 
 
-def test_nothing_is_compiled_or_loaded_by_imports(tmp_path: Path) -> None:
-    code = (
-        "import oakum_worker.recurrent.layers, oakum_worker.recurrent.kernels as kernels;"
-        "assert kernels.kernels.cache_info().currsize == 0"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, env={"XDG_CACHE_HOME": str(tmp_path)})
-    assert list(tmp_path.iterdir()) == []
+def test_nothing_is_compiled_or_loaded_by_imports(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oakum_worker, "recurrent", oakum_worker.recurrent)
+    for name in [name for name in sys.modules if name.startswith("oakum_worker.recurrent")]:
+        monkeypatch.delitem(sys.modules, name)
+    anew = importlib.import_module("oakum_worker.recurrent.layers")
+    assert anew is not layers
+    assert importlib.import_module("oakum_worker.recurrent.kernels").kernels.cache_info().currsize == 0
+    assert not cache.parent.exists()
 
 
 def test_loops_are_compiled_once_into_a_folder_for_the_user_alone(

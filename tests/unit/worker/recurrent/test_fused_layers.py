@@ -79,7 +79,7 @@ def build_states(layer: Any, batch: int, dtype: torch.dtype = torch.float64) -> 
 
 @pytest.mark.parametrize(
     ("cell", "hidden"),
-    [pytest.param(*size, marks=() if size[1] <= 1536 else pytest.mark.soak) for size in DEEPBENCH],
+    [pytest.param(*size, marks=() if size[1] <= 512 else pytest.mark.soak) for size in DEEPBENCH],
 )
 def test_outputs_and_gradients_of_deepbenchs_sizes_equal_torchs(cell: str, hidden: int) -> None:
     reference, fused = build_pair(cell, hidden, hidden)

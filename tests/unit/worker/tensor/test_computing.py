@@ -25,7 +25,13 @@ from tensor_ranks import compute_alone, compute_on, over_gloo, plan, simulate, t
 EVERY = [Grid("1d", 2), Grid("1d", 3), Grid("2d", 2), Grid("2d", 3), Grid("3d", 2), Grid("3d", 3)]
 EVERY += [Grid("shards", 2), Grid("shards", 3)]
 CUBES = [Grid("3d", 2), Grid("3d", 3)]
-every_grid = pytest.mark.parametrize("grid", EVERY, ids=lambda grid: f"{grid.kind}-{grid.side}")
+SHOWN = [Grid("1d", 3), Grid("2d", 2), Grid("3d", 2), Grid("shards", 2)]
+"""One of each kind; `make soak` has two."""
+every_grid = pytest.mark.parametrize(
+    "grid",
+    [pytest.param(grid, marks=() if grid in SHOWN else pytest.mark.soak) for grid in EVERY],
+    ids=[f"{grid.kind}-{grid.side}" for grid in EVERY],
+)
 cubes = pytest.mark.parametrize("grid", CUBES, ids=lambda grid: f"q={grid.side}")
 SAMPLES = 36
 
