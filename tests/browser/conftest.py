@@ -29,8 +29,10 @@ _OPTIONS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--force-prefers-reduced-motion",
     "--window-size=1280,900",
 )
+"""With less motion the picture of nodes moves with each answer alone, and not up to 30 times a second."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -58,10 +60,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
     started.quit()
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def driver(browser: WebDriver) -> Iterator[WebDriver]:
-    """The browser with a tab of its own: a tab's history has room for 50 entries, and drops first those that no
-    key or mouse button has made."""
+    """The browser with a tab of its own for each class, or for a test that is in none: a tab's history has room
+    for 50 entries, and drops first those that no key or mouse button has made.
+
+    Opening a page takes seconds of processor time, so tests that look at one page are a class with one tab, whose
+    `page` is opened once.
+    """
     first = browser.current_window_handle
     browser.switch_to.new_window("tab")
     yield browser
@@ -69,19 +75,29 @@ def driver(browser: WebDriver) -> Iterator[WebDriver]:
     browser.switch_to.window(first)
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def cluster() -> SimulatedCluster:
     return SimulatedCluster()
 
 
-@pytest.fixture
-def server(cluster: SimulatedCluster) -> Iterator[Server]:
-    served = Server(serve_documents(cluster))
+@pytest.fixture(scope="session")
+def _server() -> Iterator[Server]:
+    """One for all tests: the browser keeps what it has compiled of the scripts of an address."""
+    served = Server()
     yield served
     served.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
+def server(_server: Server, cluster: SimulatedCluster) -> Server:
+    """A server of the cluster's documents, which knows nobody yet."""
+    _server.app = serve_documents(cluster)
+    if not _server.runs:
+        _server.start()
+    return _server
+
+
+@pytest.fixture(scope="class")
 def page(driver: WebDriver, server: Server) -> Iterator[Page]:
     opened = Page(driver, server)
     opened.errors()

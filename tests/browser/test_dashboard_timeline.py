@@ -21,14 +21,6 @@ CHOOSE = """
 """
 
 
-@pytest.fixture
-def opened(page: Page) -> Page:
-    page.open()
-    page.wait(lambda: page.texts(".plot .training"), "fragments")
-    page.wait(lambda: page.attributes(".strip-window", "width") != {None}, "the strip")
-    return page
-
-
 def told(page: Page) -> str:
     return page.texts("#window")[0].replace("\u202f", " ")
 
@@ -79,161 +71,170 @@ def point_at_widest_bar(page: Page, selector: str) -> str:
     return str(trainer)
 
 
-def test_the_wheel_over_the_axis_zooms_and_what_is_under_it_stays(opened: Page) -> None:
-    wheel(opened, ".axis-box", deltaY=-800)
-    opened.wait(lambda: told(opened).startswith("1 min 00 s: "), "a minute, the shortest time")
-    wheel(opened, ".axis-box", deltaY=300)
-    opened.wait(lambda: "to now" not in told(opened) and not told(opened).startswith("1 min 00"), "a longer time")
-
-
-def test_the_wheel_over_the_rows_zooms_with_ctrl_and_else_scrolls_the_page(opened: Page) -> None:
-    wheel(opened, ".rows", deltaY=-200)
-    assert told(opened).startswith("3 min 00 s: ")
-    wheel(opened, ".rows", deltaY=-200, ctrlKey=True)
-    opened.wait(lambda: not told(opened).startswith("3 min 00 s: "), "a shorter time")
-
-
-def test_dragging_the_rows_shows_what_was_before_and_now_leads_back(
-    opened: Page, cluster: SimulatedCluster
-) -> None:
-    jobs = opened.attributes(".plot .foreground", "data-job")
-    assert "to now" in told(opened)
-    drag(opened, ".rows", 600)
-    opened.wait(lambda: "to now" not in told(opened), "a fixed time")
-    drag(opened, ".rows", 600)
-    opened.wait(lambda: opened.attributes(".plot .foreground", "data-job") - jobs, "earlier jobs")
-    assert {"from", "to"} <= query(opened).keys()
-    opened.click("#to-now")
-    opened.wait(lambda: "to now" in told(opened), "the present")
-    opened.wait(lambda: "from" not in query(opened), "an address without a time")
-
-
-def test_keys_zoom_and_move(opened: Page) -> None:
-    opened.write(".rows", "-")
-    opened.wait(lambda: told(opened).startswith("4 min 30 s: "), "half as much again")
-    opened.write(".rows", "+")
-    opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
-    opened.write(".rows", Keys.ARROW_LEFT)
-    opened.wait(lambda: "to now" not in told(opened), "an earlier time")
-    opened.write(".rows", "n")
-    opened.wait(lambda: "to now" in told(opened), "the present")
-
-
-def test_buttons_do_what_keys_do(opened: Page) -> None:
-    opened.click("#zoom-out")
-    opened.wait(lambda: told(opened).startswith("6 min 00 s: "), "twice the time")
-    opened.click("#zoom-in")
-    opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
-    opened.click("#earlier")
-    opened.wait(lambda: "to now" not in told(opened), "an earlier time")
-    opened.click("#later")
-    opened.click("#later")
-    opened.wait(lambda: "to now" in told(opened), "the present")
-    assert opened.shows("#to-now:disabled")
-
-
-def test_a_time_is_chosen_on_the_strip(opened: Page) -> None:
-    drag(opened, ".strip-chart", 200, at_share=0.2)
-    opened.wait(lambda: {"from", "to"} <= query(opened).keys(), "a fixed time")
-    chosen = query(opened)
-    width = opened.driver.execute_script("return document.querySelector('.strip-chart').clientWidth")
-    assert int(chosen["to"]) - int(chosen["from"]) == pytest.approx(3600 * 200 / width, rel=0.1)
-
-
-def test_a_link_reproduces_time_and_rows(opened: Page, cluster: SimulatedCluster) -> None:
-    begin = int(cluster.clock()) - 900
-    address = f"{opened.server.url}#/?from={begin}&to={begin + 300}&show=all&order=state&find=node-00"
-    opened.driver.get("about:blank")
-    opened.driver.get(address)
-    opened.wait(lambda: told(opened).startswith("9 of 12 nodes; 5 min 00 s: "), "the time and the rows")
-    chosen = "return ['find', 'order'].map((name) => document.getElementById(`rows-${name}`).value)"
-    assert opened.driver.execute_script(chosen) == ["node-00", "state"]
-
-
-def test_a_link_that_is_followed_on_the_open_page_is_shown(opened: Page) -> None:
-    opened.driver.execute_script("location.hash = '#/?span=600&find=node-003'")
-    opened.wait(lambda: told(opened).startswith("1 of 12 nodes; 10 min 00 s: "), "the time and the row")
-
-
-def test_a_link_with_nonsense_shows_the_present(page: Page) -> None:
+@pytest.fixture(scope="class")
+def overview(page: Page) -> Page:
     page.open()
-    page.driver.get("about:blank")
-    page.driver.get(f"{page.server.url}#/?from=x&to=-1&span=lots&show=none&order=%00&find=")
-    page.wait(lambda: page.texts(".plot .name"), "rows")
-    assert told(page).startswith("3 min 00 s: ")
+    page.wait(lambda: page.texts(".plot .training"), "fragments")
+    page.wait(lambda: page.attributes(".strip-window", "width") != {None}, "the strip")
+    return page
 
 
-def test_rows_are_found_and_none_is_told(opened: Page, cluster: SimulatedCluster) -> None:
-    opened.write("#rows-find", "node-01")
-    opened.wait(lambda: opened.texts(".plot .name") == ["node-010", "node-011", "node-012"], "three nodes")
-    opened.write("#rows-find", "nothing")
-    opened.wait(lambda: opened.shows("#no-rows"), "a sentence")
-    assert "No node is like that" in opened.texts("#no-rows")[0]
-    opened.wait(lambda: query(opened).get("find") == "node-01nothing", "the address")
+class TestPicture:
+    """The picture of a cluster's nodes on a page that is opened once: each test finds it as a link to the overview
+    shows it."""
 
+    @pytest.fixture
+    def opened(self, overview: Page) -> Page:
+        overview.driver.execute_script("scrollTo(0, 0)")
+        overview.go()
+        overview.wait(lambda: told(overview).startswith("3 min 00 s: "), "the last three minutes")
+        overview.wait(lambda: overview.shows(".plot .training"), "fragments")
+        return overview
 
-def test_rows_are_chosen_by_what_the_nodes_do(opened: Page, cluster: SimulatedCluster) -> None:
-    opened.driver.execute_script(CHOOSE, "show", "foreground")
-    opened.wait(lambda: "of 12 nodes; " in told(opened), "some rows")
-    shown = opened.texts(".plot .name")
-    busy = {node.name for node in cluster.node_list().nodes if node.state == "foreground"}
-    assert len(shown) <= len(busy) + 3
-    opened.driver.execute_script(CHOOSE, "show", "trainers")
-    opened.wait(lambda: opened.texts(".plot .name") != shown, "other rows")
+    def test_the_wheel_over_the_axis_zooms_and_what_is_under_it_stays(self, opened: Page) -> None:
+        wheel(opened, ".axis-box", deltaY=-800)
+        opened.wait(lambda: told(opened).startswith("1 min 00 s: "), "a minute, the shortest time")
+        wheel(opened, ".axis-box", deltaY=300)
+        opened.wait(
+            lambda: "to now" not in told(opened) and not told(opened).startswith("1 min 00"), "a longer time"
+        )
 
+    def test_the_wheel_over_the_rows_zooms_with_ctrl_and_else_scrolls_the_page(self, opened: Page) -> None:
+        wheel(opened, ".rows", deltaY=-200)
+        assert told(opened).startswith("3 min 00 s: ")
+        wheel(opened, ".rows", deltaY=-200, ctrlKey=True)
+        opened.wait(lambda: not told(opened).startswith("3 min 00 s: "), "a shorter time")
 
-def test_groups_have_titles_with_their_sizes(opened: Page, cluster: SimulatedCluster) -> None:
-    opened.driver.execute_script(CHOOSE, "order", "state")
-    opened.wait(lambda: opened.texts(".plot .group"), "groups")
-    sizes = [int(text.rsplit(": ", 1)[1]) for text in opened.texts(".plot .group")]
-    assert sum(sizes) == len(cluster.nodes)
-    assert len(opened.texts(".plot .name")) == len(cluster.nodes)
+    def test_dragging_the_rows_shows_what_was_before_and_now_leads_back(
+        self, opened: Page, cluster: SimulatedCluster
+    ) -> None:
+        jobs = opened.attributes(".plot .foreground", "data-job")
+        assert "to now" in told(opened)
+        drag(opened, ".rows", 600)
+        opened.wait(lambda: "to now" not in told(opened), "a fixed time")
+        drag(opened, ".rows", 600)
+        opened.wait(lambda: opened.attributes(".plot .foreground", "data-job") - jobs, "earlier jobs")
+        assert {"from", "to"} <= query(opened).keys()
+        opened.click("#to-now")
+        opened.wait(lambda: "to now" in told(opened), "the present")
+        opened.wait(lambda: "from" not in query(opened), "an address without a time")
 
+    def test_keys_zoom_and_move(self, opened: Page) -> None:
+        opened.write(".rows", "-")
+        opened.wait(lambda: told(opened).startswith("4 min 30 s: "), "half as much again")
+        opened.write(".rows", "+")
+        opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
+        opened.write(".rows", Keys.ARROW_LEFT)
+        opened.wait(lambda: "to now" not in told(opened), "an earlier time")
+        opened.write(".rows", "n")
+        opened.wait(lambda: "to now" in told(opened), "the present")
 
-def test_all_nodes_at_once_tell_their_shares_and_lead_to_the_rows(opened: Page) -> None:
-    opened.driver.execute_script(CHOOSE, "show", "dense")
-    opened.wait(lambda: opened.shows("canvas.density"), "the picture of all nodes")
-    assert not opened.shows(".rows")
-    script = "const c = document.querySelector('canvas.density'); return [c.width, c.height]"
-    opened.wait(lambda: opened.driver.execute_script(script)[1] == 12, "a band for each node")
-    picture = "canvas.density"
-    opened.on(picture, lambda e: ActionChains(opened.driver).move_to_element_with_offset(e, 0, 0).perform())
-    opened.wait(lambda: any("foreground jobs 49" in text for text in opened.texts(".tip p")), "shares")
-    opened.on(picture, lambda e: ActionChains(opened.driver).double_click(e).perform())
-    opened.wait(lambda: opened.shows(".rows"), "the rows")
-    assert opened.errors() == []
+    def test_buttons_do_what_keys_do(self, opened: Page) -> None:
+        opened.click("#zoom-out")
+        opened.wait(lambda: told(opened).startswith("6 min 00 s: "), "twice the time")
+        opened.click("#zoom-in")
+        opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "as before")
+        opened.click("#earlier")
+        opened.wait(lambda: "to now" not in told(opened), "an earlier time")
+        opened.click("#later")
+        opened.click("#later")
+        opened.wait(lambda: "to now" in told(opened), "the present")
+        assert opened.shows("#to-now:disabled")
 
+    def test_a_time_is_chosen_on_the_strip(self, opened: Page) -> None:
+        drag(opened, ".strip-chart", 200, at_share=0.2)
+        opened.wait(lambda: {"from", "to"} <= query(opened).keys(), "a fixed time")
+        chosen = query(opened)
+        width = opened.driver.execute_script("return document.querySelector('.strip-chart').clientWidth")
+        assert int(chosen["to"]) - int(chosen["from"]) == pytest.approx(3600 * 200 / width, rel=0.1)
 
-def test_pointing_and_clicking_tell_what_a_bar_is(opened: Page) -> None:
-    trainer = point_at_widest_bar(opened, ".plot rect.training")
-    opened.wait(lambda: any(f": {trainer} " in text for text in opened.texts(".tip strong")), "what it is")
-    point_at_widest_bar(opened, f".plot rect.training[data-trainer='{trainer}']")
-    ActionChains(opened.driver).click().perform()
-    opened.wait(lambda: opened.shows("#selected a"), "the trainer's link")
-    assert opened.attributes("#selected a", "href") == {f"#/trainers/{trainer}"}
+    def test_a_link_reproduces_time_and_rows(self, opened: Page, cluster: SimulatedCluster) -> None:
+        begin = int(cluster.clock()) - 900
+        address = f"{opened.server.url}#/?from={begin}&to={begin + 300}&show=all&order=state&find=node-00"
+        opened.driver.get("about:blank")
+        opened.driver.get(address)
+        opened.wait(lambda: told(opened).startswith("9 of 12 nodes; 5 min 00 s: "), "the time and the rows")
+        chosen = "return ['find', 'order'].map((name) => document.getElementById(`rows-${name}`).value)"
+        assert opened.driver.execute_script(chosen) == ["node-00", "state"]
 
+    def test_a_link_that_is_followed_on_the_open_page_is_shown_and_nonsense_shows_the_present(
+        self, opened: Page
+    ) -> None:
+        opened.go("?span=600&find=node-003")
+        opened.wait(lambda: told(opened).startswith("1 of 12 nodes; 10 min 00 s: "), "another time and one row")
+        opened.go("?from=x&to=-1&span=lots&show=none&order=%00&find=")
+        opened.wait(lambda: told(opened).startswith("3 min 00 s: "), "the present")
+        assert len(opened.texts(".plot .name")) == 12
+        assert opened.errors() == []
 
-def test_one_trainer_is_told_from_the_others_by_the_legend(opened: Page) -> None:
-    opened.wait(lambda: opened.texts(".legend-trainer"), "trainers in the legend")
-    name = opened.texts(".legend-trainer")[0]
-    opened.click(".legend-trainer")
-    dimmed = opened.wait(lambda: opened.attributes(".plot .dimmed", "data-trainer"), "others in the background")
-    assert name not in dimmed
+    def test_rows_are_found_and_none_is_told(self, opened: Page, cluster: SimulatedCluster) -> None:
+        opened.write("#rows-find", "node-01")
+        opened.wait(lambda: opened.texts(".plot .name") == ["node-010", "node-011", "node-012"], "three nodes")
+        opened.write("#rows-find", "nothing")
+        opened.wait(lambda: opened.shows("#no-rows"), "a sentence")
+        assert "No node is like that" in opened.texts("#no-rows")[0]
+        opened.wait(lambda: query(opened).get("find") == "node-01nothing", "the address")
 
+    def test_rows_are_chosen_by_what_the_nodes_do(self, opened: Page, cluster: SimulatedCluster) -> None:
+        opened.driver.execute_script(CHOOSE, "show", "foreground")
+        opened.wait(lambda: "of 12 nodes; " in told(opened), "some rows")
+        shown = opened.texts(".plot .name")
+        busy = {node.name for node in cluster.node_list().nodes if node.state == "foreground"}
+        assert len(shown) <= len(busy) + 3
+        opened.driver.execute_script(CHOOSE, "show", "trainers")
+        opened.wait(lambda: opened.texts(".plot .name") != shown, "other rows")
 
-def test_what_is_expected_is_outlined_to_the_right_of_now(opened: Page) -> None:
-    opened.wait(lambda: opened.texts(".plot .to-come"), "the part to come")
-    script = "return [...document.querySelectorAll('.to-come, .now')].map((e) => e.getBoundingClientRect().x)"
-    left, now = opened.driver.execute_script(script)
-    assert left == pytest.approx(now, abs=2)
+    def test_groups_have_titles_with_their_sizes(self, opened: Page, cluster: SimulatedCluster) -> None:
+        opened.driver.execute_script(CHOOSE, "order", "state")
+        opened.wait(lambda: opened.texts(".plot .group"), "groups")
+        sizes = [int(text.rsplit(": ", 1)[1]) for text in opened.texts(".plot .group")]
+        assert sum(sizes) == len(cluster.nodes)
+        assert len(opened.texts(".plot .name")) == len(cluster.nodes)
 
+    def test_all_nodes_at_once_tell_their_shares_and_lead_to_the_rows(self, opened: Page) -> None:
+        opened.driver.execute_script(CHOOSE, "show", "dense")
+        opened.wait(lambda: opened.shows("canvas.density"), "the picture of all nodes")
+        assert not opened.shows(".rows")
+        script = "const c = document.querySelector('canvas.density'); return [c.width, c.height]"
+        opened.wait(lambda: opened.driver.execute_script(script)[1] == 12, "a band for each node")
+        picture = "canvas.density"
+        opened.on(picture, lambda e: ActionChains(opened.driver).move_to_element_with_offset(e, 0, 0).perform())
+        opened.wait(lambda: any("foreground jobs 49" in text for text in opened.texts(".tip p")), "shares")
+        opened.on(picture, lambda e: ActionChains(opened.driver).double_click(e).perform())
+        opened.wait(lambda: opened.shows(".rows"), "the rows")
+        assert opened.errors() == []
 
-def test_a_picture_that_was_moved_does_not_slide_with_time(opened: Page) -> None:
-    drag(opened, ".rows", 600)
-    opened.wait(lambda: "from" in query(opened), "a fixed time")
-    before = told(opened)
-    # Two more answers have come when the progress has changed twice.
-    for _ in range(2):
-        done = opened.texts(".trainer .done")
-        opened.wait(lambda seen=done: opened.texts(".trainer .done") != seen, "a refresh")  # type: ignore[misc]
-    assert told(opened) == before
+    def test_pointing_and_clicking_tell_what_a_bar_is(self, opened: Page) -> None:
+        trainer = point_at_widest_bar(opened, ".plot rect.training")
+        opened.wait(lambda: any(f": {trainer} " in text for text in opened.texts(".tip strong")), "what it is")
+        point_at_widest_bar(opened, f".plot rect.training[data-trainer='{trainer}']")
+        ActionChains(opened.driver).click().perform()
+        opened.wait(lambda: opened.shows("#selected a"), "the trainer's link")
+        assert opened.attributes("#selected a", "href") == {f"#/trainers/{trainer}"}
+
+    def test_one_trainer_is_told_from_the_others_by_the_legend(self, opened: Page) -> None:
+        opened.wait(lambda: opened.texts(".legend-trainer"), "trainers in the legend")
+        name = opened.texts(".legend-trainer")[0]
+        opened.click(".legend-trainer")
+        dimmed = opened.wait(
+            lambda: opened.attributes(".plot .dimmed", "data-trainer"), "others in the background"
+        )
+        assert name not in dimmed
+        opened.click(".legend-trainer[aria-pressed=true]")
+        opened.wait(lambda: not opened.texts(".plot .dimmed"), "all in the foreground again")
+
+    def test_what_is_expected_is_outlined_to_the_right_of_now(self, opened: Page) -> None:
+        opened.wait(lambda: opened.texts(".plot .to-come"), "the part to come")
+        script = "return [...document.querySelectorAll('.to-come, .now')].map((e) => e.getBoundingClientRect().x)"
+        left, now = opened.driver.execute_script(script)
+        assert left == pytest.approx(now, abs=2)
+
+    def test_a_picture_that_was_moved_does_not_slide_with_time(self, opened: Page) -> None:
+        drag(opened, ".rows", 600)
+        opened.wait(lambda: "from" in query(opened), "a fixed time")
+        before = told(opened)
+        # Two more answers have come when the progress has changed twice.
+        for _ in range(2):
+            done = opened.texts(".trainer .done")
+            opened.wait(lambda seen=done: opened.texts(".trainer .done") != seen, "a refresh")  # type: ignore[misc]
+        assert told(opened) == before

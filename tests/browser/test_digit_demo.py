@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.responses import Response
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.actions.pointer_input import PointerInput
@@ -43,7 +44,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> DigitNetworks:
     return made
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def digits() -> tuple[np.ndarray, np.ndarray]:
     from rbm.data import digits
 
@@ -59,7 +60,8 @@ class Demo:
         self.app = demo_app(follower)
         self.answers: list[tuple[str, int]] = []
         self.app.middleware("http")(self._note)
-        self.server = Server(self.app)
+        self.server = Server()
+        self.server.app = self.app
 
     async def _note(self, request: Request, answer: Callable[..., Any]) -> Response:
         response: Response = await answer(request)
@@ -67,7 +69,7 @@ class Demo:
         return response
 
 
-@pytest.fixture
+@pytest.fixture(scope="class")
 def opened(driver: WebDriver) -> Iterator[Callable[[Follower], tuple[Page, Demo]]]:
     """Opens the page of a follower."""
     demos = []
@@ -84,15 +86,6 @@ def opened(driver: WebDriver) -> Iterator[Callable[[Follower], tuple[Page, Demo]
     driver.get("about:blank")
     for demo in demos:
         demo.server.stop()
-
-
-@pytest.fixture
-def page(networks: DigitNetworks, opened: Callable[[Follower], tuple[Page, Demo]]) -> Page:
-    """The page with trained networks."""
-    tuned = (DemoRole.RECOGNISER, DemoRole.AUTOENCODER)
-    shown, _ = opened(Follower(None, None, {role: networks.of(role) for role in tuned}))
-    shown.wait(lambda: shown.texts("#encoding-weights")[0].startswith("by weights of step"), "the weights")
-    return shown
 
 
 def compute(page: Page, body: str, *arguments: object) -> Any:
@@ -127,43 +120,6 @@ def error_shown(page: Page) -> float:
     return float(page.texts("#error")[0].removeprefix("Squared error per pixel: "))
 
 
-def test_held_out_digits_drawn_with_the_mouse_are_recognised_and_redrawn(
-    page: Page, digits: tuple[np.ndarray, np.ndarray]
-) -> None:
-    images, numbers = digits
-    found, errors = [], []
-    for digit in range(10):
-        draw(page, strokes_of(images[np.flatnonzero(numbers == digit)[0]].reshape(8, 8)))
-        found.append(page.texts("#digit")[0])
-        errors.append(error_shown(page))
-    right = sum(shown == str(digit) for digit, shown in enumerate(found))
-    assert right >= LEAST_OF_TEN, found
-    assert np.mean(errors) <= MOST_ERROR, errors
-    assert page.errors() == []
-
-
-def test_the_page_computes_what_torch_computes(
-    page: Page, networks: DigitNetworks, digits: tuple[np.ndarray, np.ndarray]
-) -> None:
-    images = torch.from_numpy(digits[0])
-    body = """
-        const roles = ["recogniser", "autoencoder"];
-        const [recogniser, autoencoder] = await Promise.all(roles.map(weights.readWeights));
-        const seeing = new networks.Recogniser(recogniser.tensors);
-        const coding = new networks.Autoencoder(autoencoder.tensors);
-        return given[0].map((image) => {
-            const { hidden, probabilities } = seeing.recognise(image);
-            const code = coding.encode(image);
-            return [...hidden, probabilities, code, coding.decode(code)].map((values) => [...values]);
-        });
-    """
-    told = [torch.tensor(column) for column in zip(*compute(page, body, digits[0].tolist()), strict=True)]
-    expected = [tensor.detach() for tensor in as_torch_computes(networks, images)]
-    assert [tuple(t.shape[1:]) for t in told] == [(256,), (128,), (10,), (30,), (64,)]
-    for mine, theirs in zip(told, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
-
-
 def as_torch_computes(networks: DigitNetworks, images: torch.Tensor) -> list[torch.Tensor]:
     """Both hidden layers, probabilities, code, and redrawn images."""
     from rbm.fine_tuning import Autoencoder, Recogniser, stack
@@ -181,71 +137,167 @@ def as_torch_computes(networks: DigitNetworks, images: torch.Tensor) -> list[tor
     return [first, second, seeing(images).softmax(1), code, coding(images)]
 
 
-def test_strokes_of_all_held_out_digits_are_seen_as_digits_of_the_set(
-    page: Page, digits: tuple[np.ndarray, np.ndarray]
-) -> None:
-    images, numbers = digits
-    body = """
-        const { tensors } = await weights.readWeights("recogniser");
-        const network = new networks.Recogniser(tensors);
-        const images = given[0].map((strokes) => preprocess.seen(strokes));
-        return images.map((image) => [image, [...network.recognise(image).probabilities]]);
-    """
-    drawn = [strokes_of(image.reshape(8, 8)) for image in images]
-    answers = compute(page, body, drawn)
-    seen = np.array([image for image, _ in answers])
-    assert np.all(seen * 16 == np.round(seen * 16))
-    assert abs(seen.mean() - images.mean()) < 0.02
-    assert np.all(seen[:, :8].max(1) > 0)
-    assert np.all(seen[:, -8:].max(1) > 0)
-    right = np.argmax([probabilities for _, probabilities in answers], 1) == numbers
-    assert right.mean() >= LEAST_OF_ALL, right.mean()
+def touch(page: Page, strokes: list[list[Point]]) -> None:
+    box = page.driver.execute_script("return document.getElementById('pad').getBoundingClientRect().toJSON()")
+
+    def send(kind: str, *places: Point) -> None:
+        points = [{"x": box["left"] + x * box["width"], "y": box["top"] + y * box["height"]} for x, y in places]
+        page.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    for stroke in strokes:
+        send("touchStart", stroke[0])
+        for place in stroke[1:]:
+            send("touchMove", place)
+        send("touchEnd")
 
 
-def test_what_is_seen_depends_neither_on_the_drawings_size_nor_on_its_place(page: Page) -> None:
-    body = """
-        const seven = [[[0.26, 0.12], [0.74, 0.12], [0.44, 0.88]]];
-        const small = seven.map((stroke) => stroke.map(([x, y]) => [0.6 + x / 4, 0.1 + y / 4]));
-        return [seven, small, [[[0.5, 0.5]]], []].map((strokes) => preprocess.seen(strokes));
-    """
-    whole, small, dot, nothing = compute(page, body)
-    assert whole == small
-    assert sum(dot) > 0
-    assert nothing is None
+@pytest.fixture(scope="class")
+def page(networks: DigitNetworks, opened: Callable[[Follower], tuple[Page, Demo]]) -> Page:
+    tuned = (DemoRole.RECOGNISER, DemoRole.AUTOENCODER)
+    shown, _ = opened(Follower(None, None, {role: networks.of(role) for role in tuned}))
+    shown.wait(lambda: shown.texts("#encoding-weights")[0].startswith("by weights of step"), "the weights")
+    return shown
 
 
-def test_a_slider_changes_a_number_and_the_decoder_redraws(page: Page) -> None:
-    def redrawn() -> str:
-        return str(page.driver.execute_script("return document.getElementById('redrawn').toDataURL()"))
+class TestTrained:
+    """The page with trained networks, opened once."""
 
-    before, slider = redrawn(), page.driver.find_elements("css selector", ".unit input")[4]
-    assert slider.get_attribute("aria-label") == "Number 5 of 30"
-    slider.send_keys(Keys.END)
-    assert page.texts("#how")[0].startswith("Changed by hand")
-    body = """
-        const { tensors } = await weights.readWeights("autoencoder");
-        const code = [...document.querySelectorAll(".unit input")].map(({ value }) => Number(value));
-        const pixels = document.getElementById("redrawn").getContext("2d").getImageData(0, 0, 8, 8).data;
-        const shades = [...pixels].filter((_, at) => at % 4 === 0);
-        return [code[4], [...new networks.Autoencoder(tensors).decode(code)], shades];
-    """
-    value, decoded, shades = compute(page, body)
-    assert value == 1
-    assert np.corrcoef(decoded, shades)[0, 1] < -0.999  # Ink is dark.
-    assert redrawn() != before
-    page.click("#restore")
-    assert redrawn() == before
+    def test_held_out_digits_drawn_with_the_mouse_are_recognised_and_redrawn(
+        self, page: Page, digits: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        images, numbers = digits
+        found, errors = [], []
+        for digit in range(10):
+            draw(page, strokes_of(images[np.flatnonzero(numbers == digit)[0]].reshape(8, 8)))
+            found.append(page.texts("#digit")[0])
+            errors.append(error_shown(page))
+        right = sum(shown == str(digit) for digit, shown in enumerate(found))
+        assert right >= LEAST_OF_TEN, found
+        assert np.mean(errors) <= MOST_ERROR, errors
+        assert page.errors() == []
 
+    def test_the_page_computes_what_torch_computes(
+        self, page: Page, networks: DigitNetworks, digits: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        images = torch.from_numpy(digits[0])
+        body = """
+            const roles = ["recogniser", "autoencoder"];
+            const [recogniser, autoencoder] = await Promise.all(roles.map(weights.readWeights));
+            const seeing = new networks.Recogniser(recogniser.tensors);
+            const coding = new networks.Autoencoder(autoencoder.tensors);
+            return given[0].map((image) => {
+                const { hidden, probabilities } = seeing.recognise(image);
+                const code = coding.encode(image);
+                return [...hidden, probabilities, code, coding.decode(code)].map((values) => [...values]);
+            });
+        """
+        told = [torch.tensor(column) for column in zip(*compute(page, body, digits[0].tolist()), strict=True)]
+        expected = [tensor.detach() for tensor in as_torch_computes(networks, images)]
+        assert [tuple(t.shape[1:]) for t in told] == [(256,), (128,), (10,), (30,), (64,)]
+        for mine, theirs in zip(told, expected, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
 
-def test_by_keyboard_an_example_is_shown_and_cleared(page: Page) -> None:
-    page.write("#example", Keys.ENTER)
-    page.wait(lambda: page.texts("#digit") == ["4"], "the next example")
-    page.wait(lambda: page.texts("#spoken")[0].startswith("Recognised: 4"), "what screen readers say")
-    page.write("#clear", Keys.ENTER)
-    page.wait(lambda: page.texts("#digit") == ["–"], "the empty pad")
-    assert page.attributes("#pad", "aria-label") == {"Drawing: empty"}
-    unnamed = "canvas:not([aria-label]), input:not([aria-label])"
-    assert page.texts(unnamed) == []
+    def test_strokes_of_all_held_out_digits_are_seen_as_digits_of_the_set(
+        self, page: Page, digits: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        images, numbers = digits
+        body = """
+            const { tensors } = await weights.readWeights("recogniser");
+            const network = new networks.Recogniser(tensors);
+            const images = given[0].map((strokes) => preprocess.seen(strokes));
+            return images.map((image) => [image, [...network.recognise(image).probabilities]]);
+        """
+        drawn = [strokes_of(image.reshape(8, 8)) for image in images]
+        answers = compute(page, body, drawn)
+        seen = np.array([image for image, _ in answers])
+        assert np.all(seen * 16 == np.round(seen * 16))
+        assert abs(seen.mean() - images.mean()) < 0.02
+        assert np.all(seen[:, :8].max(1) > 0)
+        assert np.all(seen[:, -8:].max(1) > 0)
+        right = np.argmax([probabilities for _, probabilities in answers], 1) == numbers
+        assert right.mean() >= LEAST_OF_ALL, right.mean()
+
+    def test_what_is_seen_depends_neither_on_the_drawings_size_nor_on_its_place(self, page: Page) -> None:
+        body = """
+            const seven = [[[0.26, 0.12], [0.74, 0.12], [0.44, 0.88]]];
+            const small = seven.map((stroke) => stroke.map(([x, y]) => [0.6 + x / 4, 0.1 + y / 4]));
+            return [seven, small, [[[0.5, 0.5]]], []].map((strokes) => preprocess.seen(strokes));
+        """
+        whole, small, dot, nothing = compute(page, body)
+        assert whole == small
+        assert sum(dot) > 0
+        assert nothing is None
+
+    def test_a_slider_changes_a_number_and_the_decoder_redraws(self, page: Page) -> None:
+        def redrawn() -> str:
+            return str(page.driver.execute_script("return document.getElementById('redrawn').toDataURL()"))
+
+        before, slider = redrawn(), page.driver.find_elements("css selector", ".unit input")[4]
+        assert slider.get_attribute("aria-label") == "Number 5 of 30"
+        slider.send_keys(Keys.END)
+        assert page.texts("#how")[0].startswith("Changed by hand")
+        body = """
+            const { tensors } = await weights.readWeights("autoencoder");
+            const code = [...document.querySelectorAll(".unit input")].map(({ value }) => Number(value));
+            const pixels = document.getElementById("redrawn").getContext("2d").getImageData(0, 0, 8, 8).data;
+            const shades = [...pixels].filter((_, at) => at % 4 === 0);
+            return [code[4], [...new networks.Autoencoder(tensors).decode(code)], shades];
+        """
+        value, decoded, shades = compute(page, body)
+        assert value == 1
+        assert np.corrcoef(decoded, shades)[0, 1] < -0.999  # Ink is dark.
+        assert redrawn() != before
+        page.click("#restore")
+        assert redrawn() == before
+
+    def test_by_keyboard_an_example_is_shown_and_cleared(self, page: Page) -> None:
+        page.write("#example", Keys.ENTER)
+        page.wait(lambda: page.texts("#digit") == ["4"], "the next example")
+        page.wait(lambda: page.texts("#spoken")[0].startswith("Recognised: 4"), "what screen readers say")
+        page.write("#clear", Keys.ENTER)
+        page.wait(lambda: page.texts("#digit") == ["–"], "the empty pad")
+        assert page.attributes("#pad", "aria-label") == {"Drawing: empty"}
+        unnamed = "canvas:not([aria-label]), input:not([aria-label])"
+        assert page.texts(unnamed) == []
+
+    def test_on_a_phone_a_finger_draws_and_nothing_scrolls_sideways(
+        self, page: Page, digits: tuple[np.ndarray, np.ndarray]
+    ) -> None:
+        phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
+        page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+        page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+        try:
+            page.open(token=None)
+            page.wait(lambda: page.texts("#recognition-weights")[0].startswith("by weights"), "the weights")
+            page.driver.execute_script("document.getElementById('clear').click()")
+            images, numbers = digits
+            touch(page, strokes_of(images[np.flatnonzero(numbers == 0)[0]].reshape(8, 8)))
+            page.wait(lambda: page.texts("#digit") == ["0"], "the digit")
+            widths = "return [document.documentElement.scrollWidth, innerWidth, scrollY]"
+            assert page.driver.execute_script(widths) == [390, 390, 0]
+        finally:
+            page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+            page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+    def test_nothing_is_asked_of_another_host(self, page: Page) -> None:
+        asked = page.driver.execute_script(
+            "return performance.getEntriesByType('resource').map(({ name }) => name)"
+        )
+        assert {url.split("/", 3)[2] for url in asked} == {f"127.0.0.1:{page.server.port}"}
+        own = [path for path in FOLDER.rglob("*") if path.suffix in {".html", ".css", ".js"}]
+        assert not [path.name for path in own if re.search(r"https?://|innerHTML|\seval\(", path.read_text())]
+
+    def test_a_server_that_is_away_is_told_and_drawing_goes_on(self, page: Page) -> None:
+        page.server.stop()
+        page.wait(lambda: page.shows("#banner"), "the banner")
+        assert "start “oakum demo digits” again" in page.texts("#banner")[0]
+        assert page.texts("#liveness") == ["Offline"]
+        page.click("#clear")
+        page.wait(lambda: page.texts("#digit") == ["–"], "the empty pad")
+        page.click("#example")
+        page.wait(lambda: page.texts("#digit")[0].isdigit(), "the next example")
+        page.server.start()
+        page.wait(lambda: not page.shows("#banner"), "the end of the outage")
 
 
 def test_the_page_gets_better_while_the_networks_train_and_polling_costs_nothing(
@@ -253,16 +305,14 @@ def test_the_page_gets_better_while_the_networks_train_and_polling_costs_nothing
 ) -> None:
     new = DigitNetworks(tmp_path)
     new.of(DemoRole.STACK).symlink_to(networks.of(DemoRole.STACK))
-    steps = new.steps(DemoRole.RECOGNISER)
-    new.save(DemoRole.RECOGNISER, next(steps))
+    new.save(DemoRole.RECOGNISER, next(new.steps(DemoRole.RECOGNISER)))
     page, demo = opened(Follower(None, None, {DemoRole.RECOGNISER: new.of(DemoRole.RECOGNISER)}))
     page.wait(lambda: page.texts("#recognition-weights") == ["by weights of step 1"], "the first weights")
     certain = page.texts("#probabilities .most .value")[0]
     unchanged = len(demo.answers)
     page.wait(lambda: demo.answers[unchanged:].count(("/state", 304)) >= 2, "two polls of what has not changed")
     assert not [path for path, _ in demo.answers[unchanged:] if path != "/state"]
-    *_, loop = steps
-    new.save(DemoRole.RECOGNISER, loop)
+    shutil.copytree(networks.of(DemoRole.RECOGNISER), new.of(DemoRole.RECOGNISER), dirs_exist_ok=True)
     demo.follower.turn()
     page.wait(lambda: page.texts("#recognition-weights") == ["by weights of step 1,800"], "the last weights")
     assert page.texts("#digit") == ["3"]
@@ -282,58 +332,6 @@ def test_the_stack_redraws_before_the_autoencoder_has_weights(
     assert len(page.texts(".unit")) == 30
 
 
-def test_on_a_phone_a_finger_draws_and_nothing_scrolls_sideways(
-    page: Page, digits: tuple[np.ndarray, np.ndarray]
-) -> None:
-    phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
-    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
-    page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
-    try:
-        page.open(token=None)
-        page.wait(lambda: page.texts("#recognition-weights")[0].startswith("by weights"), "the weights")
-        page.driver.execute_script("document.getElementById('clear').click()")
-        images, numbers = digits
-        touch(page, strokes_of(images[np.flatnonzero(numbers == 0)[0]].reshape(8, 8)))
-        page.wait(lambda: page.texts("#digit") == ["0"], "the digit")
-        widths = "return [document.documentElement.scrollWidth, innerWidth, scrollY]"
-        assert page.driver.execute_script(widths) == [390, 390, 0]
-    finally:
-        page.driver.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
-        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-
-
-def touch(page: Page, strokes: list[list[Point]]) -> None:
-    box = page.driver.execute_script("return document.getElementById('pad').getBoundingClientRect().toJSON()")
-
-    def send(kind: str, *places: Point) -> None:
-        points = [{"x": box["left"] + x * box["width"], "y": box["top"] + y * box["height"]} for x, y in places]
-        page.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-
-    for stroke in strokes:
-        send("touchStart", stroke[0])
-        for place in stroke[1:]:
-            send("touchMove", place)
-        send("touchEnd")
-
-
-def test_nothing_is_asked_of_another_host(page: Page) -> None:
-    asked = page.driver.execute_script("return performance.getEntriesByType('resource').map(({ name }) => name)")
-    assert {url.split("/", 3)[2] for url in asked} == {f"127.0.0.1:{page.server.port}"}
-    own = [path for path in FOLDER.rglob("*") if path.suffix in {".html", ".css", ".js"}]
-    assert not [path.name for path in own if re.search(r"https?://|innerHTML|\seval\(", path.read_text())]
-
-
-def test_a_server_that_is_away_is_told_and_drawing_goes_on(page: Page) -> None:
-    page.server.stop()
-    page.wait(lambda: page.shows("#banner"), "the banner")
-    assert "start “oakum demo digits” again" in page.texts("#banner")[0]
-    assert page.texts("#liveness") == ["Offline"]
-    page.click("#example")
-    page.wait(lambda: page.texts("#digit") == ["4"], "the next example")
-    page.server.start()
-    page.wait(lambda: not page.shows("#banner"), "the end of the outage")
-
-
 def test_a_service_that_is_away_is_told_with_what_to_do(
     opened: Callable[[Follower], tuple[Page, Demo]], unused_address: str
 ) -> None:
@@ -348,7 +346,7 @@ def test_a_service_that_is_away_is_told_with_what_to_do(
 
 @pytest.fixture
 def unused_address() -> str:
-    server = Server(FastAPI())
+    server = Server()
     server.stop()
     return server.url.rstrip("/")
 

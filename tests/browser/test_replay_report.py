@@ -32,15 +32,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def opened(driver: WebDriver, page: Path) -> WebDriver:
-    """The report in a browser tab; loaded once for all tests, since it contains all of Plotly."""
-    if driver.current_url != page.as_uri():
-        driver.get(page.as_uri())
-        drawn(driver)
-    return driver
-
-
 def told(driver: WebDriver, command: str, **parameters: Any) -> Any:
     """A command to Chromium itself."""
     return driver.execute_cdp_cmd(command, parameters)  # type: ignore[attr-defined]
@@ -57,62 +48,68 @@ def colour(driver: WebDriver, selector: str, of: str) -> str:
     return str(driver.execute_script(script, selector, of))
 
 
-def test_every_chart_is_drawn(opened: WebDriver) -> None:
-    for name, layer in CHARTS.items():
-        script = "return document.querySelectorAll(`#${arguments[0]} .${arguments[1]} path`).length"
-        assert opened.execute_script(script, name, layer) > 0, name
-    assert opened.execute_script("return document.querySelector('#sizes .heatmaplayer image').href.baseVal.length")
+@pytest.fixture(scope="class")
+def opened(driver: WebDriver, page: Path) -> WebDriver:
+    driver.get_log("browser")  # type: ignore[attr-defined]  # of Chromium alone
+    driver.get(page.as_uri())
+    drawn(driver)
+    return driver
 
 
-def test_nothing_is_complained_about_and_nobody_is_asked(opened: WebDriver) -> None:
-    opened.get_log("browser")  # type: ignore[attr-defined]  # of Chromium alone
-    opened.refresh()
-    drawn(opened)
-    # What the page's policy forbids is a complaint, too.
-    assert opened.get_log("browser") == []  # type: ignore[attr-defined]  # of Chromium alone
-    assert opened.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)") == []
+class TestReport:
+    """The report in a browser tab; loaded once for all tests, since it contains all of Plotly."""
 
+    def test_every_chart_is_drawn(self, opened: WebDriver) -> None:
+        for name, layer in CHARTS.items():
+            script = "return document.querySelectorAll(`#${arguments[0]} .${arguments[1]} path`).length"
+            assert opened.execute_script(script, name, layer) > 0, name
+        assert opened.execute_script(
+            "return document.querySelector('#sizes .heatmaplayer image').href.baseVal.length"
+        )
 
-def test_names_are_shown_and_never_run(opened: WebDriver) -> None:
-    assert opened.title != "owned"
-    assert opened.find_element("css selector", ".notes li").text == CODE
-    assert opened.find_element("css selector", "tbody th").text == CODE
-    labels = [label.text for label in opened.find_elements("css selector", "#sizes .ytick text")]
-    assert CODE[:27] + "…" in labels
+    def test_nothing_is_complained_about_and_nobody_is_asked(self, opened: WebDriver) -> None:
+        # What the page's policy forbids is a complaint, too.
+        assert opened.get_log("browser") == []  # type: ignore[attr-defined]  # of Chromium alone
+        assert (
+            opened.execute_script("return performance.getEntriesByType('resource').map((one) => one.name)") == []
+        )
 
+    def test_names_are_shown_and_never_run(self, opened: WebDriver) -> None:
+        assert opened.title != "owned"
+        assert opened.find_element("css selector", ".notes li").text == CODE
+        assert opened.find_element("css selector", "tbody th").text == CODE
+        labels = [label.text for label in opened.find_elements("css selector", "#sizes .ytick text")]
+        assert CODE[:27] + "…" in labels
 
-@pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(244, 246, 248)"), ("dark", "rgb(14, 19, 25)")])
-def test_charts_and_page_follow_the_colour_scheme(opened: WebDriver, scheme: str, ground: str) -> None:
-    before = colour(opened, "#used .barlayer path", "fill")
-    features = [{"name": "prefers-color-scheme", "value": scheme}]
-    told(opened, "Emulation.setEmulatedMedia", features=features)
-    try:
-        assert colour(opened, "body", "background-color") == ground
-        wanted = {"light": "rgb(0, 114, 178)", "dark": "rgb(47, 151, 214)"}[scheme]
-        waiting = WebDriverWait(opened, DEADLINE_S, poll_frequency=0.1)
-        waiting.until(lambda _: colour(opened, "#used .barlayer path", "fill") == wanted, before)
-    finally:
-        told(opened, "Emulation.setEmulatedMedia", features=[])
+    @pytest.mark.parametrize(("scheme", "ground"), [("light", "rgb(244, 246, 248)"), ("dark", "rgb(14, 19, 25)")])
+    def test_charts_and_page_follow_the_colour_scheme(self, opened: WebDriver, scheme: str, ground: str) -> None:
+        before = colour(opened, "#used .barlayer path", "fill")
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        told(opened, "Emulation.setEmulatedMedia", features=features)
+        try:
+            assert colour(opened, "body", "background-color") == ground
+            wanted = {"light": "rgb(0, 114, 178)", "dark": "rgb(47, 151, 214)"}[scheme]
+            waiting = WebDriverWait(opened, DEADLINE_S, poll_frequency=0.1)
+            waiting.until(lambda _: colour(opened, "#used .barlayer path", "fill") == wanted, before)
+        finally:
+            told(opened, "Emulation.setEmulatedMedia", features=[])
 
+    def test_it_prints_on_light_paper_and_returns_to_the_screen(self, opened: WebDriver) -> None:
+        script = "addEventListener('beforeprint', () => { window.printed = document.documentElement.className; })"
+        opened.execute_script(script)
+        printed = told(opened, "Page.printToPDF", printBackground=True, paperWidth=8.27, paperHeight=11.69)
+        assert base64.b64decode(printed["data"]).startswith(b"%PDF")
+        assert opened.execute_script("return window.printed") == "paper"
+        assert opened.execute_script("return document.documentElement.className") == ""
 
-def test_it_prints_on_light_paper_and_returns_to_the_screen(opened: WebDriver) -> None:
-    script = "addEventListener('beforeprint', () => { window.printed = document.documentElement.className; })"
-    opened.execute_script(script)
-    printed = told(opened, "Page.printToPDF", printBackground=True, paperWidth=8.27, paperHeight=11.69)
-    assert base64.b64decode(printed["data"]).startswith(b"%PDF")
-    assert opened.execute_script("return window.printed") == "paper"
-    assert opened.execute_script("return document.documentElement.className") == ""
-
-
-def test_the_page_fits_a_narrow_screen(opened: WebDriver) -> None:
-    size = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
-    told(opened, "Emulation.setDeviceMetricsOverride", **size)
-    try:
-        opened.refresh()
-        drawn(opened)
-        script = "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
-        needed, given = opened.execute_script(script)
-        assert needed == given <= 420
-    finally:
-        told(opened, "Emulation.clearDeviceMetricsOverride")
-        opened.get("about:blank")
+    def test_the_page_fits_a_narrow_screen(self, opened: WebDriver) -> None:
+        size = {"width": 420, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        told(opened, "Emulation.setDeviceMetricsOverride", **size)
+        try:
+            opened.refresh()
+            drawn(opened)
+            script = "const root = document.documentElement; return [root.scrollWidth, root.clientWidth]"
+            needed, given = opened.execute_script(script)
+            assert needed == given <= 420
+        finally:
+            told(opened, "Emulation.clearDeviceMetricsOverride")

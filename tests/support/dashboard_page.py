@@ -30,10 +30,10 @@ _NOT_THERE = (NoSuchElementException, StaleElementReferenceException, ElementNot
 
 
 class Server:
-    """An app on a port of its own that can go away and come back."""
+    """An app on a port of its own that can go away and come back, and be replaced by another."""
 
-    def __init__(self, app: FastAPI) -> None:
-        self._app = app
+    def __init__(self) -> None:
+        self.app = FastAPI()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
@@ -42,7 +42,7 @@ class Server:
 
     def start(self) -> None:
         config = uvicorn.Config(
-            self._app, port=self.port, log_level="critical", timeout_graceful_shutdown=0, lifespan="off"
+            self, port=self.port, log_level="critical", timeout_graceful_shutdown=0, lifespan="off"
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
@@ -51,6 +51,13 @@ class Server:
         while not self._server.started:
             assert time.monotonic() < deadline, "the test server did not start"
             time.sleep(0.02)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive()
 
     def stop(self) -> None:
         self._server.should_exit = True
@@ -69,6 +76,18 @@ class Page:
         """Open a fresh tab's page, as the address that `serve` prints does."""
         self.driver.get("about:blank")
         self.driver.get(self.server.url + (f"#token={token}" if token else ""))
+
+    def go(self, view: str = "") -> None:
+        """Show a view of the open page by its address, which takes the last one's place in the tab's history.
+
+        The view is shown as its address says also where that is there already and is about to change."""
+        script = """
+            const [address, done] = arguments;
+            addEventListener("hashchange", () => done(), { once: true });
+            if (location.hash === address) dispatchEvent(new HashChangeEvent("hashchange"));
+            else location.replace(address);
+        """
+        self.driver.execute_async_script(script, f"#/{view}")
 
     def wait(self, seen: Callable[[], Seen], what: str, within_s: float = DEADLINE_S) -> Seen:
         """Call `seen` until its result is true, and return the result. Fails after `within_s` with what the page

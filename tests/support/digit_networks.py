@@ -14,7 +14,7 @@ from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import load_task
 from running_service import EXAMPLES
 
-EPOCHS = {DemoRole.STACK: 6, DemoRole.RECOGNISER: 60, DemoRole.AUTOENCODER: 60}
+EPOCHS = {DemoRole.STACK: 6, DemoRole.RECOGNISER: 60, DemoRole.AUTOENCODER: 30}
 
 
 class DigitNetworks:

@@ -120,17 +120,22 @@ def _news(cluster: SimulatedCluster) -> APIRouter:
         return EventList(events=cluster.events()[-limit:])
 
     @router.get("/v1/events")
-    def _events(last_event_id: int = Header(0)) -> StreamingResponse:
-        return StreamingResponse(_stream(cluster, last_event_id), media_type="text/event-stream")
+    def _events(request: Request, last_event_id: int = Header(0)) -> StreamingResponse:
+        return StreamingResponse(_stream(cluster, request, last_event_id), media_type="text/event-stream")
 
     return router
 
 
-async def _stream(cluster: SimulatedCluster, after: int) -> AsyncIterator[str]:
-    yield ": welcome\n\n"
-    while True:
-        for event in cluster.events():
-            if event.id > after:
-                after = event.id
-                yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
-        await asyncio.sleep(0.1)
+async def _stream(cluster: SimulatedCluster, request: Request, after: int) -> AsyncIterator[str]:
+    """Only what was published: a page draws itself anew with each event, which takes processor time."""
+    cluster.followers += 1
+    try:
+        yield ": welcome\n\n"
+        while not await request.is_disconnected():
+            for event in [*cluster.published]:
+                if event.id > after:
+                    after = event.id
+                    yield f"id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+            await asyncio.sleep(0.1)
+    finally:
+        cluster.followers -= 1

@@ -24,9 +24,13 @@ class ServicePage(Page):
         self.wait(lambda: self.shows("#account"), "the account")
         self.go(view)
 
-    def go(self, view: str) -> None:
-        """Open a view by its address."""
-        self.driver.execute_script("location.hash = arguments[0]", f"#/{view}")
+    def afresh(self) -> None:
+        """Begin a further test on the open page: at the overview, and without what the last one may have left."""
+        if self.shows("dialog"):
+            self.driver.refresh()
+        self.go()
+        self.wait(lambda: self.shows("#overview"), "the overview")
+        self.errors()
 
     def press(self, text: str, within: str = "body") -> None:
         """Press the button with this text, once it can be pressed."""

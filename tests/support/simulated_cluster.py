@@ -69,6 +69,8 @@ class SimulatedCluster:
     published: list[Event] = field(default_factory=list)
     outage: tuple[float, float] | None = None
     """Seconds back from now: from when until when no service listened."""
+    followers: int = 0
+    """Streams of events that are open."""
 
     def __post_init__(self) -> None:
         self.started = self.clock()
