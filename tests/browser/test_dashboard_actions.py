@@ -309,6 +309,46 @@ class TestResearch:
         researcher.afresh()
         return researcher
 
+    def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(self, page: ServicePage) -> None:
+        page.go("compare")
+        page.wait(lambda: any("Choose two or more" in text for text in page.texts("#view .empty")), "a hint")
+        page.wait(lambda: any(text.startswith("alpha") for text in page.texts(".choices label")), "trainers")
+        for name in ("alpha", "beta"):
+            found = (
+                f"[...document.querySelectorAll('.choices label')].find((e) => e.textContent.startsWith('{name}'))"
+            )
+            page.driver.execute_script(f"{found}.click()")
+        page.wait(lambda: rows(page) == ["alpha", "beta"], "both in the table")
+        page.wait(lambda: len(lines(page)) == 2, "two lines")
+        assert all(number > 1 and most > 0 for number, most in lines(page))
+        over_steps = lines(page)
+        layers = (
+            "return [...document.querySelectorAll('#view .main-svg')].map((e) => e.getBoundingClientRect().top)"
+        )
+        assert len(set(page.driver.execute_script(layers))) == 1, "legend and hover text lie over the lines"
+        page.wait(lambda: page.texts("#view .legendtext") == ["alpha", "beta"], "the legend")
+        page.on("#field-by", lambda field: Select(field).select_by_visible_text("Node-hours"))
+        page.wait(lambda: len(lines(page)) == 2 and lines(page) != over_steps, "another axis")
+        assert all(most < 1 for _, most in lines(page))
+        page.press("Steps", "#view th")
+        page.wait(lambda: "sort=Steps" in page.driver.current_url, "the address")
+        page.press("Steps", "#view th")
+        page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first")
+        page.back()
+        page.wait(lambda: rows(page) == ["alpha", "beta"], "the fewest steps first, one step back")
+        page.forward()
+        page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first again")
+        link = page.driver.current_url
+        page.driver.get("about:blank")
+        page.driver.get(link)
+        page.wait(lambda: rows(page) == ["beta", "alpha"], "what the link shows")
+        page.wait(lambda: len(lines(page)) == 2, "its lines")
+        page.click("#view tbody th a")
+        page.wait(lambda: page.texts(".view-head h2") == ["beta"], "a trainer's page")
+        page.back()
+        page.wait(lambda: rows(page) == ["beta", "alpha"], "the comparison again")
+        assert page.errors() == []
+
     def test_a_trainer_is_submitted_with_an_error_first(self, page: ServicePage, client: OakumClient) -> None:
         page.go("submit")
         page.wait(lambda: page.shows("#field-name"), "the form")
@@ -357,46 +397,6 @@ class TestResearch:
         page.wait(lambda: "global_batch" in verdict(page), "the field that is missing")
         page.press("Clear", "#view")
         page.wait(lambda: page.texts("#spec-yaml") == ["Nothing is filled in yet."], "an empty form")
-
-    def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(self, page: ServicePage) -> None:
-        page.go("compare")
-        page.wait(lambda: any("Choose two or more" in text for text in page.texts("#view .empty")), "a hint")
-        page.wait(lambda: any(text.startswith("alpha") for text in page.texts(".choices label")), "trainers")
-        for name in ("alpha", "beta"):
-            found = (
-                f"[...document.querySelectorAll('.choices label')].find((e) => e.textContent.startsWith('{name}'))"
-            )
-            page.driver.execute_script(f"{found}.click()")
-        page.wait(lambda: rows(page) == ["alpha", "beta"], "both in the table")
-        page.wait(lambda: len(lines(page)) == 2, "two lines")
-        assert all(number > 1 and most > 0 for number, most in lines(page))
-        over_steps = lines(page)
-        layers = (
-            "return [...document.querySelectorAll('#view .main-svg')].map((e) => e.getBoundingClientRect().top)"
-        )
-        assert len(set(page.driver.execute_script(layers))) == 1, "legend and hover text lie over the lines"
-        page.wait(lambda: page.texts("#view .legendtext") == ["alpha", "beta"], "the legend")
-        page.on("#field-by", lambda field: Select(field).select_by_visible_text("Node-hours"))
-        page.wait(lambda: len(lines(page)) == 2 and lines(page) != over_steps, "another axis")
-        assert all(most < 1 for _, most in lines(page))
-        page.press("Steps", "#view th")
-        page.wait(lambda: "sort=Steps" in page.driver.current_url, "the address")
-        page.press("Steps", "#view th")
-        page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first")
-        page.back()
-        page.wait(lambda: rows(page) == ["alpha", "beta"], "the fewest steps first, one step back")
-        page.forward()
-        page.wait(lambda: rows(page) == ["beta", "alpha"], "the most steps first again")
-        link = page.driver.current_url
-        page.driver.get("about:blank")
-        page.driver.get(link)
-        page.wait(lambda: rows(page) == ["beta", "alpha"], "what the link shows")
-        page.wait(lambda: len(lines(page)) == 2, "its lines")
-        page.click("#view tbody th a")
-        page.wait(lambda: page.texts(".view-head h2") == ["beta"], "a trainer's page")
-        page.back()
-        page.wait(lambda: rows(page) == ["beta", "alpha"], "the comparison again")
-        assert page.errors() == []
 
     def test_a_trainer_of_a_link_that_is_not_there_is_named(self, page: ServicePage) -> None:
         page.go("compare?trainers=alpha,nobody")

@@ -48,16 +48,39 @@ def train(folder: Path, *acts: Act, **options: Any) -> list[Outcome | None]:
 def test_eight_ranks_six_and_eight_again_have_the_losses_of_an_undisturbed_run(
     tmp_path: Path, alone: dict[int, float]
 ) -> None:
-    """A cube, what is laid out otherwise since it is no cube, and a cube."""
-    acts = (Act(ALL, until=3), Act(SIX, until=6), Act(ALL, until=STEPS))
-    outcomes = train(tmp_path, *acts, spec=grid(cube=2))
-    assert losses_of(outcomes) == alone
+    """A cube, what is laid out otherwise since it is no cube, and a cube. They begin from the checkpoint of a
+    replicated trainer, and leave one that a replicated trainer goes on from."""
+    write_checkpoint(tmp_path, after_steps=2)
+    acts = (Act(ALL, until=4), Act(SIX, until=6), Act(ALL, until=8))
+    outcomes = train(tmp_path, *acts, spec=grid(cube=2), finish=True)
+    assert losses_of(outcomes) == {step: alone[step] for step in range(3, 9)}
     first, last = outcomes[0], outcomes[7]
     assert first is not None
     assert last is not None
-    assert first.origins == ["scratch", "survivor", "survivor"]
-    assert last.origins == ["scratch", "survivor"]
+    assert first.origins == ["checkpoint", "survivor", "survivor"]
+    assert last.origins == ["checkpoint", "survivor"]
     assert first.redone == [0, 0, 0]
+    loop = begun_from_checkpoint(tmp_path)
+    assert (loop.step_count, loop.step().loss) == (8, alone[9])
+
+
+def write_checkpoint(folder: Path, after_steps: int) -> None:
+    """Have a replicated trainer write a durable checkpoint."""
+    loop = TrainingLoop(build_words_task(), build_spec(**OPTIONS))
+    for _ in range(after_steps):
+        loop.step()
+    DurableCheckpoints(folder, keep=2).save(loop.state_dict(), after_steps)
+
+
+def begun_from_checkpoint(folder: Path) -> TrainingLoop:
+    """A replicated trainer with the state of the newest checkpoint."""
+    checkpoints = DurableCheckpoints(folder, keep=2)
+    loop = TrainingLoop(build_words_task(), build_spec(**OPTIONS))
+    state, newest = loop.state_dict(), checkpoints.newest()
+    assert newest is not None
+    checkpoints.load(newest, state)
+    loop.load_state_dict(state)
+    return loop
 
 
 @pytest.mark.soak
@@ -116,30 +139,6 @@ def test_where_both_are_lost_they_come_from_the_durable_checkpoint(
     survivor = outcomes[2]
     assert survivor is not None
     assert survivor.origins == ["scratch", "checkpoint"]
-
-
-def test_a_checkpoint_of_a_cube_is_that_of_a_replicated_trainer(tmp_path: Path, alone: dict[int, float]) -> None:
-    """Which goes on from it, as any grid does."""
-    outcomes = train(tmp_path, Act(ALL, until=4), spec=grid(cube=2), finish=True)
-    assert outcomes[0] is not None
-    checkpoints = DurableCheckpoints(tmp_path, keep=2)
-    loop = TrainingLoop(build_words_task(), build_spec(**OPTIONS))
-    state, newest = loop.state_dict(), checkpoints.newest()
-    assert newest is not None
-    checkpoints.load(newest, state)
-    loop.load_state_dict(state)
-    assert {step: loop.step().loss for step in range(5, STEPS + 1)} == {s: alone[s] for s in range(5, STEPS + 1)}
-
-
-def test_a_replicated_trainers_checkpoint_is_taken_up_by_a_cube(tmp_path: Path, alone: dict[int, float]) -> None:
-    loop = TrainingLoop(build_words_task(), build_spec(**OPTIONS))
-    for _ in range(4):
-        loop.step()
-    DurableCheckpoints(tmp_path, keep=2).save(loop.state_dict(), 4)
-    outcomes = train(tmp_path, Act(ALL, until=STEPS), spec=grid(cube=2))
-    assert losses_of(outcomes) == {step: alone[step] for step in range(5, STEPS + 1)}
-    assert outcomes[0] is not None
-    assert outcomes[0].origins == ["checkpoint"]
 
 
 def test_the_whole_model_is_evaluated_on_rank_0(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ FSDP2 works on torch's default group, so ranks cannot be threads here.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import gc
@@ -323,6 +324,12 @@ _MOST_KEPT = 4
 _kept: list[_Child] = []
 """Processes that have performed scripts to their ends, for the next ones: the first steps of sharded training take
 a process a second, and later ones milliseconds."""
+
+
+@atexit.register
+def _end_kept() -> None:
+    for child in _kept:
+        child.end()
 
 
 def play(script: Script) -> list[Outcome | None]:
