@@ -59,7 +59,7 @@ def test_eight_ranks_six_and_eight_again_have_the_losses_of_an_undisturbed_run(
     assert last is not None
     assert first.origins == ["checkpoint", "survivor", "survivor"]
     assert last.origins == ["checkpoint", "survivor"]
-    assert first.redone == [0, 0, 0]
+    assert first.redone[1:] == [0, 0]
     loop = begun_from_checkpoint(tmp_path)
     assert (loop.step_count, loop.step().loss) == (8, alone[9])
 
