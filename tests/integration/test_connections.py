@@ -12,6 +12,7 @@ import pytest
 
 from oakum_service.client.oakum_client import OakumClient
 from running_service import RunningService
+from waiting import wait_until
 
 MOST_FILES = 100
 HALF_SENT = {
@@ -37,6 +38,7 @@ def test_connections_that_bring_no_request_leave_room_for_others(few_files: Runn
     address = urlsplit(known.url)
     assert address.hostname is not None
     assert address.port is not None
+    wait_until("the service has looked at its nodes", lambda: few_files.client().cluster().num_nodes == 4)
     for what, sent in HALF_SENT.items():
         with contextlib.ExitStack() as stack:
             for _ in range(MOST_FILES + 50):
