@@ -83,9 +83,9 @@ class TestDeathsWithoutAWord:
         for _ in range(6):  # more often than a trainer may crash
             attempts.begin()
             attempts.train_to(furthest - 10)
-            for _ in range(3):  # twice as long as it takes to get there again
-                furthest += 10
-                attempts.train_to(furthest, after_s=10.0)
+            for _ in range(5):  # longer than it takes to get there again
+                furthest += 5
+                attempts.train_to(furthest, after_s=5.0)
             assert attempts.trainer.row.crashes == 0
             attempts.die()
         assert attempts.trainer.view.state is TrainerState.WAITING

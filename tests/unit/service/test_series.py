@@ -78,11 +78,11 @@ def test_a_line_ends_where_nobody_listened(trainer: ScriptedTrainer, sessions: S
 def test_a_line_ends_where_the_controller_was_stopped_for_a_while(
     sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    site = VirtualSite(sessions, tmp_path, num_nodes=1, busy=0)
+    site = VirtualSite(sessions, tmp_path, num_nodes=1, busy=0, start_up_s=2.0)
     monkeypatch.setattr(time, "time", site.time)
     site.begin()
     site.submit("digits", curve=[[1, 90]])
-    site.run(30)
+    site.run(8)
     assert {nodes for _, nodes, *_ in drawn(sessions)} == {0, 1}
     site.now += 600.0
     site.run(2)
