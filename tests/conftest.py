@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pluggy
 import pytest
@@ -16,15 +15,15 @@ from inherited_state import drop_options_of_pytest, replace_inherited_state
 from last_lines import last_lines
 from logs_of_failures import LINES_OF_CAPTURED, last_lines_of_logs
 from needs import fail_if_required, required, skip_without_needs
-from processor_time import COST, CostOfTests
+from processor_time import CostOfTests
 from replaced_workers import pytest_xdist_make_scheduler as pytest_xdist_make_scheduler
 from same_examples import ignore_constants_of_modules
 from times_of_tests import lines_about
 
 replace_inherited_state()
 _COST = CostOfTests()
-_costs_s: list[float | None] = []
-"""Of the workers that have ended, in the process that started them."""
+_cost_s: float | None = None
+"""CPU seconds of this process and all that it has started, once the run has ended."""
 
 # What an example takes is no property of the code: on a busy machine any may take long.
 # On a CI machine Hypothesis has a profile of its own, which would make the soak's examples the same each time.
@@ -156,19 +155,10 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pluggy.Resul
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Tell the process that started this worker what it has cost; that process adds its own."""
-    cost_s = _COST.end()
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput[COST] = cost_s
-    else:
-        _costs_s.append(cost_s)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """A worker has ended; one that has crashed tells nothing."""
-    _costs_s.append(getattr(node, "workeroutput", {}).get(COST))
+def pytest_sessionfinish() -> None:
+    """Note what the run has cost; where there are workers, the process that has started them tells it."""
+    global _cost_s
+    _cost_s = _COST.end()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -181,6 +171,5 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     ]
     if sum(report.duration for report in reports) > _WORTH_TELLING_S:
         terminalreporter.section("test time")
-        known = [cost_s for cost_s in _costs_s if cost_s is not None]
-        for line in lines_about(reports, sum(known) if len(known) == len(_costs_s) > 0 else None):
+        for line in lines_about(reports, _cost_s):
             terminalreporter.write_line(line)
