@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,7 @@ class Told:
     """How often a rank was told that a step was not taken, where the library tells."""
 
 
-class Library:
+class Library(ABC):
     """A library with an adapter, or none at all."""
 
     name: str
@@ -74,11 +75,11 @@ class Library:
     rel: float
     """How alike validations are that the library has rounded."""
 
+    @abstractmethod
     def script(self, training: Training, told: Told, folder: Path) -> Script:
         """The script of a training; the library may write to the folder."""
-        raise NotImplementedError
 
-    def prepare(self, request: pytest.FixtureRequest) -> None:
+    def prepare(self, request: pytest.FixtureRequest) -> None:  # noqa: B027  for some there is nothing to do
         """Let each thread of the test be a rank."""
 
 

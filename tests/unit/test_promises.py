@@ -53,7 +53,8 @@ def _is_soak(path: str, *names: str) -> bool | None:
 
 
 def _names(node: ast.stmt) -> list[str]:
-    """What a statement defines; a state machine's tests are assigned to a name."""
+    """The names that a statement gives: a function's or class's own, or those that it assigns to, as
+    `TestMembership = Membership.TestCase` does."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         return [node.name]
     return [each.id for each in node.targets if isinstance(each, ast.Name)] if isinstance(node, ast.Assign) else []
