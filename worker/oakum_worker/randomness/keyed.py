@@ -6,10 +6,12 @@ For sample i of the global batch and the c-th drawing call of its forward pass, 
     x (2 x + 1)  with  x = (a_i A_c) h(j) + (b_i ^ B_c)   modulo 2**32
 
 where (a_i, b_i) is the SplitMix64 hash of (key, i), a_i made odd, (A_c, B_c) was drawn for the call, and h is a
-fixed bijection that leaves no order in the element numbers. The affine map makes any two numbers independent over
-random keys; x (2 x + 1), the permutation at the heart of RC6 (Rivest, Robshaw, Sidney and Yin, 1998), breaks the
-linear relations among more than two, most thoroughly in the high bits, which are the ones used. That is two passes
-over the elements, in integer arithmetic, which is the same on every machine.
+fixed bijection that leaves no order in the element numbers. An element's number j follows from its place in the
+sample alone, and not from the sizes: j = sum_d c_d S_d with its coordinates c_d and fixed strides S_d. So a sample
+draws the same wherever its padding ends, as long as it begins at the same place. The affine map makes any two
+numbers independent over random keys; x (2 x + 1), the permutation at the heart of RC6 (Rivest, Robshaw, Sidney and
+Yin, 1998), breaks the linear relations among more than two, most thoroughly in the high bits, which are the ones
+used. That is two passes over the elements, in integer arithmetic, which is the same on every machine.
 
 The call's numbers come from torch's default CPU generator, which has to be seeded from the key alone. It is the
 one source that activation checkpointing puts back before it computes a part of the forward pass again.
@@ -42,7 +44,12 @@ shape.
 _ALL_SAMPLES, _THESE_SAMPLES = -1, -2
 _INT32 = -(1 << 31), 1 << 31
 _MULTIPLIERS = 0x7FEB352D, 0x846CA68B - (1 << 32)
-_tables: dict[torch.device, torch.Tensor] = {}
+_STRIDES = 1, 0x9E3779B1, 0x7C7F1B35, 0x5D8C2E4F, 0x3B9A73C5, 0x1F83D9AB
+"""The strides S of an element's number, from the last dimension on. Large and odd, so that no two elements of a
+sample of usual sizes have one number modulo 2**32."""
+_LARGEST_SPARE = 4
+"""How many times as large as what is asked for a kept table may become."""
+_tables: dict[tuple[torch.device, int], torch.Tensor] = {}
 _warned: set[str] = set()
 
 
@@ -66,19 +73,22 @@ class KeyedBits:
         offsets = (hashes >> 32).to(torch.int32).split((count, 1, 1))
         self._of_each, self._of_all, self._of_these = map(Keys, factors, offsets)
 
-    def bits(self, shape: Sequence[int], device: torch.device, role: Role) -> torch.Tensor:
-        """Random bits for the next drawing call, for each sample its own: int32, of shape `shape`.
+    def bits(
+        self, shape: Sequence[int], device: torch.device, role: Role, *, at_front: bool = False
+    ) -> torch.Tensor:
+        """Random bits for the next drawing call, for each sample its own: int32, of shape `shape`. With `at_front`
+        the batch is looked for in the first dimension alone.
 
         Where no batch is found in `shape`, all samples share the bits. With the role `activation` and a first
         dimension other than 1, the bits then belong to this micro-batch, with a warning, once in the process.
         Advances torch's default CPU generator.
         """
         count = self._of_each.factors.shape[0]
-        dim = batch_dim(shape, count, role)
+        dim = batch_dim(shape[:1] if at_front else shape, count, role)
         if dim == 1:
             ones = (1,) * (len(shape) - 2)
             factors, offsets = (part.view(1, count, *ones) for part in _keys_of_call(self._of_each, device))
-            elements = _elements(math.prod(shape) // count, device).view(shape[0], 1, *shape[2:])
+            elements = _elements((shape[0], *shape[2:]), device).unsqueeze(1)
             return _permute(torch.addcmul(offsets, factors, elements))
         keys = self._of_each if dim == 0 else self._of_all
         if dim is None and role == "activation" and shape[:1] != (1,):
@@ -87,9 +97,13 @@ class KeyedBits:
                 f"dropout of a tensor of shape {tuple(shape)}, in which the {count} samples computed at once were "
                 "not found: its masks depend on how many samples a node computes at once"
             )
-        factors, offsets = _keys_of_call(keys, device)
-        elements = _elements(math.prod(shape) // keys.factors.shape[0], device)
-        return _permute(torch.addcmul(offsets, factors, elements)).view(tuple(shape))
+        num_keys = keys.factors.shape[0]
+        # What a sample has: one element, its rows one after the other, or what lies behind the first dimension.
+        sizes = (shape[0] // num_keys, *shape[1:]) if len(shape) else (1,)
+        ones = (1,) * len(sizes)
+        factors, offsets = (part.view(num_keys, *ones) for part in _keys_of_call(keys, device))
+        bits = _permute(torch.addcmul(offsets, factors, _elements(sizes, device)))
+        return bits.reshape(tuple(shape))
 
     def batch_dim(self, shape: Sequence[int], role: Role) -> int | None:
         """The dimension of `shape`, 0 or 1, along which the samples of the present micro-batch lie; None where
@@ -198,16 +212,36 @@ def _permute(bits: torch.Tensor) -> torch.Tensor:
     return bits.addcmul_(bits, bits, value=2)
 
 
-def _elements(count: int, device: torch.device) -> torch.Tensor:
-    """h(0), ..., h(count - 1) as int32 on `device`. The longest one computed is kept for each device, since
-    computing it takes longer than the bits themselves."""
+def _elements(sizes: Sequence[int], device: torch.device) -> torch.Tensor:
+    """h of the number of each element of a sample with these sizes: int32 of shape `sizes` on `device`, not always
+    contiguous. A table that holds the largest sizes asked for is kept for each device and number of dimensions,
+    since computing one takes longer than the bits themselves."""
     if torch.compiler.is_compiling():
-        return _hash(torch.arange(count, dtype=torch.int32, device=device))
-    table = _tables.get(device)
-    if table is None or table.numel() < count:
-        table = _hash(torch.arange(count, dtype=torch.int32, device=device))
-        _tables[device] = table
-    return table[:count]
+        return _hash(_numbers(sizes, device))
+    table = _tables.get((device, len(sizes)))
+    if table is None or any(size > held for size, held in zip(sizes, table.shape, strict=True)):
+        grown = tuple(sizes) if table is None else tuple(map(max, sizes, table.shape))
+        if math.prod(grown) > _LARGEST_SPARE * max(math.prod(sizes), 0 if table is None else table.numel()):
+            grown = tuple(sizes)
+        table = _tables[device, len(sizes)] = _hash(_numbers(grown, device))
+    for dim, size in enumerate(sizes):
+        table = table.narrow(dim, 0, size)
+    return table
+
+
+def _numbers(sizes: Sequence[int], device: torch.device) -> torch.Tensor:
+    """The number of each element of a sample with these sizes (see the module): int32 of shape `sizes`."""
+    numbers = torch.zeros((), dtype=torch.int32, device=device)
+    for behind, size in enumerate(reversed(sizes)):
+        stride = _STRIDES[behind] if behind < len(_STRIDES) else 2 * mix(behind) + 1
+        coordinates = torch.arange(size, dtype=torch.int32, device=device) * _signed_32(stride)
+        numbers = numbers + coordinates.view(size, *(1,) * behind)
+    return numbers
+
+
+def _signed_32(x: int) -> int:
+    """The signed number with the same lowest 32 bits as `x`."""
+    return (x + 2**31) % 2**32 - 2**31
 
 
 def _hash(x: torch.Tensor) -> torch.Tensor:

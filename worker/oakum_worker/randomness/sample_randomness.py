@@ -17,8 +17,9 @@ distributions. They draw new numbers for each micro-batch, so the numbers depend
 the masks of dropout in whose input the samples are not found (`keyed.batch_dim` says where they are looked for).
 
 Calls that pass a generator of their own are left to torch (`oakum_worker.generators` has generators that belong to
-samples). The elements of a sample are numbered within its padded shape. Numbers drawn from Python's or NumPy's
-generator in the forward pass are equal in all micro-batches of a step.
+samples). The elements of a sample are numbered by their place in it, so a sample draws the same however far its
+batch is padded, as long as padding comes behind what it pads: padding in front moves each element. Numbers drawn
+from Python's or NumPy's generator in the forward pass are equal in all micro-batches of a step.
 
 Activation checkpointing computes with equal numbers again, since they come from torch's default CPU generator,
 whose state it restores. In a compiled model the draws are traced into the graph; the compiler "inductor" replaces
@@ -37,12 +38,12 @@ from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from oakum_worker.function_mode import call, opened
 from oakum_worker.randomness.counters import mix, seed_devices, seed_host, signed
 from oakum_worker.randomness.keyed import KeyedBits, call_seed, warn_once
-from oakum_worker.randomness.torch_functions import DRAWS, RECURRENT
+from oakum_worker.randomness.torch_functions import DRAWS, RECURRENT, dropout_at_front
 from oakum_worker.torch_internals import SAMPLE_DIRICHLET, STANDARD_GAMMA
 
 _PRESENT: ContextVar[tuple[int, int, int] | None] = ContextVar("samples that are computed", default=None)
@@ -212,9 +213,13 @@ def _generator_states() -> list[torch.Tensor]:
 
 
 def _dropout_of_weights(weights: torch.Tensor, p: float) -> torch.Tensor:
-    """Dropout of attention weights of shape (batch * heads, targets, sources). Flattened to two dimensions, so
-    that no length is mistaken for the batch."""
-    return F.dropout(weights.flatten(1), p).view_as(weights)
+    """Dropout of attention weights of shape (batch * heads, targets, sources), within the mode."""
+    dropped: torch.Tensor = handle_torch_function(_dropout_of_weights, (weights,), weights, p)
+    return dropped
+
+
+def _draw_for_weights(mode: _SampleMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return dropout_at_front(mode.keyed, *args)
 
 
 _OPEN: dict[Any, Callable[..., Any]] = {
@@ -256,4 +261,5 @@ _ANSWERS: dict[Any, _Answer] = {
     **dict.fromkeys(DRAWS, _draw),
     **dict.fromkeys(_OPEN, _go_on_inside),
     **dict.fromkeys(_APART, _draw_apart),
+    _dropout_of_weights: _draw_for_weights,
 }

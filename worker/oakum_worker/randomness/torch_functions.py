@@ -79,10 +79,13 @@ def _role(tensor: torch.Tensor, otherwise: Role) -> Role:
     return "shared" if isinstance(tensor, nn.Parameter) else otherwise
 
 
-def _drop(input: torch.Tensor, role: Role, keyed: KeyedBits, shape: Sequence[int], p: float) -> torch.Tensor:
+def _drop(
+    input: torch.Tensor, role: Role, keyed: KeyedBits, shape: Sequence[int], p: float, *, at_front: bool = False
+) -> torch.Tensor:
     """Dropout of `input` with probability `p`: one random decision for each element of `shape`, the leading
-    dimensions of the input's shape. Elements behind those dimensions are dropped together."""
-    keep = keyed.bits(shape, input.device, role) < threshold(1 - p)
+    dimensions of the input's shape. Elements behind those dimensions are dropped together. With `at_front` the
+    samples lie along the first dimension."""
+    keep = keyed.bits(shape, input.device, role, at_front=at_front) < threshold(1 - p)
     # A product with the mask as it is leaves one byte for each element to the backward pass.
     return (input * _spread(keep, input.ndim)).mul_(1 / (1 - p))
 
@@ -129,9 +132,15 @@ def _attention(
         key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
         value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
     weights = _attention_weights(query, key, attn_mask, is_causal, scale).to(value.dtype)
-    # With one dimension behind the first, neither heads nor lengths can be taken for the batch.
-    rows = weights.flatten(1)
-    return _drop(rows, "activation", keyed, rows.shape, dropout_p).view_as(weights) @ value
+    return dropout_at_front(keyed, weights, dropout_p) @ value
+
+
+def dropout_at_front(keyed: KeyedBits, input: torch.Tensor, p: float) -> torch.Tensor:
+    """Dropout with probability `p` of a tensor with the samples, or several rows for each, along the first
+    dimension. No other dimension is taken for the batch, as a length that equals it by chance might be."""
+    if not _drops(p, True):
+        return torch.dropout(input, p, True)
+    return _drop(input, "activation", keyed, input.shape, p, at_front=True)
 
 
 def _attention_weights(

@@ -45,7 +45,7 @@ def attention(
         refuse(F.scaled_dot_product_attention, "with enable_gqa and dropout")
     weights = _weights(q.local, k.local, mask, is_causal, scale)
     spread = Spread(weights, (*q.shape[:-1], k.shape[-2]), q.splits, work)
-    local = dropped(work, spread, dropout_p, of_samples_alone=True).local.to(v.local.dtype) @ v.local
+    local = dropped(work, spread, dropout_p, at_front=True).local.to(v.local.dtype) @ v.local
     return Spread(local, shape, q.splits, work)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any
 
@@ -27,44 +26,45 @@ def dropout(
     return dropped(work, input, p)
 
 
-def dropped(work: Work, x: Spread, p: float, *, of_samples_alone: bool = False) -> Spread:
+def dropped(work: Work, x: Spread, p: float, *, at_front: bool = False) -> Spread:
     """`x` after dropout with probability `p`, with the mask that one process would draw for the whole tensor. With
-    `of_samples_alone` the mask is drawn in the shape (samples, elements of a sample), as for attention's
-    weights."""
-    shape = (x.shape[0], math.prod(x.shape[1:])) if of_samples_alone else tuple(x.shape)
-    mask = _keep(work, x, shape, p)
+    `at_front` the samples lie along the first dimension, as in attention's weights."""
+    mask = _keep(work, x, p, at_front=at_front)
     return Spread((x.local * mask).mul_(1 / (1 - p)), x.shape, x.splits, work)
 
 
-def _keep(work: Work, x: Spread, shape: tuple[int, ...], p: float) -> torch.Tensor:
-    """This rank's block of a mask that is drawn for the whole tensor in `shape`: True where elements are kept."""
+def _keep(work: Work, x: Spread, p: float, *, at_front: bool) -> torch.Tensor:
+    """This rank's block of a mask that is drawn for the whole tensor: True where elements are kept."""
     present = present_samples()
-    device = x.local.device
-    dim = batch_dim(shape, present[2], "activation") if present is not None else None
+    device, shape = x.local.device, tuple(x.shape)
+    looked_at = shape[:1] if at_front else shape
+    dim = batch_dim(looked_at, present[2], "activation") if present is not None else None
     split = x.splits[dim] if dim is not None else None
     if present is None or dim is None or split is None or split.units != present[2]:
-        bits = torch.empty(shape, device=device).uniform_() if present is None else _bits(present, shape, device)
-        whole = bits < (1 - p if present is None else threshold(1 - p))
-        return _cut(work, whole.view(x.shape), x, skip=None)
+        if present is None:
+            whole = torch.empty(shape, device=device).uniform_() < 1 - p
+        else:
+            whole = _bits(present, shape, device, at_front=at_front) < threshold(1 - p)
+        return _cut(work, whole, x, skip=None)
     key, first, _ = present
     own = work.wires.own(split.units, split.axes)
     drawn = max(len(own), 1)  # also without samples, since all ranks' generators have to advance
     of_one = shape[dim] // split.units
     rows = list(shape)
     rows[dim] = of_one * drawn
-    mask = _bits((key, first + own.start, drawn), tuple(rows), device) < threshold(1 - p)
-    full = list(x.shape)
-    full[dim] = of_one * len(own)
-    return _cut(work, mask.narrow(dim, 0, full[dim]).reshape(full), x, skip=dim)
+    mask = _bits((key, first + own.start, drawn), tuple(rows), device, at_front=at_front) < threshold(1 - p)
+    return _cut(work, mask.narrow(dim, 0, of_one * len(own)), x, skip=dim)
 
 
-def _bits(present: tuple[int, int, int], shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+def _bits(
+    present: tuple[int, int, int], shape: tuple[int, ...], device: torch.device, *, at_front: bool
+) -> torch.Tensor:
     """Random int32 bits for the samples `present`, as `present_samples` gives them. Advances torch's default
     generator, which has equal states on all ranks."""
     keyed = KeyedBits()
     with DisableTorchFunction():  # a mode that draws for samples would answer for what is drawn here
         keyed.begin(*present, device)
-        return keyed.bits(shape, device, "activation")
+        return keyed.bits(shape, device, "activation", at_front=at_front)
 
 
 def _cut(work: Work, mask: torch.Tensor, x: Spread, *, skip: int | None) -> torch.Tensor:
