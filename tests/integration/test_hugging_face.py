@@ -102,5 +102,5 @@ def test_a_collator_whose_batch_cannot_be_divided_is_refused(tmp_path: Path) -> 
         lambda samples: {**default_data_collator(samples), "position_ids": torch.arange(10)[None]},
         Sentences(),
     )
-    with pytest.raises(SessionError, match="9 samples cannot be computed 3 at once, because position_ids"):
+    with pytest.raises(SessionError, match="9 samples cannot be computed in parts, because position_ids"):
         trainer.train()

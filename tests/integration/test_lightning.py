@@ -12,7 +12,19 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Sampler
 
-from adapters import BATCH, LIGHTNING, SEED, STEPS_PER_EPOCH, Told, Training, regression, spec, weights_of
+from adapters import (
+    ACCUMULATED,
+    BATCH,
+    LIGHTNING,
+    PER_RANK,
+    SEED,
+    STEPS_PER_EPOCH,
+    Told,
+    Training,
+    regression,
+    spec,
+    weights_of,
+)
 from cells import each
 from oakum_worker.errors import SessionError
 from oakum_worker.state.cursor import Cursor
@@ -45,7 +57,8 @@ def test_a_step_in_the_middle_of_a_share_is_refused() -> None:
 
 
 def test_alone_it_trains_as_the_library_does_in_the_same_order(tmp_path: Path) -> None:
-    """Counting, schedules, clipping and accumulation are the library's."""
+    """Counting, schedules, clipping and accumulation are the library's, also of the batches that are left at an
+    epoch's end."""
     import lightning
 
     class Order(Sampler[int]):
@@ -62,8 +75,8 @@ def test_alone_it_trains_as_the_library_does_in_the_same_order(tmp_path: Path) -
             return iter(sampler.indices(Cursor(epoch=self.epoch), range(NUM_SAMPLES)))
 
     expected = regression()
-    plain = lightning.Trainer(**QUIET)
-    plain.fit(expected, DataLoader(Points(), batch_size=BATCH, sampler=Order()))
+    plain = lightning.Trainer(accumulate_grad_batches=ACCUMULATED, **QUIET)
+    plain.fit(expected, DataLoader(Points(), batch_size=PER_RANK, sampler=Order()))
     found = Told()
     weights = LIGHTNING.script(Training(), found, tmp_path)(None)
     assert (plain.current_epoch, plain.global_step) == (6, found.ends[0])

@@ -191,7 +191,7 @@ class Accelerated(Library):
             loader: Any = DataLoader(Points(), batch_size=PER_RANK, shuffle=True)
             model, optimizer, loader, scheduler = accelerator.prepare(model, optimizer, loader, scheduler)
             accelerator.register_for_checkpointing(validations)
-            assert len(loader) == STEPS_PER_EPOCH
+            assert len(loader) == -(-len(Points()) // PER_RANK)  # as the library counts
             for _ in accelerator.epochs():
                 for inputs, targets in loader:
                     with accelerator.accumulate(model):
@@ -240,7 +240,7 @@ class Fabric(Library):
             model, optimizer = fabric.setup(module, own)
             loader = fabric.setup_dataloaders(DataLoader(Points(), batch_size=PER_RANK, shuffle=True))
             fabric.keep(scheduler, validations)
-            assert len(loader) == STEPS_PER_EPOCH
+            assert len(loader) == -(-len(Points()) // PER_RANK)  # as the library counts
             for _ in fabric.epochs():
                 for number, batch in enumerate(loader):
                     loss = model.training_step(batch, number)
@@ -356,7 +356,7 @@ class LightningTrainer(Library):
                 told.ends.append(trainer.global_step)
 
         def script(rank: Rank | None) -> list[torch.Tensor]:
-            module = regression(rank, 2, lr=0.5) if training.ends_early else regression(rank)
+            module = regression(rank, 2, lr=1.0) if training.ends_early else regression(rank)
             fields = {"accumulate_grad_batches": ACCUMULATED, "callbacks": Look(), "max_epochs": training.epochs}
             fields |= {"val_check_interval": 0.5} if training.ends_early else {}
             trainer = Trainer(**(self.options | fields | {"seed": SEED} | options))

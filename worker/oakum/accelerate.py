@@ -45,16 +45,26 @@ class Accelerator(accelerate.Accelerator):
     kept when nodes come and go.
     """
 
-    def __init__(self, *others: Any, epochs: int | None = None, seed: int | None = None, **named: Any) -> None:
-        """Takes what `accelerate.Accelerator` takes, and the `epochs` (1) and `seed` (0) to train by, which a
-        trainer's spec gives, too."""
+    def __init__(
+        self,
+        *others: Any,
+        epochs: int | None = None,
+        seed: int | None = None,
+        exact: bool | None = None,
+        **named: Any,
+    ) -> None:
+        """Takes what `accelerate.Accelerator` takes, and the `epochs` (1), `seed` (0) and `exact` (True) to train
+        by, which a trainer's spec gives, too."""
         super().__init__(*others, **named)
         ACCELERATE.check_object(self)
         _refuse(self)
         self._loop = EpochLoop(
-            epochs, self.gradient_accumulation_steps, lambda batch: send_to_device(batch, self.device)
+            epochs,
+            self.gradient_accumulation_steps,
+            lambda batch: send_to_device(batch, self.device),
+            how_to_weigh="give accelerator.backward(loss, weight=items) what the loss is a mean over",
         )
-        self._loop.seed = seed
+        self._loop.seed, self._loop.exact = seed, exact
 
     def epochs(self) -> Iterator[int]:
         """The epochs' numbers, from the present one on: the loop to put around that over the data loader."""
@@ -92,9 +102,10 @@ class Accelerator(accelerate.Accelerator):
         for one in objects:
             self._loop.take_state(one)
 
-    def backward(self, loss: Any, **kwargs: Any) -> None:
-        """Add the gradient of the mean loss over the present batch."""
-        self._loop.backward(loss)
+    def backward(self, loss: Any, *, weight: Any = None, **kwargs: Any) -> None:
+        """Add the gradient of the mean loss over the present batch. With a `weight` it is a mean over so many
+        items that are no samples, such as tokens, or over the sum of their classes' weights."""
+        self._loop.backward(loss, weight)
 
     def _do_sync(self) -> None:
         self.gradient_state._set_sync_gradients(self._loop.is_last_part)
@@ -149,6 +160,16 @@ class Accelerator(accelerate.Accelerator):
     def is_local_main_process(self) -> bool:
         """Whether this is rank 0, which alone prints."""
         return self._loop.is_first_rank
+
+    @property
+    def process_index(self) -> int:
+        """This rank's number; another process may have it after the next step."""
+        return self._loop.rank
+
+    @property
+    def local_process_index(self) -> int:
+        """This rank's number, too."""
+        return self._loop.rank
 
     def _step(self) -> None:
         taken = self._loop.step()

@@ -9,9 +9,10 @@ others have taken that step, the library's loop begins anew within the epoch of 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -45,13 +46,21 @@ class Trainer(transformers.Trainer):
     """
 
     def __init__(
-        self, model: Any = None, args: TrainingArguments | None = None, *others: Any, **named: Any
+        self,
+        model: Any = None,
+        args: TrainingArguments | None = None,
+        *others: Any,
+        exact: bool | None = None,
+        **named: Any,
     ) -> None:
-        """Takes what `transformers.Trainer` takes."""
+        """Takes what `transformers.Trainer` takes, and `exact` (True), which a trainer's spec gives, too."""
         args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
-        for complaint in _complaints(args):
+        for complaint in (*_complaints(args), *_complaints_of(type(self))):
             raise SessionError(f"oakum.hugging_face.Trainer: {complaint}")
         self._session: Session | None = None
+        self._exact = exact
+        self._weight: Any = None
+        """What the loss of the present part is a mean over, where `weigh` has said so."""
         self._micro_batch = args.per_device_train_batch_size
         self._progress = _Progress(self)
         self._num_skipped = 0
@@ -59,6 +68,8 @@ class Trainer(transformers.Trainer):
         """The epoch of a step that was reached without this rank; None where the library is in it."""
         self._kept_share: Any = None
         """This rank's share of that step."""
+        self._factor = 1.0
+        """What the mean over the present part is multiplied by: 1 except in an epoch's last, smaller batch."""
         self._num_items: torch.Tensor | None = None
         super().__init__(model, _in_one_batch(args), *others, **named)
         HUGGING_FACE.check_object(self)
@@ -99,6 +110,11 @@ class Trainer(transformers.Trainer):
             collate = self._get_collator_with_removed_columns(collate, description="training")
         self._loader = _Loader(dataset, collate, self.args.train_batch_size)
         return self._loader
+
+    def weigh(self, weight: float | torch.Tensor) -> None:
+        """Say, within `compute_loss`, what the loss that it returns is a mean over, where that is no mean over
+        samples: the number of tokens, or the sum of the classes' weights of these samples' labels."""
+        self._weight = weight
 
     def create_optimizer(self, model: Any = None) -> Optimizer:
         """The library's optimizer, whose step is the session's."""
@@ -157,16 +173,38 @@ class Trainer(transformers.Trainer):
         return torch.tensor(self._open.loss, device=self.args.device)
 
     def _compute_share(self, model: Any, inputs: Any) -> None:
-        for first, count, part in _parts(inputs, self._open.num_samples, self._micro_batch):
+        for first, count, part in self._parts(inputs):
+            self._weight = None
             self._num_items = self._get_num_items_in_batch([part], self.args.device)
             # Of a part without an item, the sum and so the mean is 0.
             divisor = None if self._num_items is None else self._num_items.clamp(min=1)
             with self._open.part(first, count):
                 super().training_step(model, part, divisor)
 
+    def _parts(self, inputs: Any) -> Iterator[tuple[int, int, Any]]:
+        """The parts of this rank's share: (first, count, part). Sets what the mean over the part is multiplied by.
+
+        The library divides the sum of the batches' means by their number, also where an epoch ends with smaller
+        ones. With n samples in k batches a sample's loss counts n / (k m) times as in a mean over n, where its own
+        batch has m.
+        """
+        short, start = self._open.short_batch, self._open.positions.start
+        most, num_samples = self._micro_batch, self._open.num_samples
+        bounds = [*range(0, num_samples, most), num_samples]
+        if short is not None:
+            bounds = [0, *range(most - start % most, num_samples, most), num_samples]
+        for (first, stop), part in zip(itertools.pairwise(bounds), _cut(inputs, num_samples, bounds), strict=True):
+            self._factor = 1.0
+            if short is not None:
+                begun = (start + first) // most * most
+                self._factor = short / (-(-short // most) * min(most, short - begun))
+            yield first, stop - first, part
+
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:
-        if self._num_items is None:
-            self._open.backward(loss)
+        if self._weight is not None:
+            self._open.backward(loss * self._weight, weight=self._weight)
+        elif self._num_items is None:
+            self._open.backward(loss if self._factor == 1 else loss * self._factor)
         else:
             self._open.backward(loss * self._num_items.clamp(min=1), weight=self._num_items)
 
@@ -192,7 +230,9 @@ class Trainer(transformers.Trainer):
             state={"scheduler": self.lr_scheduler, "hugging_face": self._progress},
             collate=self._loader.collate,
             workers=self.args.dataloader_num_workers or None,
+            exact=self._exact,
         )
+        self._session.how_to_weigh = "call self.weigh(items) in compute_loss with what the loss is a mean over"
         self._session.__enter__()
         if self._session.has_batch_schedule:
             raise SessionError(
@@ -397,22 +437,40 @@ def _in_one_batch(args: TrainingArguments) -> TrainingArguments:
     return own
 
 
-def _parts(inputs: Any, num_samples: int, most: int) -> Iterator[tuple[int, int, Any]]:
-    """Divide a collated batch into parts of at most `most` samples: (first, count, part). Raises `SessionError`
-    where its samples are not along the first dimension of each tensor."""
-    if num_samples <= most:
-        yield 0, num_samples, inputs
+def _complaints_of(kind: type[Trainer]) -> Iterator[str]:
+    """Why methods that a subclass has of its own cannot be kept when nodes come and go, and what to do."""
+    refused = {
+        "get_train_dataloader": Trainer,
+        "_get_train_sampler": transformers.Trainer,
+        "_get_dataloader": transformers.Trainer,
+    }
+    for name, owner in refused.items():
+        if getattr(kind, name, None) is not getattr(owner, name, None):
+            yield f"{kind.__name__} has a {name} of its own, {_INSTEAD_OF_SAMPLER}"
+
+
+_INSTEAD_OF_SAMPLER = (
+    "and Oakum deals the samples, each once per epoch, in an order that follows from the seed: leave it out. To "
+    "draw some samples more often than others, give a data set whose __getitem__ draws which one it returns, as "
+    "with oakum_worker.generators.sample_rng()"
+)
+
+
+def _cut(inputs: Any, num_samples: int, bounds: Sequence[int]) -> Iterator[Any]:
+    """Cut a collated batch at these bounds. Raises `SessionError` where its samples are not along the first
+    dimension of each tensor."""
+    if len(bounds) == 2:
+        yield inputs
         return
     odd = [n for n, v in inputs.items() if not isinstance(v, torch.Tensor) or v.shape[:1] != (num_samples,)]
     if odd:
         raise SessionError(
-            f"this rank's {num_samples} samples cannot be computed {most} at once, because {', '.join(odd)} of "
+            f"this rank's {num_samples} samples cannot be computed in parts, because {', '.join(odd)} of "
             "the collated batch has not one row for each sample: raise per_device_train_batch_size and lower "
             "gradient_accumulation_steps, or change the collator"
         )
-    for first in range(0, num_samples, most):
-        rows = slice(first, min(first + most, num_samples))
-        yield first, rows.stop - first, type(inputs)({name: value[rows] for name, value in inputs.items()})
+    for first, stop in itertools.pairwise(bounds):
+        yield type(inputs)({name: value[first:stop] for name, value in inputs.items()})
 
 
 def _datasets() -> Any:

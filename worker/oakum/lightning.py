@@ -46,15 +46,26 @@ class Fabric(lightning.fabric.Fabric):
     """
 
     def __init__(
-        self, *, epochs: int | None = None, accumulated: int = 1, seed: int | None = None, **named: Any
+        self,
+        *,
+        epochs: int | None = None,
+        accumulated: int = 1,
+        seed: int | None = None,
+        exact: bool | None = None,
+        **named: Any,
     ) -> None:
-        """Takes what `lightning.Fabric` takes, and the `epochs` (1) and `seed` (0) to train by, which a trainer's
-        spec gives, too."""
+        """Takes what `lightning.Fabric` takes, and the `epochs` (1), `seed` (0) and `exact` (True) to train by,
+        which a trainer's spec gives, too."""
         # A rank is one process of a fragment, whatever the scheduler's variables say.
         super().__init__(**({"devices": 1, "plugins": [LightningEnvironment()]} | named))
         _refuse(self, named)
-        self._loop = EpochLoop(epochs, accumulated, self.to_device)
-        self._loop.seed = seed
+        self._loop = EpochLoop(
+            epochs,
+            accumulated,
+            self.to_device,
+            how_to_weigh="give fabric.backward(loss, weight=items) what the loss is a mean over",
+        )
+        self._loop.seed, self._loop.exact = seed, exact
         self.step_was_taken = True
         """Whether the last call of `optimizer.step()` took its step; False where a rank was lost."""
 
@@ -97,9 +108,10 @@ class Fabric(lightning.fabric.Fabric):
         made = [self._shares_of(loader, **named) for loader in dataloaders]
         return made[0] if len(made) == 1 else made
 
-    def backward(self, tensor: Any, *others: Any, **named: Any) -> None:
-        """Add the gradient of the mean loss over the present batch."""
-        self._loop.backward(tensor)
+    def backward(self, tensor: Any, *others: Any, weight: Any = None, **named: Any) -> None:
+        """Add the gradient of the mean loss over the present batch. With a `weight` it is a mean over so many
+        items that are no samples, such as tokens, or over the sum of their classes' weights."""
+        self._loop.backward(tensor, weight)
 
     def clip_gradients(self, *others: Any, **named: Any) -> Any:
         """Clip the global batch's gradient; returns its norm before."""
@@ -110,6 +122,11 @@ class Fabric(lightning.fabric.Fabric):
     def is_global_zero(self) -> bool:
         """Whether this is rank 0."""
         return self._loop.is_first_rank
+
+    @property
+    def global_rank(self) -> int:
+        """This rank's number; another process may have it after the next step."""
+        return self._loop.rank
 
     def print(self, *others: Any, **named: Any) -> None:
         """Print on the first rank alone."""

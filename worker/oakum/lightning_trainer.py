@@ -72,12 +72,13 @@ class Trainer(pl.Trainer):
     trains alone. Raises `SessionError` for options and modules that cannot be kept when nodes come and go.
     """
 
-    def __init__(self, *, seed: int | None = None, **named: Any) -> None:
-        """Takes what `lightning.Trainer` takes, by name."""
+    def __init__(self, *, seed: int | None = None, exact: Any = None, **named: Any) -> None:
+        """Takes what `lightning.Trainer` takes, by name, and `seed` and `exact`, which a trainer's spec gives,
+        too."""
         for complaint in _complaints(named):
             raise SessionError(f"oakum.lightning.Trainer: {complaint}")
         self._accumulated: int = named.pop("accumulate_grad_batches", 1)
-        self._seed = seed
+        self._seed, self._exact = seed, exact
         self._new_loop()
         if not is_alone():
             named |= {"enable_progress_bar": False, "enable_model_summary": False}
@@ -121,8 +122,13 @@ class Trainer(pl.Trainer):
             self._leave(*sys.exc_info())
 
     def _new_loop(self) -> None:
-        self._loop = EpochLoop(None, self._accumulated, lambda batch: batch)
-        self._loop.seed = self._seed
+        self._loop = EpochLoop(
+            None,
+            self._accumulated,
+            lambda batch: batch,
+            how_to_weigh='return {"loss": loss, "weight": items} from training_step, what the loss is a mean over',
+        )
+        self._loop.seed, self._loop.exact = self._seed, self._exact
 
     @property
     def _strategy_of_ranks(self) -> _ElasticStrategy:
@@ -135,7 +141,7 @@ class Trainer(pl.Trainer):
         loop = self._loop
         if isinstance(self.fit_loop._data_fetcher, _DataLoaderIterDataFetcher):
             raise SessionError("training_step(dataloader_iter) reads batches itself: take `batch` instead")
-        limits = [self.fit_loop.max_epochs, -(-self.max_steps // len(loop))]
+        limits = [self.fit_loop.max_epochs, -(-self.max_steps // loop.num_steps)]
         loop.num_epochs = min(limit for limit in limits if limit is not None and limit > 0)
         loop.take_model(self.lightning_module)
         loop.take_optimizer(original_of(self.optimizers[0]))
@@ -149,7 +155,7 @@ class Trainer(pl.Trainer):
         self._count_batches()
 
     def _count_epochs(self) -> None:
-        epoch = self._loop.open.steps // len(self._loop)
+        epoch = self._loop.open.steps // self._loop.num_steps
         progress = self.fit_loop.epoch_progress
         for counts in (progress.current, progress.total):
             counts.ready = counts.started = counts.processed = counts.completed = epoch
@@ -157,7 +163,7 @@ class Trainer(pl.Trainer):
     def _count_batches(self) -> None:
         """Set what the library counts in its loop over batches as it is after the session's finished steps."""
         steps, inner = self._loop.open.steps, self.fit_loop.epoch_loop
-        number = steps % len(self._loop)
+        number = steps % self._loop.num_steps
         for progress in (inner.batch_progress, inner.automatic_optimization.optim_progress.optimizer.step):
             for counts, value in ((progress.current, number), (progress.total, steps)):
                 counts.ready = counts.completed = value
@@ -184,7 +190,7 @@ class Trainer(pl.Trainer):
         step.current.ready += 1
         step.total.ready += 1
         fetcher.fetched = inner.batch_progress.current.ready
-        fetcher.done = inner.batch_progress.is_last_batch = fetcher.fetched >= len(self._loop)
+        fetcher.done = inner.batch_progress.is_last_batch = fetcher.fetched >= self._loop.num_steps
 
     def _end_here(self) -> None:
         """Have the library leave its loops: the other ranks have ended training in an earlier step."""
@@ -221,6 +227,8 @@ class _ElasticStrategy(SingleDeviceStrategy):
     trainer: Trainer
     optimizers: list[Any]
     _rows: slice
+    _weight: Any = None
+    """What the loss of the present part is a mean over, where the module has said so."""
     _again: Any = None
     """The batch in the place of the one that the library has, after a rank was lost."""
 
@@ -280,13 +288,15 @@ class _ElasticStrategy(SingleDeviceStrategy):
     def training_step(self, batch: Any, *others: Any, **named: Any) -> Any:
         """The loss of the present part of the share."""
         share = batch if self._again is None else self._again
-        return super().training_step(self.trainer._loop.part_of(share, self._rows), *others, **named)
+        made = super().training_step(self.trainer._loop.part_of(share, self._rows), *others, **named)
+        self._weight = made.get("weight") if isinstance(made, Mapping) else None
+        return made
 
     def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *_: Any, **__: Any) -> Tensor:
         """Add the gradient of the mean loss over the present part."""
         assert self.lightning_module is not None
         loss = self.precision_plugin.pre_backward(closure_loss, self.lightning_module)
-        self.trainer._loop.backward(loss)
+        self.trainer._loop.backward(loss, self._weight)
         return self.precision_plugin.post_backward(loss, self.lightning_module)
 
     def remove_checkpoint(self, filepath: Any) -> None:
@@ -298,6 +308,11 @@ class _ElasticStrategy(SingleDeviceStrategy):
     def is_global_zero(self) -> bool:
         """Whether this is rank 0."""
         return self.trainer._loop.is_first_rank
+
+    @property
+    def global_rank(self) -> int:
+        """This rank's number; another process may have it after the next step."""
+        return self.trainer._loop.rank
 
 
 class _ClosureFirst(SteppingOptimizer):
@@ -320,7 +335,7 @@ class _Shares:
         self._trainer = trainer
 
     def __len__(self) -> int:
-        return len(self._trainer._loop)
+        return self._trainer._loop.num_steps
 
     def __iter__(self) -> Iterator[Any]:
         while True:

@@ -15,13 +15,14 @@ gradient are those of one process with the whole batch. They are so, too, where 
 whole gathered batch, as for Dice or a covariance, because the weights n_r / n add up to 1.
 
 Gathering is a collective, forward and backward, which every rank has to call equally often. A rank without a
-sample computes the batch's first sample and adds nothing. Therefore a rank has to compute its share at once.
-"""
+sample computes the batch's first sample and adds nothing. Therefore a rank has to compute its share at once. In
+the loop over a session every batch can be gathered; where a rank is lost meanwhile, the loop's body goes on with
+rows of this rank alone, up to the step, which is not taken."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ import torch.distributed as dist
 
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.chunks import Chunk, share_of
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.group import LostInPasses, lost_peers
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.spec import TrainerSpec
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 _MOST_DIMENSIONS = 8
 
 
-@dataclass(frozen=True)
-class _Share:
+@dataclass
+class Share:
     """This rank's share of a global batch."""
 
     group: dist.ProcessGroup | None
@@ -52,6 +53,10 @@ class _Share:
     rank: int
     positions: range
     """Positions in the global batch that this rank computes: its own samples, or the first if it has no sample."""
+    lost: LostInPasses | None = None
+    """Notes a lost rank where the passes cannot be ended early; otherwise they raise `GroupError`."""
+    was_gathered: bool = False
+    """Whether `gather_batch` was called."""
 
     @property
     def own(self) -> range:
@@ -60,12 +65,18 @@ class _Share:
         return range(before, before + self.counts[self.rank])
 
 
+@dataclass(frozen=True)
 class _Undeclared:
     """Takes the place of a share where `gather_batch` has to raise: without `gathers=True`, or under
     `no_gathering`."""
 
+    text: str = (
+        "loss gathers the batch and the task does not say so: return Task(..., gathers=True), so that every "
+        "rank takes part (not for pipelines)"
+    )
 
-_PRESENT: ContextVar[_Share | _Undeclared | None] = ContextVar("share of the global batch", default=None)
+
+_PRESENT: ContextVar[Share | _Undeclared | None] = ContextVar("share of the global batch", default=None)
 
 
 def gather_batch(values: torch.Tensor) -> torch.Tensor:
@@ -74,9 +85,11 @@ def gather_batch(values: torch.Tensor) -> torch.Tensor:
     `values` has one row for each sample of this rank, and rows have one shape on all ranks. Returns `values`
     itself where the batch is not spread over ranks, as in `evaluate`. Raises `TaskError` where the task did not
     set `gathers=True`, or `values` has another number of rows, or other shapes on some rank. Raises `GroupError`
-    when a rank is gone.
+    when a rank is gone, except in the loop over a session.
     """
     share = _share(values)
+    if share is not None:
+        share.was_gathered = True
     if share is None or share.group is None:
         return values
     gathered: torch.Tensor = _Gathered.apply(values, share)
@@ -123,16 +136,40 @@ class Gathering:
         finally:
             _PRESENT.reset(token)
 
-    def _share_of(self, num_samples: int, chunk: Chunk) -> _Share:
+    @contextmanager
+    def by_hand(self, num_samples: int, chunk: Chunk, lost: LostInPasses) -> Iterator[Share]:
+        """The same for passes of a caller that may gather each batch, and that notes in `lost` that a rank was
+        lost. Yields the share."""
+        share = self._share_of(num_samples, chunk)
+        share.lost = lost
+        token = _PRESENT.set(share)
+        try:
+            yield share
+        finally:
+            _PRESENT.reset(token)
+
+    def _share_of(self, num_samples: int, chunk: Chunk) -> Share:
         size = 1 if self._group is None else self._group.size()
         counts = tuple(len(share_of(num_samples, rank, size)) for rank in range(size))
-        return _Share(self._group, counts, self._rank, chunk.positions)
+        return Share(self._group, counts, self._rank, chunk.positions)
 
 
 @contextmanager
-def no_gathering() -> Iterator[None]:
-    """Context in which `gather_batch` raises `TaskError`, for micro-batches that ranks compute independently."""
-    token = _PRESENT.set(_Undeclared())
+def alone(positions: range) -> Iterator[Share]:
+    """Context in which the samples at these positions are all that there are. Yields them as a share."""
+    share = Share(None, (len(positions),), 0, positions)
+    token = _PRESENT.set(share)
+    try:
+        yield share
+    finally:
+        _PRESENT.reset(token)
+
+
+@contextmanager
+def no_gathering(text: str | None = None) -> Iterator[None]:
+    """Context in which `gather_batch` raises `TaskError`, for micro-batches that ranks compute independently.
+    `text` says why, and what to do."""
+    token = _PRESENT.set(_Undeclared() if text is None else _Undeclared(text))
     try:
         yield
     finally:
@@ -158,13 +195,10 @@ def refused_gathering(option: str, instead: str) -> TaskError:
     )
 
 
-def _share(values: torch.Tensor) -> _Share | None:
+def _share(values: torch.Tensor) -> Share | None:
     present = _PRESENT.get()
     if isinstance(present, _Undeclared):
-        raise TaskError(
-            "loss gathers the batch and the task does not say so: return Task(..., gathers=True), so that every "
-            "rank takes part (not for pipelines)"
-        )
+        raise TaskError(present.text)
     if present is not None and (not values.ndim or len(values) != len(present.positions)):
         raise TaskError(
             f"a tensor of shape {tuple(values.shape)} is to be gathered and {len(present.positions)} samples are "
@@ -178,16 +212,18 @@ class _Gathered(torch.autograd.Function):
     over the ranks, on the rank to which the row belongs. Both passes are collectives."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, share: _Share) -> torch.Tensor:
+    def forward(ctx: Any, values: torch.Tensor, share: Share) -> torch.Tensor:
         ctx.share, ctx.num_rows, ctx.dtype = share, len(values), values.dtype
         assert share.group is not None
-        with lost_peers("while a batch was gathered"):
-            _refuse_other_shapes(values, share.group)
-            padded = values.new_zeros((max(share.counts), *values.shape[1:]))
-            count = share.counts[share.rank]
-            padded[:count] = values[:count]
-            # Sent as bytes, because the backends do not take every dtype.
-            parts = all_gather(padded.reshape(-1).view(torch.uint8), share.group)
+        padded = values.new_zeros((max(share.counts), *values.shape[1:]))
+        count = share.counts[share.rank]
+        padded[:count] = values[:count]
+        parts: list[torch.Tensor] = [padded.reshape(-1).view(torch.uint8)] * len(share.counts)
+        with _collective(share) as is_whole:
+            if is_whole:
+                _refuse_other_shapes(values, share.group)
+                # Sent as bytes, because the backends do not take every dtype.
+                parts = all_gather(parts[share.rank], share.group)
         rows = [
             part.view(values.dtype).view(padded.shape)[:count]
             for part, count in zip(parts, share.counts, strict=True)
@@ -197,14 +233,23 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        share: _Share = ctx.share
+        share: Share = ctx.share
         assert share.group is not None
         summed = gradients[0].to(torch.promote_types(ctx.dtype, torch.float32), copy=True).contiguous()
-        with lost_peers("while a batch was gathered"):
-            all_reduce(torch.view_as_real(summed) if summed.is_complex() else summed, share.group)
+        with _collective(share) as is_whole:
+            if is_whole:
+                all_reduce(torch.view_as_real(summed) if summed.is_complex() else summed, share.group)
         inward = summed.new_zeros((ctx.num_rows, *summed.shape[1:]))
         inward[: len(share.own)] = summed[share.own.start : share.own.stop]
         return inward.to(ctx.dtype), None
+
+
+@contextmanager
+def _collective(share: Share) -> Iterator[bool]:
+    """Context of a collective of the share's ranks. Yields whether they are all there, as far as is known."""
+    lost = share.lost
+    with nullcontext() if lost is None else lost.noted(), lost_peers("while a batch was gathered"):
+        yield lost is None or lost.error is None
 
 
 def _refuse_other_shapes(values: torch.Tensor, group: dist.ProcessGroup) -> None:

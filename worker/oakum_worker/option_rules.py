@@ -68,8 +68,6 @@ SPEC_RULES: tuple[OptionRule, ...] = (
             "parallel.data: map-reduce",
             "parallel.pipeline",
             "parallel.tensor",
-            "parallel.batch_norm: synchronised",
-            "parallel.batch_norm: group",
             "adaptive_batch",
             "micro_batch",
         ),

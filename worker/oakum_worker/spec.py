@@ -168,6 +168,9 @@ class TrainerSpec(Strict):
     rehearsal: bool = True
     """Try the task on a few samples before training, and refuse a task whose results depend on the number of
     nodes."""
+    exact: bool = True
+    """Whether results have to be those of one node. With false, what the rehearsal finds is warned of, and the
+    trainer is marked for ever as one whose results depend on its nodes."""
     divergence: DivergenceSpec | None = DivergenceSpec()
     """When a trainer counts as diverged and ends; with null it trains on whatever becomes of the loss."""
     step_timeout_s: Annotated[float, Field(gt=0)] = 1800.0

@@ -191,6 +191,16 @@ class GradientReducer(StepEngine):
         self._armed = False
         self._note_part()
 
+    def own_part(self) -> tuple[float, float, bool]:
+        """What this rank alone has given to the step so far: the mean loss, its weight, which is the samples or
+        the sum of the losses' weights, and whether these were given. Gradients of the mean are those in `p.grad`,
+        multiplied by samples / weight."""
+        loss, number = self._tail[_LOSS : _SAMPLES + 1].tolist()
+        if number >= 0:
+            return loss, number, False
+        weight = -number - self._num_global
+        return loss * to_mean(self._num_global, weight), weight, True
+
     def abstain(self) -> None:
         """Take part in the step that has begun without giving it anything: `finish` then raises
         `SharesMissingError` on every rank."""

@@ -329,6 +329,22 @@ def _is_connection(descriptor: int, own_port: int) -> bool:
     return False
 
 
+class LostInPasses:
+    """Notes that a rank was lost in passes that nobody can end early, such as a script's own. They go on with this
+    rank's samples alone, and what they compute is thrown away where the step would be taken."""
+
+    def __init__(self) -> None:
+        self.error: GroupError | None = None
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Context of a collective, in which a `GroupError` is noted and not raised. The first one is kept."""
+        try:
+            yield
+        except GroupError as error:
+            self.error = self.error or error
+
+
 @contextlib.contextmanager
 def lost_peers(when: str) -> Iterator[None]:
     """Context in which the `RuntimeError` of a failed collective is raised as `GroupError`; `when` goes into its

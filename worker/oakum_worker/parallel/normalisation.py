@@ -18,6 +18,8 @@ group with which it was built, and updates running statistics once for each micr
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 from oakum_worker.errors import TaskError, TrainingWarning
-from oakum_worker.parallel.group import lost_peers
+from oakum_worker.parallel.group import LostInPasses, lost_peers
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.spec_options import BatchNormChoice
@@ -77,6 +79,8 @@ class Synchronisation:
         step."""
         self.defers = False
         """Whether running statistics wait for the end of the step."""
+        self.lost: LostInPasses | None = None
+        """Notes a lost rank where the passes cannot be ended early; otherwise they raise `GroupError`."""
         self._layers: list[SynchronisedBatchNorm] = []
 
     def add(self, layer: SynchronisedBatchNorm) -> None:
@@ -185,8 +189,12 @@ class SynchronisedBatchNorm(BatchNorm):
         if group is None:
             return Moments(count, mean, squares)
         own = torch.cat([count[None], mean, squares * counts])
-        with lost_peers("in a normalisation"):
-            everybodys = all_gather(own, group)
+        everybodys: list[torch.Tensor] = []
+        with _collective(self.synchronisation.lost) as is_whole:
+            if is_whole:
+                everybodys = all_gather(own, group)
+        if not everybodys:
+            return Moments(values.new_full((), values.numel() // self.num_features), mean, squares)
         sizes = [1, self.num_features, self.num_features]
         return pooled([Moments(part[0], *part.split(sizes)[1:]) for part in everybodys])
 
@@ -214,7 +222,7 @@ class _Normalise(torch.autograd.Function):
     ) -> torch.Tensor:
         scale = torch.rsqrt(moments.squares / moments.num_values + eps)
         ctx.save_for_backward(input, weight, moments.num_values, moments.mean, scale)
-        ctx.group, ctx.counts = synchronisation.group, synchronisation.counts
+        ctx.group, ctx.counts, ctx.lost = synchronisation.group, synchronisation.counts, synchronisation.lost
         output = _normalised(input, moments.mean, scale)
         if weight is not None:
             output *= _as_channels(weight, output)
@@ -232,8 +240,9 @@ class _Normalise(torch.autograd.Function):
         weight_gradient = (outward * normalised).sum(_others(outward))
         sums = torch.stack([bias_gradient, weight_gradient])
         if ctx.group is not None:
-            with lost_peers("in a normalisation"):
-                all_reduce(sums, ctx.group)
+            with _collective(ctx.lost) as is_whole:
+                if is_whole:
+                    all_reduce(sums, ctx.group)
         through_mean, through_variance = (_as_channels(one, outward) for one in sums / count * ctx.counts)
         inward = outward - through_mean - normalised * through_variance
         inward *= _as_channels(scale if weight is None else scale * weight, inward)
@@ -241,6 +250,13 @@ class _Normalise(torch.autograd.Function):
             return inward.to(input.dtype), None, None, None, None, None
         own = (weight_gradient.to(weight.dtype), bias_gradient.to(weight.dtype))
         return inward.to(input.dtype), *own, None, None, None
+
+
+@contextmanager
+def _collective(lost: LostInPasses | None) -> Iterator[bool]:
+    """Context of a collective of all ranks. Yields whether they are all there, as far as is known."""
+    with nullcontext() if lost is None else lost.noted(), lost_peers("in a normalisation"):
+        yield lost is None or lost.error is None
 
 
 def _widened(values: torch.Tensor) -> torch.Tensor:

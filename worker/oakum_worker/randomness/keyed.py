@@ -170,13 +170,13 @@ def has_warned() -> bool:
 
 
 @contextlib.contextmanager
-def warnings_apart() -> Iterator[None]:
-    """Context in which `warn_once` gives every message anew. At its end the messages given before are
-    remembered again, and those given within are forgotten."""
+def warnings_apart() -> Iterator[set[str]]:
+    """Context in which `warn_once` gives every message anew. Yields those given within, until its end: then they
+    are forgotten, and the messages given before are remembered again."""
     given = set(_warned)
     _warned.clear()
     try:
-        yield
+        yield _warned
     finally:
         _warned.clear()
         _warned.update(given)

@@ -4,6 +4,6 @@
 changed. Afterwards it restores weights, buffers, random generators, attributes and the task's own state.
 """
 
-from oakum_worker.rehearsal.rehearsing import rehearse, rehearse_and_warn
+from oakum_worker.rehearsal.rehearsing import rehearse, rehearse_and_warn, splits_batches
 
-__all__ = ["rehearse", "rehearse_and_warn"]
+__all__ = ["rehearse", "rehearse_and_warn", "splits_batches"]

@@ -98,11 +98,11 @@ class Passes:
         def loss(model: nn.Module, batch: Any) -> Any:
             leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
             seen["shapes"] = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
-            before, others = torch.default_generator.get_state(), _states_elsewhere()
+            before, others = torch.default_generator.get_state(), states_elsewhere()
             with _WithoutDropout():
                 value = task_loss(model, batch)
             seen["draws"] = not torch.equal(before, torch.default_generator.get_state())
-            seen["draws_elsewhere"] = others != _states_elsewhere()
+            seen["draws_elsewhere"] = others != states_elsewhere()
             return value
 
         return loss
@@ -161,7 +161,8 @@ def _no_steps() -> Iterator[None]:
         handle.remove()
 
 
-def _states_elsewhere() -> list[Any]:
+def states_elsewhere() -> list[Any]:
+    """The states of Python's global generator and of NumPy's, if NumPy is imported."""
     numpy: Any = sys.modules.get("numpy")
     states: list[Any] = [random.getstate()]
     if numpy is not None:

@@ -9,7 +9,6 @@ for epoch in loop.epochs():
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -29,18 +28,25 @@ from oakum_worker.task import Stateful
 class EpochLoop:
     """Collects what a script hands to its library, and begins a session of it at the first epoch."""
 
-    def __init__(self, epochs: int | None, accumulated: int, place: Callable[[Any], Any]) -> None:
-        """A global batch has `accumulated` batches of the data loader. `place` moves a batch to the device."""
+    def __init__(
+        self, epochs: int | None, accumulated: int, place: Callable[[Any], Any], *, how_to_weigh: str
+    ) -> None:
+        """A global batch has `accumulated` batches of the data loader. `place` moves a batch to the device.
+        `how_to_weigh` tells a user of the library how to say what a loss is a mean over."""
         self.models: list[nn.Module] = []
         self.optimizer: Optimizer | None = None
         self.state: dict[str, Stateful] = {}
         self.seed: int | None = None
+        self.exact: bool | None = None
+        self.how_to_weigh = how_to_weigh
         self.is_last_part = True
         """Whether the present part of this rank's share is its last, after which the step is taken."""
         self.num_epochs, self._accumulated, self._place = epochs, accumulated, place
         self._loader: DataLoader[Any] | None = None
         self._session: Session | None = None
         self._shares: Iterator[Any] = iter(())
+        self._factor = 1.0
+        """What the mean over the present part is multiplied by: 1 except in an epoch's last, smaller batch."""
         self._kept_share: Any = None
         """This rank's share of a step of a later epoch than the loop over batches was in."""
 
@@ -99,7 +105,12 @@ class EpochLoop:
     @property
     def is_first_rank(self) -> bool:
         """Whether this is rank 0; True before training."""
-        return self._session is None or self._session.is_first_rank
+        return self.rank == 0
+
+    @property
+    def rank(self) -> int:
+        """This rank's number; 0 before training."""
+        return 0 if self._session is None else self._session.rank
 
     def epochs(self) -> Iterator[int]:
         """The numbers of the epochs, from the present one on.
@@ -135,9 +146,19 @@ class EpochLoop:
         if self._session is not None and self._session.is_open:
             self._session.__exit__(None, None, None)
 
+    @property
+    def num_steps(self) -> int:
+        """Steps of an epoch."""
+        return -(-self._num_samples // self.batch_size)
+
     def __len__(self) -> int:
-        """Global batches of an epoch."""
-        return -(-len(self.loader.dataset) // self.batch_size)  # type: ignore[arg-type]
+        """Batches that the data loader has in an epoch. A rank alone computes as many, and one of several ranks
+        fewer."""
+        return -(-self._num_samples // (self.loader.batch_size or 1))
+
+    @property
+    def _num_samples(self) -> int:
+        return len(self.loader.dataset)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         """This rank's shares of the rest of the epoch, in parts."""
@@ -151,7 +172,11 @@ class EpochLoop:
                 self._kept_share = share
                 return
             for rows in self.parts():
-                yield self._place(self.part_of(share, rows))
+                try:
+                    yield self._place(self.part_of(share, rows))
+                except GeneratorExit:
+                    running.leave_iteration()
+                    raise
 
     def next_share(self) -> Any:
         """This rank's share of the next global batch; None after the end of training."""
@@ -160,21 +185,44 @@ class EpochLoop:
 
     def parts(self) -> Iterator[slice]:
         """The rows of this rank's share that are computed at once, each while its samples are computed."""
-        num_samples, most = self.open.num_samples, self.loader.batch_size or 0
-        for first in range(0, num_samples, most):
-            rows = slice(first, min(first + most, num_samples))
+        num_samples = self.open.num_samples
+        for rows, factor in list(self._weighed_parts()):
+            self._factor = factor
             self.is_last_part = rows.stop == num_samples
-            with self.open.part(first, rows.stop - first) if num_samples > most else contextlib.nullcontext():
+            with self.open.part(rows.start, rows.stop - rows.start):
                 yield rows
+
+    def _weighed_parts(self) -> Iterator[tuple[slice, float]]:
+        """The rows of each part, and what its mean is multiplied by.
+
+        The libraries divide the sum of the batches' means by the number of batches that are accumulated, also
+        where an epoch ends with fewer or smaller ones. So with n samples in the last steps' batch and m in that of
+        a sample's batch of the loader, its loss counts n / (accumulated m) times as in a mean over n."""
+        num_samples, most = self.open.num_samples, self.loader.batch_size or 0
+        short, first = self.open.short_batch, self.open.positions.start
+        at = 0
+        while at < num_samples:
+            count, factor = min(most, num_samples - at), 1.0
+            if short is not None:
+                begun = (first + at) // most * most
+                size = min(most, short - begun)
+                count = min(count, begun + size - first - at)
+                factor = short / (self._accumulated * size)
+            yield slice(at, at + count), factor
+            at += count
 
     def part_of(self, share: Any, rows: slice) -> Any:
         """These rows of this rank's share. Raises `SessionError` where it cannot be divided."""
         num_samples = self.open.num_samples
         return share if rows == slice(0, num_samples) else rows_of(share, rows, num_samples)
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Add the gradient of the mean loss over the present part."""
-        self.open.backward(loss)
+    def backward(self, loss: torch.Tensor, weight: float | torch.Tensor | None = None) -> None:
+        """Add the gradient of the mean loss over the present part: over its samples or, with a `weight`, over so
+        many items."""
+        if weight is None:
+            self.open.backward(loss if self._factor == 1 else loss * self._factor)
+        else:
+            self.open.backward(loss * weight, weight=weight)
 
     def reduce(self) -> bool:
         """Sum the gradients, as `Session.reduce` does; before the share's last part, return True."""
@@ -203,7 +251,9 @@ class EpochLoop:
             state=self.state,
             collate=self.loader.collate_fn,
             workers=self.loader.num_workers or None,
+            exact=self.exact,
         )
+        self._session.how_to_weigh = self.how_to_weigh
         self._session.__enter__()
         HOST.get().finish_later(self.end)
         self._shares = iter(self._session)

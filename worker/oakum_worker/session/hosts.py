@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import ClassVar, NoReturn, Protocol
 
-from oakum_worker.errors import SessionError
+from oakum_worker.errors import SessionError, TrainingWarning
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.step.turns import Turns, turns_alone
+
+_NOT_EXACT = (
+    "the script says exact=False: its results may depend on the number of nodes. Write `exact: false` into the "
+    "spec, too, so that the trainer is marked as such"
+)
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,7 @@ class Asked:
     epochs: int | None
     seed: int | None
     workers: int | None = None
+    exact: bool | None = None
 
 
 class Host(Protocol):
@@ -61,6 +68,7 @@ class Alone(Host):
             "epochs": asked.epochs or 1,
             "seed": asked.seed or 0,
             "workers": asked.workers or 0,
+            "exact": asked.exact is not False,
         }
         try:
             return TrainerSpec.model_validate({"name": "alone", "script": "alone.py", **fields})
@@ -108,6 +116,9 @@ class RankHost(Host):
                     f"equal, or leave {name} out of the script"
                 )
         self.has_begun = True
+        if asked.exact is False and spec.exact:
+            warnings.warn(_NOT_EXACT, TrainingWarning, stacklevel=2)
+            return spec.model_copy(update={"exact": False})
         return spec
 
     def turns(self, loop: TrainingLoop) -> Turns:

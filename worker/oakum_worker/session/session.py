@@ -22,12 +22,16 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 from torch.utils.data import default_collate
 
-from oakum_worker.data_sets import SampleStream, SizedDataset
+from oakum_worker.data_sets import SampleStream, SizedDataset, is_stream
 from oakum_worker.errors import GroupError, SessionError, SharesMissingError
+from oakum_worker.gathering import Share, alone, no_gathering
 from oakum_worker.parallel.chunks import Chunk
 from oakum_worker.parallel.data import GradientReducer
+from oakum_worker.parallel.group import LostInPasses
 from oakum_worker.parallel.step_engine import Reduced
 from oakum_worker.randomness.counters import mix, seed_everything
+from oakum_worker.rehearsal import splits_batches
+from oakum_worker.rehearsal.script import ScriptRehearsal, refuse_or_warn
 from oakum_worker.session.hosts import HOST, Asked, Host
 from oakum_worker.session.parts import Ending, GuardedOptimizer, as_list, named_parts, one_model
 from oakum_worker.state.cursor import Cursor
@@ -49,6 +53,7 @@ def session(
     workers: int | None = None,
     state: Sequence[Stateful] | Mapping[str, Stateful] = (),
     collate: Callable[[list[Any]], Any] = default_collate,
+    exact: bool | None = None,
 ) -> Session:
     """A session for a training loop of one's own, to be used in a `with` statement.
 
@@ -58,6 +63,10 @@ def session(
     out; where it gives them, they have to be equal. `state` holds
     whatever else training changes, as objects with `state_dict` and `load_state_dict`: schedulers, averages, the
     best loss so far. `collate` makes a batch from a list of samples.
+
+    Before the first step a few samples are computed as a whole and in parts, and the loop raises `SessionError`
+    where another number of nodes would make another training of it. `exact=False` says that it may: then the same
+    is only warned of.
 
     Raises `SessionError` where these cannot be trained.
     """
@@ -76,7 +85,7 @@ def session(
     if (complaint := _complaint(task, optimizers)) is not None:
         guarded.release()
         raise SessionError(f"session(): {complaint}")
-    return Session(task, guarded, ending, HOST.get(), Asked(batch_size, epochs, seed, workers))
+    return Session(task, guarded, ending, HOST.get(), Asked(batch_size, epochs, seed, workers, exact))
 
 
 def is_alone() -> bool:
@@ -101,6 +110,9 @@ class Session:
         self._open: _Iteration | None = None
         self._loss = float("nan")
         self._has_taken = self._all_leave = False
+        self._rehearsal: ScriptRehearsal | None = None
+        self.how_to_weigh = "give session.backward(total, weight=items) the sum and what it is to be divided by"
+        """How the script tells what a loss is a mean over."""
 
     @property
     def steps(self) -> int:
@@ -117,6 +129,26 @@ class Session:
         """Whether this is rank 0, for work of one rank such as logging. Nothing that affects training may depend
         on it, and another process may be rank 0 after the next step."""
         return self._loop.rank == 0
+
+    @property
+    def rank(self) -> int:
+        """This rank's number, from 0 on. What holds for `is_first_rank` holds for it."""
+        return self._loop.rank
+
+    @property
+    def short_batch(self) -> int | None:
+        """Samples of the global batch under way where it is an epoch's last and smaller than the others; otherwise
+        None. Raises `SessionError` outside of the loop."""
+        iteration = self._under_way("short_batch")
+        parts, cursor = self._loop.loss_parts, iteration.cursor
+        size, full = parts.sampler.batch_size(cursor), parts.sampler.batch_size(Cursor(cursor.step, cursor.epoch))
+        return size if size < full and not iteration.is_rehearsal else None
+
+    @property
+    def positions(self) -> range:
+        """Where the samples of the batch that this rank was given last are in the global batch. Raises
+        `SessionError` outside of the loop."""
+        return self._under_way("positions").positions
 
     @property
     def loss(self) -> float:
@@ -147,6 +179,7 @@ class Session:
     def leave_iteration(self) -> None:
         """The script's code of the present iteration is over, though its boundary may still come: random numbers
         are no sample's any more."""
+        self._leave_rehearsal()
         if self._open is not None:
             self._open.close()
 
@@ -161,6 +194,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
+        self._leave_rehearsal()
         try:
             if kind is None and not self._is_over:
                 self._stop_early()
@@ -202,9 +236,17 @@ class Session:
                 f"session.part({first}, {count}) of a batch of {len(whole)} samples: stay within the batch"
             )
         is_counted = iteration.num_counted > 0
+        is_whole = count == len(whole)
+        if not is_whole and self._loop.loss_parts.norms.is_used and not iteration.is_rehearsal:
+            raise SessionError(f"parallel.batch_norm is synchronised and {_IN_PARTS}")
         iteration.draw_for(self._loop, iteration.positions[first : first + count], count if is_counted else 0)
         try:
-            yield
+            with (
+                contextlib.nullcontext()
+                if is_whole
+                else no_gathering(f"the loop gathers the batch and {_IN_PARTS}")
+            ):
+                yield
         finally:
             if not iteration.is_reduced:
                 iteration.draw_for(self._loop, iteration.positions, iteration.num_counted)
@@ -266,7 +308,14 @@ class Session:
         self._refuse_other_parameters(iteration)
         iteration.leave_drawing()
         iteration.is_reduced = True
+        if iteration.is_rehearsal:
+            assert self._rehearsal is not None
+            loss, weight, is_total = self._engine.own_part()
+            self._rehearsal.take(loss, weight, is_total=is_total, gathers=iteration.gathers)
+            return
         try:
+            if iteration.lost_in_passes.error is not None:
+                raise iteration.lost_in_passes.error
             try:
                 iteration.reduced = self._engine.finish()
             except SharesMissingError:
@@ -299,6 +348,8 @@ class Session:
 
     def _batches(self, course: Course) -> Iterator[Any]:
         try:
+            if self._is_to_be_rehearsed:
+                yield from self._rehearsed()
             while not self._is_over:
                 self._close_iteration(course)
                 if course.order is None or self._ending.is_stopped:
@@ -306,7 +357,58 @@ class Session:
                     return
                 yield self._begin(course)
         finally:
+            self._leave_rehearsal()
             self._is_iterated = True
+
+    @property
+    def _is_to_be_rehearsed(self) -> bool:
+        spec = self._loop.loss_parts.spec
+        depends = self._host.is_alone or splits_batches(spec)
+        return spec.rehearsal and self.steps == 0 and depends and not is_stream(self._task.dataset)
+
+    def _rehearsed(self) -> Iterator[Any]:
+        """The first samples, as a whole and in parts, each in a copy of this process or, where there can be none,
+        in an iteration that is undone. Raises `SessionError` where training would depend on the number of
+        nodes."""
+        spec = self._loop.loss_parts.spec
+        num_samples = self._loop.loss_parts.sampler.batch_size(self._loop.cursor)
+        rehearsal = self._rehearsal = ScriptRehearsal(
+            self._task, spec.seed, num_samples=num_samples, how_to_weigh=self.how_to_weigh
+        )
+        while (positions := rehearsal.next_samples()) is not None:
+            yield self._begin_rehearsal(rehearsal, positions)
+            self._end_rehearsal(rehearsal)
+        self._rehearsal = None
+        refuse_or_warn(rehearsal.findings(), is_exact=spec.exact, is_alone=self._host.is_alone)
+
+    def _begin_rehearsal(self, rehearsal: ScriptRehearsal, positions: range) -> Any:
+        loop, options = self._loop, self._optimizer.options()
+        loop.open_step()
+        chunk = Chunk(positions, len(positions))
+        iteration = self._open = _Iteration(loop.cursor, options, chunk, is_rehearsal=True)
+        self._engine.begin(len(positions), len(positions))
+        try:
+            batch = iteration.enter(loop, len(positions))
+        except BaseException:
+            self._end_rehearsal(rehearsal)
+            raise
+        rehearsal.take_batch(batch)
+        return batch
+
+    def _end_rehearsal(self, rehearsal: ScriptRehearsal) -> None:
+        iteration, self._open = self._open, None
+        assert iteration is not None
+        if not iteration.is_reduced:
+            rehearsal.break_off()
+        iteration.close()
+        self._loop.abandon_step()
+        self._optimizer.restore_options(iteration.options)
+
+    def _leave_rehearsal(self) -> None:
+        """The loop was left, or its body has raised: a copy of the process ends here."""
+        if self._rehearsal is not None:
+            self._rehearsal.break_off()
+            self._rehearsal = None
 
     def _begin(self, course: Course) -> Any:
         assert course.order is not None
@@ -320,7 +422,7 @@ class Session:
         iteration = self._open = _Iteration(loop.cursor, options, chunk)
         self._engine.begin(chunk.num_counted, total, loop.votes(course.order.signal, course.order.checkpoint))
         try:
-            return iteration.enter(loop)
+            return iteration.enter(loop, total)
         except BaseException:
             loop.abandon_step()
             iteration.close()
@@ -448,8 +550,11 @@ class Session:
 class _Iteration:
     """One iteration of the script's loop: the batch of one step."""
 
-    def __init__(self, cursor: Cursor, options: list[dict[str, Any]], chunk: Chunk) -> None:
-        self.cursor, self.options = cursor, options
+    def __init__(
+        self, cursor: Cursor, options: list[dict[str, Any]], chunk: Chunk, *, is_rehearsal: bool = False
+    ) -> None:
+        self.cursor, self.options, self.is_rehearsal = cursor, options, is_rehearsal
+        self._chunk = chunk
         self.positions = chunk.positions
         """The samples of this rank's batch, as positions in the global batch."""
         self.num_counted = self.num_computed = chunk.num_counted
@@ -459,20 +564,35 @@ class _Iteration:
         self.reduced: Reduced | None = None
         self.result: StepResult | None = None
         self.lost: GroupError | None = None
-        self._computing, self._drawing = ExitStack(), ExitStack()
+        self.lost_in_passes = LostInPasses()
+        self._share: Share | None = None
+        self._computing, self._drawing, self._gathering = ExitStack(), ExitStack(), ExitStack()
 
     @property
     def is_done(self) -> bool:
         """Whether the step was taken, or could not be taken."""
         return self.is_stepped or (self.is_reduced and self.reduced is None)
 
-    def enter(self, loop: TrainingLoop) -> Any:
-        """Read and collate this rank's samples, and let what the script draws until `leave_drawing` be the
-        samples' own. Returns the batch."""
+    @property
+    def gathers(self) -> bool:
+        """Whether the script has gathered the batch."""
+        return self._share is not None and self._share.was_gathered
+
+    def enter(self, loop: TrainingLoop, num_global: int) -> Any:
+        """Read and collate this rank's samples of a batch of `num_global`, and let what the script draws until
+        `leave_drawing` be the samples' own. Returns the batch."""
         self._computing.enter_context(loop.computing())
         parts = loop.loss_parts
         indices = parts.sampler.indices(self.cursor, self.positions)
-        batch, _ = parts.forward.prepared(self.cursor, self.positions, indices, lambda _: None)
+        batch, _ = parts.forward.prepared(
+            self.cursor, self.positions, indices, lambda _: None, ahead=not self.is_rehearsal
+        )
+        parts.norms.counts, parts.norms.lost = self.num_counted > 0, self.lost_in_passes
+        if self.is_rehearsal:
+            gathering = alone(self.positions)
+        else:
+            gathering = parts.gathering.by_hand(num_global, self._chunk, self.lost_in_passes)
+        self._share = self._gathering.enter_context(gathering)
         self.draw_for(loop, self.positions, self.num_counted)
         return batch
 
@@ -488,9 +608,16 @@ class _Iteration:
 
     def close(self) -> None:
         """The script's code of this iteration has come to its end."""
-        with contextlib.suppress(ValueError):  # entered in another context, as by a debugger
-            self._drawing.close()
+        for stack in (self._drawing, self._gathering):
+            with contextlib.suppress(ValueError):  # entered in another context, as by a debugger
+                stack.close()
         self._computing.close()
+
+
+_IN_PARTS = (
+    "this rank computes its samples in several parts, of which others may have more: compute them at once, by a "
+    "larger batch_size of the data loader and less accumulation"
+)
 
 
 def _no_loss(*_: Any) -> torch.Tensor:

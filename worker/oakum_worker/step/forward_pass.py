@@ -75,23 +75,29 @@ class ForwardPass:
         with self.drawing(cursor.step, positions) as call:
             yield call(self._compute, samples)
 
-    def read(self, cursor: Cursor, positions: range, indices: Sequence[int]) -> Any:
+    def read(self, cursor: Cursor, positions: range, indices: Sequence[int], *, ahead: bool = True) -> Any:
         """The samples `indices`, at `positions` of the global batch at the cursor, as the task's `collate` takes
-        them, or `Collated`."""
+        them, or `Collated`. Without `ahead` no other process reads them."""
         with self._times.reading():
-            if self._read_ahead is not None:
+            if ahead and self._read_ahead is not None:
                 return self._read_ahead(cursor, positions, indices)
             return self._reader.read(cursor.epoch, cursor.consumed + positions.start, indices)
 
     def prepared(
-        self, cursor: Cursor, positions: range, indices: Sequence[int], prepare: Callable[[Any], _R]
+        self,
+        cursor: Cursor,
+        positions: range,
+        indices: Sequence[int],
+        prepare: Callable[[Any], _R],
+        *,
+        ahead: bool = True,
     ) -> tuple[Any, _R]:
-        """The collated batch of the samples `indices`, and the result of `prepare(batch)`.
+        """The collated batch of the samples `indices`, and the result of `prepare(batch)`. `ahead` as for `read`.
 
         Both draw the same random numbers as they do within `loss`, whatever else this process computes, so every
         rank that prepares a micro-batch gets the same result.
         """
-        samples = self.read(cursor, positions, indices)
+        samples = self.read(cursor, positions, indices, ahead=ahead)
 
         def make() -> tuple[Any, _R]:
             with self._precision(), self._times.reading():

@@ -1,0 +1,415 @@
+"""The rehearsal of a script: its first step's samples computed as a whole and in two parts, before it is taken.
+
+Only the script can run its loop's body. So the loop is given a few samples of its first batch three times, as a
+whole, the first ones, and the rest, and what it computes is compared where it asks for the sums of the gradients.
+It does so in copies of the process (`apart`), of which nothing stays. Where there can be none, on accelerators,
+the loop itself gets the samples, and its steps are undone as those of a lost rank are.
+
+Draws belong to samples and stay as they are. BatchNorm computes with its running statistics meanwhile, as its own
+would differ by design; that it is there is a finding of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from oakum_worker.errors import SessionError, TrainingWarning
+from oakum_worker.losses import to_mean
+from oakum_worker.parallel.normalisation import SynchronisedBatchNorm
+from oakum_worker.randomness import keyed
+from oakum_worker.randomness.counters import mix
+from oakum_worker.rehearsal.apart import Child, can_fork, fork
+from oakum_worker.rehearsal.comparison import tolerance
+from oakum_worker.rehearsal.hidden_state import HiddenState, changes
+from oakum_worker.rehearsal.passes import states_elsewhere
+from oakum_worker.rehearsal.samples import draw, read_again
+from oakum_worker.task import Task
+from oakum_worker.torch_internals import BatchNorm, tree_leaves
+
+_MOST_SAMPLES = 64
+_PATIENCE_S = 120.0
+_READING_S = 1.0
+_MOST_ELEMENTS = 1 << 16
+"""Elements of a gradient that are looked at."""
+_GRADIENTS_TOLERANCE = 30.0
+"""How many times as much as losses gradients may differ by, in proportion to their norms."""
+_ANOTHER = "on another number of nodes it would be another training"
+_PADDING = (
+    ". The parts were padded to other lengths: padding must not change a sample's loss, and has to come behind "
+    "the sample, since draws belong to places that are counted from its beginning (padding_side='right')"
+)
+WAY_OUT = (
+    "If it is meant so, write `exact: false` into the trainer's spec, or give exact=False where the script "
+    "makes its session"
+)
+
+
+@dataclass
+class Passage:
+    """What the loop's body computed of some samples."""
+
+    num_samples: int
+    loss: float = math.nan
+    """The mean over the samples, or over the items of the weights."""
+    weight: float = 0.0
+    """Samples, or the sum of the weights."""
+    is_total: bool = False
+    """Whether the loss was given with a weight."""
+    gradients: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Parameter -> the sum of its gradient's elements with random factors, and the gradient's norm."""
+    lengths: list[list[int]] = field(default_factory=list)
+    """Shapes of the batch's tensors, without the first dimension."""
+    unkeyed: list[str] = field(default_factory=list)
+    """Warnings of draws that belong to no single sample."""
+    draws_elsewhere: bool = False
+    """Whether NumPy's or Python's generator was drawn from."""
+    gathers: bool = False
+    """Whether the loss saw the whole global batch by `gather_batch`."""
+    normalised: list[str] = field(default_factory=list)
+    """BatchNorm layers that would have computed with the samples' own statistics."""
+    is_comparable: bool = True
+    """Whether no layer normalised by the samples that were computed."""
+    moved: list[str] = field(default_factory=list)
+    """Generators of the script's own that were drawn from."""
+    unlike: str | None = None
+    """How a sample differed when it was read again."""
+    buffers: dict[str, float] = field(default_factory=dict)
+    """Buffers of other layers that changed -> the sum of their elements with random factors."""
+
+
+class ScriptRehearsal:
+    """Has a loop compute its first samples as a whole and in parts, and says what would depend on the number of
+    nodes."""
+
+    def __init__(self, task: Task, seed: int, *, num_samples: int, how_to_weigh: str) -> None:
+        """The first global batch has `num_samples`. `how_to_weigh` tells how this script gives a loss's weight."""
+        self._task, self._seed, self._how_to_weigh = task, seed, how_to_weigh
+        most = min(num_samples, _MOST_SAMPLES)
+        cut = _cut_of(most)
+        self._pieces = [range(most), range(cut), range(cut, most)] if most > 1 else []
+        self._passages: list[Passage | None] = []
+        self._child: Child | None = None
+        self._watched: _Watched | None = None
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether this process is a copy, which ends with what it computes."""
+        return self._child is not None
+
+    def next_samples(self) -> range | None:
+        """The samples to compute next, as positions of the first global batch; None when all were computed. Where
+        processes can be copied, it returns the samples in the copies, and None in this process."""
+        while len(self._passages) < len(self._pieces):
+            piece = self._pieces[len(self._passages)]
+            if not can_fork():
+                self._begin(piece)
+                return piece
+            made = fork(_PATIENCE_S)
+            if isinstance(made, Child):
+                self._child = made
+                self._begin(piece)
+                return piece
+            self._passages.append(None if made is None else _read(made))
+        return None
+
+    def take_batch(self, batch: Any) -> None:
+        """The samples were read and collated."""
+        assert self._watched is not None
+        self._watched.take_batch(batch)
+
+    def take(self, loss: float, weight: float, *, is_total: bool, gathers: bool) -> None:
+        """The body has computed these samples: the mean `loss`, its weight, and the gradients, which are divided
+        by the samples. Does not return in a copy."""
+        assert self._watched is not None
+        passage = self._watched.end(loss, weight, is_total=is_total, gathers=gathers)
+        if self._child is not None:
+            self._child.tell(asdict(passage))
+        self._passages.append(passage)
+
+    def break_off(self) -> None:
+        """The body has raised, or was left: training will raise the same. Does not return in a copy."""
+        if self._child is not None:
+            self._child.end()
+        if self._watched is not None:
+            self._watched.close()
+        self._passages.append(None)
+
+    def _begin(self, piece: range) -> None:
+        self._watched = _Watched(self._task, len(piece))
+        if len(self._passages) == 0 and self._child is not None:
+            self._watched.passage.unlike = self._read_again()
+
+    def _read_again(self) -> str | None:
+        """Read a few samples twice."""
+        until_s = time.monotonic() + _READING_S
+        try:
+            drawn = draw(self._task, self._seed, 0, 4, until_s)
+            return read_again(self._task, self._seed, drawn, until_s)
+        except Exception:
+            return None  # training reads the same data set, and tells
+
+    def findings(self) -> Iterator[Finding]:
+        """What would depend on the number of nodes, the most certain first; nothing where the body has raised."""
+        passages = [one for one in self._passages if one is not None]
+        if len(passages) < len(self._pieces) or not passages:
+            return
+        whole, *parts = passages
+        if whole.unlike is not None:
+            yield Finding(whole.unlike)
+        for where in dict.fromkeys(where for one in passages for where in one.moved):
+            yield Finding(
+                f"{where}, a random generator of the script's own, was drawn from for the batch: each rank draws "
+                "from its own, and a node that joins begins anew. Leave the `generator` argument out: torch's "
+                "own draws then depend on seed, step and sample alone. Or ask oakum_worker.generators for those "
+                "of the samples"
+            )
+        for text in dict.fromkeys(text for one in passages for text in one.unkeyed):
+            yield Finding(text)
+        if whole.normalised:
+            yield Finding(_told_of_batch_norm(whole.normalised), is_of_batch_norm=True)
+        if all(one.is_comparable and not one.gathers for one in passages):
+            yield from self._differences(whole, parts)
+
+    def _differences(self, whole: Passage, parts: Sequence[Passage]) -> Iterator[Finding]:
+        names = [n for n in parts[0].buffers if n in parts[1].buffers and _differ(*(p.buffers[n] for p in parts))]
+        if names:
+            yield Finding(
+                f"{_some(names)} is set by a forward pass from the samples of this rank alone, so the ranks would "
+                "differ and rank 0's value would be kept: compute it from all ranks' samples "
+                "(oakum_worker.gathering.gather_batch), or normalise within a sample (GroupNorm, LayerNorm)"
+            )
+        if not all(math.isfinite(one.loss) for one in (whole, *parts)):
+            return
+        allowed = tolerance(self._task)
+        weight = sum(one.weight for one in parts)
+        together = sum(one.loss * one.weight for one in parts) / weight if weight else 0.0
+        scale = max(abs(one.loss) for one in (whole, *parts))
+        sizes = f"{parts[0].num_samples} and {parts[1].num_samples}"
+        weighted = f"its parts of {sizes} samples, weighted by their {'weights' if whole.is_total else 'samples'}"
+        off = [name for name in whole.gradients if _is_off(name, whole, parts, weight, allowed)]
+        if abs(whole.loss - together) > allowed * scale:
+            seen = (
+                f"the loss of {whole.num_samples} samples is {whole.loss:.6g}, and {weighted}, make {together:.6g}"
+            )
+        elif off:
+            seen = f"the gradient of {_some(off)} is for {whole.num_samples} samples not that of {weighted}"
+        else:
+            return
+        yield Finding(f"{seen}: {_ANOTHER}. {self._what_to_write(whole, parts)}")
+
+    def _what_to_write(self, whole: Passage, parts: Sequence[Passage]) -> str:
+        if abs(whole.loss - sum(one.loss for one in parts)) <= tolerance(self._task) * abs(whole.loss):
+            return "It is the sum over the samples: take reduction='mean', or divide by their number"
+        if any(one.draws_elsewhere for one in (whole, *parts)):
+            return (
+                "The loop draws from NumPy's or Python's generator, which gives each rank the same numbers for "
+                "other samples: draw with torch, whose numbers belong to samples, or from generators that do "
+                "(oakum_worker.generators.batch_rngs)"
+            )
+        padded = any(one.lengths != whole.lengths for one in parts)
+        return (
+            "A mean over tokens, over weights of classes or over what a mask leaves is no mean over samples: "
+            f"{self._how_to_weigh}. A loss that compares samples with each other, as contrastive ones do, has to "
+            "see all ranks' samples: oakum_worker.gathering.gather_batch has them. What is a ratio over the "
+            "batch, as Dice is, has to be computed for each sample and averaged, or of the gathered "
+            f"batch{_PADDING if padded else ''}"
+        )
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A way in which training would depend on the number of nodes."""
+
+    text: str
+    is_of_batch_norm: bool = False
+
+
+def refuse_or_warn(findings: Iterator[Finding], *, is_exact: bool, is_alone: bool) -> None:
+    """Raise `SessionError` for the first finding, or warn of each where training need not be exact. Alone,
+    BatchNorm is warned of, since only a trainer's spec can say what to do about it."""
+    for finding in findings:
+        if not is_exact or (is_alone and finding.is_of_batch_norm):
+            warnings.warn(finding.text, TrainingWarning, stacklevel=2)
+        else:
+            raise SessionError(f"{finding.text}. {WAY_OUT}")
+
+
+class _Watched:
+    """What changes while the body computes some samples. BatchNorm has its running statistics meanwhile."""
+
+    def __init__(self, task: Task, num_samples: int) -> None:
+        self.passage = Passage(num_samples)
+        self._task = task
+        self._hidden = [
+            HiddenState.of_model(task.model, [task.collate]),
+            HiddenState.of_data_set(task.dataset),
+        ]
+        self._before = [hidden.take() for hidden in self._hidden]
+        self._elsewhere: list[Any] = []
+        self._stack = contextlib.ExitStack()
+        self._warned = self._stack.enter_context(_warnings_of_draws())
+        self._normalised = self._stack.enter_context(_running_statistics(task.model))
+        self._buffers = _buffers(task.model)
+
+    def take_batch(self, batch: Any) -> None:
+        """The loop's body follows."""
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        self.passage.lengths = [list(leaf.shape[1:]) for leaf in leaves]
+        self._elsewhere = states_elsewhere()
+
+    def close(self) -> None:
+        """Put everything back."""
+        self._stack.close()
+
+    def end(self, loss: float, weight: float, *, is_total: bool, gathers: bool) -> Passage:
+        unkeyed, normalised = list(self._warned), list(self._normalised)
+        self.close()
+        factor = to_mean(self.passage.num_samples, weight)
+        gradients = {
+            name: _projection(name, p.grad * factor)
+            for name, p in self._task.model.named_parameters()
+            if p.grad is not None
+        }
+        before = self._buffers
+        buffers = {
+            name: _projection(name, now)[0]
+            for name, now in _buffers(self._task.model).items()
+            if name in before and not torch.equal(now, before[name])
+        }
+        moved = [
+            change.where
+            for hidden, taken in zip(self._hidden, self._before, strict=True)
+            for change in changes(taken, hidden.take())
+            if change.is_generator
+        ]
+        return dataclasses.replace(
+            self.passage,
+            loss=loss,
+            weight=weight,
+            is_total=is_total,
+            gathers=gathers,
+            gradients=gradients,
+            unkeyed=unkeyed,
+            draws_elsewhere=states_elsewhere() != self._elsewhere,
+            normalised=normalised,
+            is_comparable=all(_has_statistics(self._task.model, name) for name in normalised),
+            moved=moved,
+            buffers=buffers,
+        )
+
+
+@contextlib.contextmanager
+def _warnings_of_draws() -> Iterator[set[str]]:
+    """Context that collects what is warned of draws that belong to no sample, in place of warning."""
+    with warnings.catch_warnings(), keyed.warnings_apart() as given:
+        warnings.simplefilter("ignore", TrainingWarning)
+        yield given
+
+
+@contextlib.contextmanager
+def _running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
+    """Context in which BatchNorm computes with its running statistics, whatever the script sets. Yields the names
+    of the layers that were called and would have computed with those of their samples."""
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, BatchNorm)}
+    asked = {name: layer.training for name, layer in layers.items()}
+    seen: dict[str, None] = {}
+    handles = []
+
+    def watch(name: str, layer: BatchNorm) -> Callable[..., None]:
+        def called(*_: Any) -> None:
+            if (asked[name] and not isinstance(layer, SynchronisedBatchNorm)) or layer.running_mean is None:
+                seen[name] = None
+
+        def train(mode: bool = True) -> nn.Module:
+            asked[name] = mode
+            return layer
+
+        layer.train = train  # type: ignore[method-assign, assignment]
+        layer.training = False
+        return called
+
+    for name, layer in layers.items():
+        handles.append(layer.register_forward_pre_hook(watch(name, layer)))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+        for name, layer in layers.items():
+            del layer.train
+            layer.training = asked[name]
+
+
+def _has_statistics(model: nn.Module, name: str) -> bool:
+    return model.get_submodule(name).running_mean is not None
+
+
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the buffers of layers other than BatchNorm."""
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer.detach().clone()
+        for prefix, module in model.named_modules()
+        if not isinstance(module, BatchNorm)
+        for name, buffer in module.named_buffers(recurse=False)
+    }
+
+
+def _projection(name: str, tensor: torch.Tensor) -> tuple[float, float]:
+    """The sum of a tensor's elements with random factors that depend on the name alone, and the tensor's norm."""
+    elements = tensor.detach().reshape(-1)
+    if elements.is_sparse:
+        elements = elements.to_dense()
+    elements = elements[:: -(-elements.numel() // _MOST_ELEMENTS) or 1].to("cpu", torch.float64)
+    generator = torch.Generator().manual_seed(mix(*name.encode()) >> 1)
+    factors = torch.randn(elements.shape, generator=generator, dtype=torch.float64)
+    return float(elements @ factors), float(elements.norm())
+
+
+def _is_off(name: str, whole: Passage, parts: Sequence[Passage], weight: float, allowed: float) -> bool:
+    made = [one.gradients.get(name, (0.0, 0.0)) for one in parts]
+    shares = [one.weight / weight if weight else 0.0 for one in parts]
+    projection, norm = whole.gradients[name]
+    together = sum(share * one[0] for share, one in zip(shares, made, strict=True))
+    scale = max(norm, *(share * one[1] for share, one in zip(shares, made, strict=True)))
+    # Gradients that are nothing but rounding, as of a bias before a normalisation, are small beside the others.
+    largest = max(norm for _, norm in whole.gradients.values())
+    return abs(projection - together) > _GRADIENTS_TOLERANCE * allowed * max(scale, 1e-2 * largest)
+
+
+def _differ(one: float, other: float) -> bool:
+    return abs(one - other) > 1e-6 * max(abs(one), abs(other))
+
+
+def _cut_of(most: int) -> int:
+    """Samples of the first part: about three eighths, and a prime number, so that no batch size of a pass divides
+    both parts."""
+    primes = (2, 3, 5, 7, 11, 13, 17, 19, 23)
+    return min((p for p in primes if p < most), key=lambda p: abs(p - most * 3 / 8), default=1)
+
+
+def _told_of_batch_norm(names: list[str]) -> str:
+    return (
+        f"{_some(names)} is BatchNorm, which computes with the samples of one node: on several nodes it would be "
+        "another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the "
+        "statistics of the whole batch, or `batch_norm: group` for GroupNorm; or use GroupNorm or LayerNorm in "
+        "the model"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _read(told: dict[str, Any]) -> Passage:
+    gradients = {name: (one[0], one[1]) for name, one in told.pop("gradients").items()}
+    return Passage(**told, gradients=gradients)
