@@ -26,6 +26,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from oakum.relied_on import ACCELERATE
+from oakum.surface.accelerate import CONSTRUCTOR
 from oakum_worker.errors import SessionError
 from oakum_worker.session.epoch_loop import EpochLoop, shuffles
 from oakum_worker.session.stepping import SteppingOptimizer, original_of
@@ -55,6 +56,7 @@ class Accelerator(accelerate.Accelerator):
     ) -> None:
         """Takes what `accelerate.Accelerator` takes, and the `epochs` (1), `seed` (0) and `exact` (True) to train
         by, which a trainer's spec gives, too."""
+        CONSTRUCTOR.warn_of_unknown_arguments(named)
         super().__init__(*others, **named)
         ACCELERATE.check_object(self)
         _refuse(self)

@@ -24,6 +24,7 @@ from transformers.trainer_callback import ExportableState
 from transformers.utils import is_datasets_available
 
 from oakum.relied_on import HUGGING_FACE
+from oakum.surface.hugging_face import ARGUMENTS, CONSTRUCTOR
 from oakum_worker.checkpoint.model_folder import FILES
 from oakum_worker.errors import SessionError
 from oakum_worker.session.session import Session, is_alone, session
@@ -57,6 +58,8 @@ class Trainer(transformers.Trainer):
         args = TrainingArguments(output_dir="tmp_trainer") if args is None else args
         for complaint in (*_complaints(args), *_complaints_of(type(self))):
             raise SessionError(f"oakum.hugging_face.Trainer: {complaint}")
+        ARGUMENTS.warn_of_unknown_arguments(vars(args))
+        CONSTRUCTOR.warn_of_unknown_arguments(named)
         self._session: Session | None = None
         self._exact = exact
         self._weight: Any = None

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from oakum.lightning_trainer import Trainer
 from oakum.relied_on import FABRIC
+from oakum.surface.fabric import CONSTRUCTOR
 from oakum_worker.errors import SessionError
 from oakum_worker.session.epoch_loop import EpochLoop, shuffles
 from oakum_worker.session.stepping import SteppingOptimizer
@@ -56,6 +57,7 @@ class Fabric(lightning.fabric.Fabric):
     ) -> None:
         """Takes what `lightning.Fabric` takes, and the `epochs` (1), `seed` (0) and `exact` (True) to train by,
         which a trainer's spec gives, too."""
+        CONSTRUCTOR.warn_of_unknown_arguments(named)
         # A rank is one process of a fragment, whatever the scheduler's variables say.
         super().__init__(**({"devices": 1, "plugins": [LightningEnvironment()]} | named))
         _refuse(self, named)

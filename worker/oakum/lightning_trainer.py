@@ -41,6 +41,7 @@ from oakum.relied_on import (
     RESULT_COLLECTION,
     TRAINING_EPOCH_LOOP,
 )
+from oakum.surface.lightning_trainer import CONSTRUCTOR
 from oakum_worker.errors import SessionError
 from oakum_worker.session.epoch_loop import EpochLoop, shuffles
 from oakum_worker.session.session import is_alone
@@ -77,6 +78,7 @@ class Trainer(pl.Trainer):
         too."""
         for complaint in _complaints(named):
             raise SessionError(f"oakum.lightning.Trainer: {complaint}")
+        CONSTRUCTOR.warn_of_unknown_arguments(named)
         self._accumulated: int = named.pop("accumulate_grad_batches", 1)
         self._seed, self._exact = seed, exact
         self._new_loop()
