@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from chained_task import build_chained_task
 from gathering_tasks import build_gathering_task, contrastive_loss_alone
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.step.training_loop import TrainingLoop
@@ -111,6 +112,19 @@ def test_tied_weights_groups_clipping_and_micro_batches_change_no_loss(tmp_path:
     acts = (Act((0, 1), until=3), Act((2, 0, 1), until=7), Act((1,), until=9), Act((1, 0), until=STEPS))
     outcomes = play(Script(acts, str(tmp_path), task=build_tied_task, spec={"micro_batch": 3}))
     assert losses_of(outcomes) == undisturbed(build_tied_task)
+
+
+def test_a_chain_as_loss_and_in_the_evaluation_follows_the_model_through_generations(tmp_path: Path) -> None:
+    loop = TrainingLoop(build_chained_task(), build_spec())
+    losses, errors = {}, {}
+    for step in range(1, STEPS + 1):
+        losses[step] = pytest.approx(loop.step().loss, rel=1e-9)
+        if loop.evaluation_due:
+            errors[step] = {"error": pytest.approx(loop.evaluate()["error"], rel=1e-9)}
+    acts = (Act((0, 1), until=3), Act((1,), until=5), Act((1, 0), until=STEPS))
+    outcomes = play(Script(acts, str(tmp_path), task=build_chained_task))
+    assert losses_of(outcomes) == losses
+    assert [outcome.metrics for outcome in outcomes if outcome is not None] == [errors, errors]
 
 
 def test_an_optimizer_with_state_of_its_own_shapes_follows_ranks_that_trade_places(tmp_path: Path) -> None:

@@ -199,7 +199,8 @@ class _Process:
         if self._act == 1 and isinstance(self._keeper, SplitStateKeeper):
             self._keeper._durable.take_over_age(self._keeper._durable.age_s + self._script.aged_s)
         self._before_bytes = _forget_peak()
-        if self._act == len(self._script.acts) and self._loop.task.chain is not None:
+        is_pipeline = "pipeline" in self._script.spec.get("parallel", {})
+        if self._act == len(self._script.acts) and is_pipeline:
             held = dict(self._loop.task.model.named_parameters())
             self.outcome.weights = {name: p.detach().numpy().copy() for name, p in held.items() if not p.is_meta}
         if self._act < len(self._script.acts) or not self._script.finish:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,14 +28,18 @@ from oakum_worker.randomness.sample_randomness import begin_layer
 
 Values = torch.Tensor | tuple[torch.Tensor, ...]
 """What goes from one layer to the next."""
+COMPUTE_WITHIN = "compute_within"
+"""Name of the method that a sharded model has: `model.compute_within(function, values)` returns
+`function(values)`, with the parameters gathered as they are within the model's own `forward`."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Chain:
     """The layers of a model in order, with the functions before and after them. A chain can be a task's `loss`."""
 
     layers: Sequence[nn.Module]
-    """Modules of the task's model."""
+    """Modules of the task's model. A sharded trainer replaces them, as it trains another object in each
+    generation."""
     inputs: Callable[[Any], Any]
     """`inputs(batch)`: what the first layer is called with, a tensor or a tuple of tensors."""
     loss: Callable[[Any, Any], LossValue]
@@ -42,9 +47,12 @@ class Chain:
     total and its weight, as `Task.loss` may return them."""
 
     def __call__(self, model: nn.Module, batch: Any) -> LossValue:
-        """The loss of the batch, with all layers computed in this process. `model` is not used: the chain has the
-        layers."""
-        output = self.run(range(len(self.layers)), self.inputs(batch))
+        """The loss of the batch, with all layers computed in this process: the chain's own, which have to be those
+        of `model`."""
+        run = partial(self.run, range(len(self.layers)))
+        values = self.inputs(batch)
+        within = getattr(model, COMPUTE_WITHIN, None)
+        output = run(values) if within is None else within(run, values)
         return self.end(output, batch)
 
     def run(self, layers: range, values: Any) -> Any:

@@ -23,6 +23,12 @@ def without_values(model: nn.Module, structure: _T) -> _T:
     for parameter in model.parameters():
         empty = torch.empty_like(parameter, device="meta")
         memo[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
+    return deep_copy(structure, memo)
+
+
+def deep_copy(structure: _T, memo: dict[int, object]) -> _T:
+    """A deep copy of a model or of objects with modules of one, in which `memo[id(part)]` takes the place of each
+    part. Raises `TaskError` where `structure` cannot be copied."""
     try:
         return copy.deepcopy(structure, memo)
     except Exception as error:

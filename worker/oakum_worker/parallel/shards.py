@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.blocks import Block
+from oakum_worker.parallel.copied_models import lead_chains
 from oakum_worker.parallel.holdings import Holdings, Place, Rows, SplitTensor, block_of
 from oakum_worker.parallel.split_state import LocalState, SplitState, Tell, fitting, tensor_leaves
 from oakum_worker.parallel.template import ModelTemplate, release
@@ -58,10 +59,12 @@ class Shards(SplitState):
         return self._template.device
 
     def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None:
-        """Give the task a new module, sharded for the new generation, whose parameters have arbitrary values; the
-        old parameters and moments are dropped. Does not communicate."""
+        """Give the task a new module, sharded for the new generation, whose parameters have arbitrary values, and
+        its chains the layers of that module; the old parameters and moments are dropped. Does not communicate."""
         self.drop()
-        self._task.model, self._mesh = self._template.build(group, rank, world_size)
+        model, self._mesh = self._template.build(group, rank, world_size)
+        lead_chains(self._task, self._task.model, model)
+        self._task.model = model
         self._parameters = dict(self._task.model.named_parameters())
         self._built = [_local(parameter) for parameter in self._parameters.values()]
         for group_, names in zip(self._task.optimizer.param_groups, self._optimized, strict=True):

@@ -15,16 +15,23 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.nn.utils.parametrize import ParametrizationList
 
+from oakum_worker.chain import COMPUTE_WITHIN
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.meta_models import give_memory, without_values
 from oakum_worker.torch_internals import forget_mesh_groups
@@ -79,6 +86,8 @@ class ModelTemplate:
             give_memory(unit, model, self.device)
             fully_shard(unit, mesh=mesh, mp_policy=_policy(unit))
         _sum_gradients(model)
+        setattr(model, COMPUTE_WITHIN, _computed)
+        register_fsdp_forward_method(model, COMPUTE_WITHIN)
         return model, mesh
 
     def _groups(self) -> Iterator[dict[str, nn.Parameter]]:
@@ -110,6 +119,10 @@ def _policy(unit: nn.Module) -> MixedPrecisionPolicy:
     once."""
     halves = any(p.dtype in (torch.bfloat16, torch.float16) for p in unit.parameters() if p.requires_grad)
     return MixedPrecisionPolicy(reduce_dtype=torch.float32 if halves else None)
+
+
+def _computed(function: Callable[[Any], Any], values: Any) -> Any:
+    return function(values)
 
 
 def _sum_gradients(model: nn.Module) -> None:

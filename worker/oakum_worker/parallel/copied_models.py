@@ -1,0 +1,43 @@
+"""Training a copy of the model that the user's entrypoint has built, and what refers to that model's modules.
+
+A sharded trainer trains another object in each generation. A chain is led from one to the next, since its layers
+are known. A function of the user that refers to the model by itself cannot be led, and would see weights that
+nobody trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import nn
+
+from oakum_worker.chain import Chain
+from oakum_worker.parallel.meta_models import deep_copy
+from oakum_worker.task import Task
+
+
+def lead_chains(task: Task, old: nn.Module, new: nn.Module) -> None:
+    """Have the task's chains compute with the modules of `new` in place of those of `old`, which has the same
+    structure. A layer that is no module of `old` itself and contains some is copied with those of `new`.
+
+    Raises `TaskError` where such a layer cannot be copied.
+    """
+    parts = dict(_parts_of(new))
+    counterparts = {id(part): parts[name] for name, part in _parts_of(old) if name in parts}  # hooks may add some
+    for chain in _chains_of(task):
+        chain.layers = [deep_copy(layer, dict(counterparts)) for layer in chain.layers]
+
+
+def _chains_of(task: Task) -> Sequence[Chain]:
+    chains = {id(one): one for one in (task.loss, task.chain) if isinstance(one, Chain)}
+    return list(chains.values())
+
+
+def _parts_of(model: nn.Module) -> Iterator[tuple[tuple[str, str], object]]:
+    """((kind, name), object) of each module, parameter and buffer of the model, under all of its names."""
+    for name, module in model.named_modules(remove_duplicate=False):
+        yield ("module", name), module
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        yield ("parameter", name), parameter
+    for name, buffer in model.named_buffers(remove_duplicate=False):
+        yield ("buffer", name), buffer
