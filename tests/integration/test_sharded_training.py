@@ -11,9 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from chained_task import build_chained_task
+from cells import each
+from chained_task import build_chained_task, build_idle_task
 from gathering_tasks import build_gathering_task, contrastive_loss_alone
 from oakum_worker.checkpoint.durable import DurableCheckpoints
+from oakum_worker.parallel.gradient_look import told_of_lacking_gradients
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
 from sharded_ranks import Act, Outcome, Script, play
@@ -125,6 +127,21 @@ def test_a_chain_as_loss_and_in_the_evaluation_follows_the_model_through_generat
     outcomes = play(Script(acts, str(tmp_path), task=build_chained_task))
     assert losses_of(outcomes) == losses
     assert [outcome.metrics for outcome in outcomes if outcome is not None] == [errors, errors]
+
+
+@each(
+    "parallel",
+    [{"data": "sharded"}, {"pipeline": {"stages": 2, "schedule": "zero-bubble"}}, {"tensor": {"line": 2}}],
+)
+def test_ranks_name_what_got_no_gradient_of_what_they_hold(
+    tmp_path_factory: pytest.TempPathFactory, parallel: dict[str, Any]
+) -> None:
+    folder = str(tmp_path_factory.mktemp("ranks"))
+    script = Script((Act((0, 1), until=2),), folder, task=build_idle_task, spec={"parallel": parallel})
+    idle = [f"{layer}.idle.{name}" for layer in (0, 2) for name in ("weight", "bias")]
+    held = [idle[:2], idle[2:]] if "pipeline" in parallel else [idle, idle]
+    told = [outcome.told for outcome in play(script) if outcome is not None]
+    assert told == [[told_of_lacking_gradients(names)] for names in held]
 
 
 def test_an_optimizer_with_state_of_its_own_shapes_follows_ranks_that_trade_places(tmp_path: Path) -> None:

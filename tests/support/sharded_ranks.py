@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 import unittest.mock
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ import torch
 from torch import nn
 
 from oakum_worker.checkpoint.durable import DurableCheckpoints
-from oakum_worker.errors import DivergedError, GroupError
+from oakum_worker.errors import DivergedError, GroupError, TrainingWarning
 from oakum_worker.keeping.keeper import KeeperContext
 from oakum_worker.keeping.split import SplitStateKeeper
 from oakum_worker.parallel import group
@@ -105,6 +106,8 @@ class Outcome:
     """The parameters of its layers at the end of the last act, as arrays by name; of a rank of a pipeline."""
     diverged: str = ""
     """What its training ended with, where it diverged."""
+    told: list[str] = field(default_factory=list)
+    """What it has said in `TrainingWarning`s."""
     error: str = ""
 
 
@@ -147,6 +150,14 @@ class _Process:
         self._endpoints = self._line.recv()
         obeying = threading.Thread(target=self._obey, daemon=True)
         obeying.start()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", TrainingWarning)
+            self._play_all()
+        self.outcome.told = [str(one.message) for one in caught if one.category is TrainingWarning]
+        self._line.send(self.outcome)
+        obeying.join()
+
+    def _play_all(self) -> None:
         for number, act in enumerate(self._script.acts, 1):
             self._act = number
             if self._number in act.members:
@@ -158,8 +169,6 @@ class _Process:
                 except DivergedError as error:
                     self.outcome.diverged = str(error)
                 self._group.leave()
-        self._line.send(self.outcome)
-        obeying.join()
 
     def _play(self, act: Act) -> None:
         members = tuple(

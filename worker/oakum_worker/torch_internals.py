@@ -6,6 +6,7 @@ the worker expects, and that no other module of the worker uses a private name o
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -31,6 +32,7 @@ __all__ = [
     "drop_buffers",
     "end_loading",
     "forget_mesh_groups",
+    "gathered_parameters",
     "hear_of_ended_loaders_in_reads_alone",
     "lerp_in_place",
     "mark_first_dimension_dynamic",
@@ -74,6 +76,16 @@ def end_loading(iterator: Any) -> None:
 def tensor_version(tensor: torch.Tensor) -> int:
     """Number of times that the tensor's memory was written in place; views of one tensor share the number."""
     return tensor._version
+
+
+def gathered_parameters(model: nn.Module) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
+    """(this rank's rows of a parameter, the whole parameter) for each parameter of a model sharded by FSDP2 that
+    has been gathered so far. The whole one is a leaf of autograd and stays one object."""
+    units: list[Any] = [module for module in model.modules() if hasattr(module, "_get_fsdp_state")]
+    groups = [group for unit in units for group in unit._get_fsdp_state()._fsdp_param_groups]
+    for parameter in (parameter for group in groups for parameter in group.fsdp_params):
+        if hasattr(parameter, "_unsharded_param"):
+            yield parameter.sharded_param, parameter._unsharded_param
 
 
 def storage_address(storage: torch.UntypedStorage) -> int:

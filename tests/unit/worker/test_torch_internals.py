@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
@@ -179,6 +180,25 @@ def test_the_timeout_of_the_default_group_is_set(tmp_path: Path) -> None:
         internals.set_group_timeout(timedelta(seconds=77))
         backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
         assert backend.options._timeout == timedelta(seconds=77)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_parameters_that_fsdp_gathers_are_told_with_what_autograd_sees_of_them() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        fully_shard(model[0])
+        fully_shard(model)
+        rows = {id(parameter): name for name, parameter in model.named_parameters()}
+        assert list(internals.gathered_parameters(model)) == []
+        seen = []
+        loss = model(torch.ones(1, 2)).sum()
+        gathered = list(internals.gathered_parameters(model))
+        for parameter, whole in gathered:
+            whole.register_post_accumulate_grad_hook(lambda _, own=parameter: seen.append(rows[id(own)]))
+        loss.backward()
+        assert sorted(seen) == sorted(rows.values())
     finally:
         dist.destroy_process_group()
 

@@ -7,13 +7,36 @@ nobody trains.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator, Sequence
 
 from torch import nn
 
 from oakum_worker.chain import Chain
+from oakum_worker.errors import TaskError
 from oakum_worker.parallel.meta_models import deep_copy
 from oakum_worker.task import Task
+
+
+class UsersParameters:
+    """The parameters of the model that the entrypoint has built, while another object is trained. Keeps none of
+    them alive."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._parameters = [(name, weakref.ref(parameter)) for name, parameter in model.named_parameters()]
+        for parameter in model.parameters():
+            parameter.grad = None
+
+    def refuse_gradients(self) -> None:
+        """Raise `TaskError` where a backward pass has given one of the parameters a gradient."""
+        found = ((name, reference()) for name, reference in self._parameters)
+        if names := [name for name, parameter in found if parameter is not None and parameter.grad is not None]:
+            some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            raise TaskError(
+                f"the loss was computed with {some} of the model that the entrypoint has built, and a sharded "
+                "trainer trains another object: compute all of it with the model that `loss(model, batch)` is "
+                "given, or with a Chain, and keep no other reference to the model"
+            )
 
 
 def lead_chains(task: Task, old: nn.Module, new: nn.Module) -> None:

@@ -154,6 +154,8 @@ class GradientReducer(StepEngine):
             parameter.grad = None
         for bucket in self._buckets:
             bucket.open()
+        if self.look is not None and num_local:
+            self.look.expect_from(self._parameters)
         # One copy instead of one write per number: single writes would slow steps of a few milliseconds.
         numbers = [0.0, num_local, *votes.numbers, 0.0, 0.0, 0.0, float(carried is not None)][: len(self._tail)]
         self._tail.copy_(torch.tensor(numbers, dtype=self._tail.dtype))
@@ -200,6 +202,11 @@ class GradientReducer(StepEngine):
             return loss, number, False
         weight = -number - self._num_global
         return loss * to_mean(self._num_global, weight), weight, True
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether the backward passes of the present step have given any parameter a gradient."""
+        return any(bucket.begun for bucket in self._buckets) or any(p.grad is not None for p in self._parameters)
 
     def abstain(self) -> None:
         """Take part in the step that has begun without giving it anything: `finish` then raises

@@ -89,6 +89,8 @@ class ShardedEngine(SplitStateEngine):
         self._work: dist.Work | None = None
         for parameter in self._shards.parameters:
             parameter.grad = None
+        if self.look is not None and num_local:
+            self.look.expect(self._shards.parameters)
         numbers = [0.0, num_local, *votes.numbers, 0.0, *self.votes()]
         self._numbers = torch.tensor(numbers, dtype=torch.float64, device=self._shards.device)
 
@@ -111,6 +113,9 @@ class ShardedEngine(SplitStateEngine):
         if num_samples:
             self._numbers[_LOSS] += loss.detach().to(self._numbers.device) * part
             self._numbers[_WEIGHT] += num_samples if weight is None else weight
+        if self.look is not None:
+            for parameter, leaf in self._shards.leaves():
+                self.look.follow(parameter, leaf)
         with lost_peers("during a step"):
             if last and self.group is not None:
                 self._work = dist.all_reduce(self._numbers, group=self.group, async_op=True)
@@ -120,11 +125,14 @@ class ShardedEngine(SplitStateEngine):
         """Wait until every `p.grad` is this rank's rows of the gradient of the global batch's mean loss. Returns
         the mean loss and the sums of the ranks' votes.
 
-        Raises `GroupError` if a rank is gone or ranks are at different steps.
+        Raises `GroupError` if a rank is gone or ranks are at different steps, and `TaskError` if the loss of the
+        first step was computed with the model that the entrypoint has built.
         """
         with lost_peers("during a step"):
             if self._work is not None:
                 wait_for(self._work, self._numbers)
+        if self.look is not None and self._shards.users is not None:
+            self._shards.users.refuse_gradients()
         for parameter in self._shards.parameters:
             if parameter.grad is None and parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter)

@@ -17,12 +17,13 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.blocks import Block
-from oakum_worker.parallel.copied_models import lead_chains
+from oakum_worker.parallel.copied_models import UsersParameters, lead_chains
 from oakum_worker.parallel.holdings import Holdings, Place, Rows, SplitTensor, block_of
 from oakum_worker.parallel.split_state import LocalState, SplitState, Tell, fitting, tensor_leaves
 from oakum_worker.parallel.template import ModelTemplate, release
 from oakum_worker.state.tree import Document, assemble, dismantle
 from oakum_worker.task import Task
+from oakum_worker.torch_internals import gathered_parameters
 
 
 class Shards(SplitState):
@@ -43,6 +44,8 @@ class Shards(SplitState):
         known = {*self._parameters, *template.aliases}
         self._others = [key for key in task.model.state_dict() if key not in known]
         """Keys of the model's state other than parameters: buffers and extra states of modules."""
+        self.users: UsersParameters | None = None
+        """Those of the entrypoint's own model, from the first generation on."""
         self._mesh: DeviceMesh | None = None
         self._built: list[torch.Tensor] = []
         self._stale: list[torch.Tensor] = []
@@ -53,6 +56,13 @@ class Shards(SplitState):
         """The present generation's parameters, which are sharded if it has several ranks."""
         return list(self._parameters.values())
 
+    def leaves(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """(parameter, the tensor of which autograd computes the gradient) of each parameter that a forward pass of
+        this generation has used."""
+        if self._mesh is None:
+            return ((parameter, parameter) for parameter in self._parameters.values())
+        return gathered_parameters(self._task.model)
+
     @property
     def device(self) -> torch.device:
         """The device on which the task trains."""
@@ -61,6 +71,8 @@ class Shards(SplitState):
     def lay_out(self, group: dist.ProcessGroup | None, rank: int, world_size: int, tell: Tell) -> None:
         """Give the task a new module, sharded for the new generation, whose parameters have arbitrary values, and
         its chains the layers of that module; the old parameters and moments are dropped. Does not communicate."""
+        if self.users is None:
+            self.users = UsersParameters(self._task.model)
         self.drop()
         model, self._mesh = self._template.build(group, rank, world_size)
         lead_chains(self._task, self._task.model, model)

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from oakum_worker.losses import Loss, Weight
 from oakum_worker.parallel.chunks import Chunk
+from oakum_worker.parallel.gradient_look import GradientLook
 from oakum_worker.parallel.subgroups import Subgroups
 
 if TYPE_CHECKING:
@@ -167,6 +168,9 @@ class StepEngine(Protocol):
     tells_waiting: bool = False
     """Whether an engine whose passes communicate waits for other ranks only within `GlobalBatch.waiting` and
     `finish`."""
+    look: GradientLook | None = None
+    """Told, before the passes of a step, which parameters this rank's passes should give a gradient; nothing where
+    this rank computes no sample. None in all steps but the first."""
 
     def join(
         self, group: dist.ProcessGroup | None, world_size: int, *, rank: int, subgroups: Subgroups | None

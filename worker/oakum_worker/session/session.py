@@ -535,7 +535,7 @@ class Session:
                 "the model's parameters were replaced since the session began: build the model first, and change "
                 "values in place (`load_state_dict`, `p.data.copy_`)"
             )
-        if iteration.num_counted and all(p.grad is None for p in self._parameters):
+        if iteration.num_counted and not self._engine.has_gradients:
             raise SessionError(
                 "no parameter of the session's model has a gradient: the loss is that of another model; compute "
                 "it with the model that session(...) was given"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -18,9 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from oakum_worker.errors import CheckpointError, GroupError, TaskError
+from oakum_worker.errors import CheckpointError, GroupError, TaskError, TrainingWarning
 from oakum_worker.evaluation import EvaluatingRanks, evaluated_by, numbers_by_name
 from oakum_worker.gathering import Gathering
+from oakum_worker.parallel.gradient_look import NOTHING_IS_TRAINED, GradientLook, told_of_lacking_gradients
 from oakum_worker.parallel.group import lost_peers
 from oakum_worker.parallel.normalisation import normalise
 from oakum_worker.parallel.reshard import gather_documents
@@ -124,6 +126,7 @@ class TrainingLoop:
         self.assembly = assemble(Ingredients(task, spec, self._batches.measures_noise))
         """The parts that depend on the trainer's strategy."""
         self._engine = self.assembly.engine
+        self._engine.look = GradientLook()
         self._updater.grad_norm = self._engine.grad_norm
         self._noted = BoundarySnapshot(task)
         self._requirements = Requirements(task.model)
@@ -224,6 +227,8 @@ class TrainingLoop:
 
     def abandon_step(self) -> None:
         """End the open step without taking it: put back what was recorded when it began."""
+        if self._engine.look is not None:
+            self._engine.look.forget()
         with self._boundary:
             self._noted.restore()
             self._in_step = self._is_unsettled = False
@@ -235,9 +240,25 @@ class TrainingLoop:
 
     def check_step(self) -> None:
         """Raise an error if the open step must not be taken: `GroupError` where its sums may be void, and
-        `TaskError` where the task's code has changed which parameters require gradients."""
+        `TaskError` where the task's code has changed which parameters require gradients, or where it is the first
+        one of this process and no parameter got any. Warns in that step of parameters that got none."""
         self._refuse_what_is_void()
         self._requirements.check()
+        self._look_at_gradients()
+
+    def _look_at_gradients(self) -> None:
+        look = self._engine.look
+        if look is None or not look.expected:  # where this rank has computed nothing, its next step tells
+            return
+        names = {id(p): name for name, p in self.task.model.named_parameters() if p.requires_grad}
+        lacking = {id(parameter) for parameter in look.lacking}
+        look.forget()
+        self._engine.look = None
+        if len(lacking) == len(names):  # fewer where other ranks train the rest of the model
+            raise TaskError(NOTHING_IS_TRAINED)
+        if lacking:
+            told = told_of_lacking_gradients([name for number, name in names.items() if number in lacking])
+            warnings.warn(told, TrainingWarning, stacklevel=2)
 
     def settle(self) -> None:
         """The caller has changed all that it changes after a step by hand: the state may be copied again."""

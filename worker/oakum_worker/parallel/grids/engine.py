@@ -85,7 +85,10 @@ class GridEngine(DividedEngine):
         self._numbers = torch.tensor(numbers, dtype=torch.float64)
         if seat is not None:
             size = arrangement.micro_batch
-            for chunk in own_chunks(batch.num_samples, seat.replica, arrangement.num_replicas, size):
+            chunks = own_chunks(batch.num_samples, seat.replica, arrangement.num_replicas, size)
+            if self.look is not None and chunks:
+                self.look.expect_from(self._state.parameters)
+            for chunk in chunks:
                 self._pass(batch, chunk, speaks=seat.position == 0)
         self._gradients.complete(0)
 

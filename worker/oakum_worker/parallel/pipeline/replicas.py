@@ -57,6 +57,8 @@ class ReplicaEngine(DividedEngine):
         assert self._gradients is not None
         self._num_global, self._own_votes = batch.num_samples, votes
         self._gradients.begin()
+        if self.look is not None and self._engine is not None:
+            self.look.expect_from(self._gradients.parameters)
         with batch.in_stages(self.chunks(batch.num_samples)) as self._work:
             if self._engine is not None:
                 self._engine.run(self._work)
