@@ -24,6 +24,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
+from oakum_worker.chain import Chain
 from oakum_worker.task import Task
 
 class Data:
@@ -78,6 +79,16 @@ def hoarding():
 def unused():
     model = nn.ModuleDict({"used": nn.Linear(8, 3), "idle": nn.Linear(2, 2)})
     return build(model=model, loss=lambda m, b: F.cross_entropy(m["used"](b[0]), b[1]))
+def keeping():
+    model = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 3))
+    return build(model=model, loss=lambda _, batch: cross(model, batch))
+def chained():
+    model = nn.Sequential(nn.Linear(8, 4), nn.Tanh(), nn.Linear(4, 3))
+    chain = Chain(model, lambda batch: batch[0], lambda output, batch: F.cross_entropy(output, batch[1]))
+    return build(model=model, loss=chain, chain=chain)
+def elsewhere():
+    other = nn.Linear(8, 3)
+    return build(loss=lambda _, batch: cross(other, batch))
 def left_out():
     task = build()
     task.optimizer = torch.optim.SGD(task.model[0].parameters(), lr=0.1)
@@ -238,7 +249,7 @@ def test_a_module_that_is_not_there_is_told_by_its_name(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("function", "remark"),
     [
-        ("unused", "idle.weight, idle.bias: the loss of the first samples does not depend on it"),
+        ("unused", "idle.weight, idle.bias: no gradient came from the first loss, so it may stay as it is"),
         ("left_out", "2.weight, 2.bias: not given to the optimizer, so it will not be trained"),
         ("warns", "the cache is cold"),
     ],
@@ -247,6 +258,23 @@ def test_what_does_not_keep_it_from_training_is_remarked(folder: Path, function:
     remarks = facts_of(spec_of(folder, function))["remarks"]
     assert len(remarks) == 1
     assert remarks[0].startswith(remark)
+
+
+def test_a_loss_that_keeps_the_model_is_refused_where_another_object_is_trained(folder: Path) -> None:
+    at, said = failure(spec_of(folder, "keeping", parallel={"data": "sharded"}))
+    assert at == COMPUTING
+    assert said.startswith("the loss was computed with 0.weight, 0.bias, 2.weight and 1 more of the model that")
+    assert facts_of(spec_of(folder, "keeping"))["remarks"] == []
+
+
+def test_a_chain_as_loss_is_tried_with_the_object_that_is_trained(folder: Path) -> None:
+    assert facts_of(spec_of(folder, "chained", parallel={"data": "sharded"}))["remarks"] == []
+
+
+def test_a_loss_that_trains_nothing_is_refused(folder: Path) -> None:
+    at, said = failure(spec_of(folder, "elsewhere"))
+    assert at == COMPUTING
+    assert said.startswith("no parameter of the model got a gradient: ")
 
 
 @pytest.mark.parametrize("parallel", [{"data": "sharded"}, {"batch_norm": "group"}])

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 
 from torch import nn
 
@@ -49,6 +51,27 @@ def lead_chains(task: Task, old: nn.Module, new: nn.Module) -> None:
     counterparts = {id(part): parts[name] for name, part in _parts_of(old) if name in parts}  # hooks may add some
     for chain in _chains_of(task):
         chain.layers = [deep_copy(layer, dict(counterparts)) for layer in chain.layers]
+
+
+@contextmanager
+def with_a_copy(task: Task) -> Iterator[Task]:
+    """Context that yields the task as a trainer has it that trains a copy of its model. The copy's parameters
+    share the memory of the model's own and are other objects. Raises `TaskError` where the model cannot be copied,
+    and at the end where the loss has given the model's own parameters gradients."""
+    memo: dict[int, object] = {
+        id(parameter): nn.Parameter(parameter.detach(), parameter.requires_grad)
+        for parameter in task.model.parameters()
+    }
+    layers = [(chain, chain.layers) for chain in _chains_of(task)]
+    users = UsersParameters(task.model)
+    copied = replace(task, model=deep_copy(task.model, memo))
+    lead_chains(copied, task.model, copied.model)
+    try:
+        yield copied
+        users.refuse_gradients()
+    finally:
+        for chain, own in layers:
+            chain.layers = own
 
 
 def _chains_of(task: Task) -> Sequence[Chain]:

@@ -21,4 +21,9 @@ def _assemble(ingredients: Ingredients) -> Assembly:
     return Assembly(MapReduceEngine(task), keep_whole_state)
 
 
-MAP_REDUCE = Strategy("map-reduce", serves=lambda spec: spec.parallel.data == "map-reduce", assemble=_assemble)
+MAP_REDUCE = Strategy(
+    "map-reduce",
+    serves=lambda spec: spec.parallel.data == "map-reduce",
+    assemble=_assemble,
+    takes_gradients=False,
+)

@@ -53,4 +53,5 @@ SHARDED = Strategy(
     splits_state=True,
     passes_are_collective=True,
     evaluates_alone=False,
+    copies_model=True,
 )

@@ -51,3 +51,7 @@ class Strategy:
     """Whether ranks exchange data within a forward pass, so that no rank can repeat one on its own."""
     evaluates_alone: bool = True
     """Whether one process without the trainer's other ranks can evaluate the model."""
+    copies_model: bool = False
+    """Whether another object is trained than the model that the entrypoint has built."""
+    takes_gradients: bool = True
+    """Whether parameters are trained by gradients of the loss."""

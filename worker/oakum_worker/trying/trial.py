@@ -10,17 +10,21 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.manifest import manifest_path
 from oakum_worker.checkpoint.weights import find_checkpoint
 from oakum_worker.errors import CheckpointError, TaskError
 from oakum_worker.memory_advice import memory_advice
+from oakum_worker.parallel.copied_models import with_a_copy
+from oakum_worker.parallel.gradient_look import NOTHING_IS_TRAINED, told_of_lacking_gradients
 from oakum_worker.profiling.sample_errors import collate, read
 from oakum_worker.rehearsal import rehearse
 from oakum_worker.spec import TrainerSpec
@@ -101,8 +105,11 @@ def try_out(spec: TrainerSpec, told: Told, state_folder: Path | None = None) -> 
 
 def _try_script(spec: TrainerSpec, told: Told) -> bool:
     facts = Facts()
-    if not _passes(Check(f"running two steps of {spec.script}", ScriptTrial(spec, facts).run), told, spec):
-        return False
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        if not _passes(Check(f"running two steps of {spec.script}", ScriptTrial(spec, facts).run), told, spec):
+            return False
+    facts.remarks += _remarks(caught)
     facts.remarks.append("a script's memory is not estimated, and its results at several sizes are not compared")
     told({"state": "facts", "facts": facts.document()})
     return True
@@ -203,15 +210,12 @@ class _Trial:
         task, numbers = self._task, range(self._num_tried)
         task.model.train()
         updater = OptimizerStep(task, self._spec)
-        forward = ForwardPass(task, self._spec, updater.forward)
         began_s = time.perf_counter()
         self._call_hooks("on_epoch_start", "on_step_start", call=lambda hooks: hooks.start_step(Cursor(), rank=0))
         try:
-            with forward.loss(Cursor(), numbers, list(numbers)) as loss:
-                self.facts.loss = value = loss.mean
-                if not math.isfinite(value):
-                    raise TaskError(self._not_finite(value))
-                loss.value.backward()
+            with self._trained() as trained:
+                forward = ForwardPass(trained, self._spec, updater.forward)
+                self._pass(forward, list(numbers))
         except TaskError:
             raise
         except Exception as error:
@@ -220,8 +224,20 @@ class _Trial:
                 "model, the loss or what the data set gives"
             ) from error
         self._computed_s = (time.perf_counter() - began_s) / len(numbers) - self._read_s
-        self._look_at_gradients()
-        return f"loss {value:.4g}"
+        self._look_at_gradients(trained.model)
+        return f"loss {self.facts.loss:.4g}"
+
+    def _trained(self) -> AbstractContextManager[Task]:
+        """Context that yields the task with the model that would be trained: another object where the strategy
+        trains a copy, which is where a loss that refers to the entrypoint's own model goes wrong."""
+        return with_a_copy(self._task) if strategy_of(self._spec).copies_model else nullcontext(self._task)
+
+    def _pass(self, forward: ForwardPass, numbers: list[int]) -> None:
+        with forward.loss(Cursor(), range(len(numbers)), numbers) as loss:
+            self.facts.loss = value = loss.mean
+            if not math.isfinite(value):
+                raise TaskError(self._not_finite(value))
+            loss.value.backward()
 
     def _call_hooks(self, *names: str, call: Callable[[Hooks], None]) -> None:
         try:
@@ -241,22 +257,26 @@ class _Trial:
             where = f"{_names(bad)} is not finite as it was built: correct its initial values"
         return f"the loss of the first {self._num_tried} samples is {value}, before any step: {where}"
 
-    def _look_at_gradients(self) -> None:
-        """Raise `TaskError` where a gradient is not finite (except with float16, whose loss scale adapts). Add
-        remarks on weights that will not be trained: without a gradient, or not given to the optimizer."""
-        trained = {name: p for name, p in self._task.model.named_parameters() if p.requires_grad}
+    def _look_at_gradients(self, model: nn.Module) -> None:
+        """Raise `TaskError` where a gradient is not finite (except with float16, whose loss scale adapts), or no
+        parameter of the model has any. Add remarks on weights that will not be trained: without a gradient, or not
+        given to the optimizer."""
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         bad = [name for name, p in trained.items() if p.grad is not None and not p.grad.isfinite().all()]
         if bad and self._spec.precision != "float16":
             raise TaskError(
                 f"the loss is finite and the gradient of {_names(bad)} is not, before any step: look for a root "
                 "or norm of 0, whose slope is infinite"
             )
-        if lacking := [name for name, p in trained.items() if p.grad is None]:
-            self.facts.remarks.append(
-                f"{_names(lacking)}: the loss of the first samples does not depend on it, so it may stay as it is"
-            )
+        if strategy_of(self._spec).takes_gradients:
+            lacking = [name for name, p in trained.items() if p.grad is None]
+            if len(lacking) == len(trained):
+                raise TaskError(NOTHING_IS_TRAINED)
+            if lacking:
+                self.facts.remarks.append(told_of_lacking_gradients(lacking))
         held = {id(p) for group in self._task.optimizer.param_groups for p in group["params"]}
-        if left_out := [name for name, p in trained.items() if id(p) not in held]:
+        own = {name: p for name, p in self._task.model.named_parameters() if p.requires_grad}
+        if left_out := [name for name, p in own.items() if id(p) not in held]:
             self.facts.remarks.append(f"{_names(left_out)}: not given to the optimizer, so it will not be trained")
 
     def _rehearse(self) -> str:
