@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,17 +127,22 @@ def _print_table(evaluations: list[EvaluationView]) -> None:
 def _write_csv(evaluations: list[EvaluationView], points: list[SeriesPoint]) -> None:
     names = metric_names(evaluations)
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["step", "at", "nodes", "loss", "samples_per_s", *names])
-    rows = [*_of_points(points, len(names)), *_of_evaluations(evaluations, names)]
-    for step, at, *values in sorted(rows, key=lambda row: (row[1], row[0])):
-        writer.writerow([step, at, *("" if value is None else value for value in values)])
+    writer.writerow([*_COLUMNS, *names])
+    for row in steps_of(points, evaluations):
+        writer.writerow(["" if (value := row.get(name)) is None else value for name in [*_COLUMNS, *names]])
 
 
-def _of_points(points: list[SeriesPoint], num_metrics: int) -> Iterator[tuple[Any, ...]]:
+_COLUMNS = ("step", "at", "nodes", "loss", "samples_per_s")
+
+
+def steps_of(points: Iterable[SeriesPoint], evaluations: Iterable[EvaluationView]) -> list[dict[str, Any]]:
+    """Each step of which something was reported, once and in order: its point, with what is first known of it, and
+    the metrics of its evaluation."""
+    rows: dict[int, dict[str, Any]] = {}
     for point in points:
-        yield point.step, point.at, point.nodes, point.loss, point.samples_per_s, *[None] * num_metrics
-
-
-def _of_evaluations(evaluations: list[EvaluationView], names: list[str]) -> Iterator[tuple[Any, ...]]:
+        row = rows.setdefault(point.step, {})
+        row |= {name: value for name, value in point.model_dump().items() if row.get(name) is None}
     for each in evaluations:
-        yield each.step, each.at, None, None, None, *map(each.metrics.get, names)
+        row = rows.setdefault(each.step, {"step": each.step, "at": each.at})
+        row |= each.metrics
+    return [rows[step] for step in sorted(rows)]

@@ -318,13 +318,22 @@ def test_metrics_lists_evaluations(service: Service, output: Output) -> None:
     assert [each["step"] for each in json.loads(output())["evaluations"]] == [10, 1200]
 
 
-def test_metrics_as_csv_have_losses_and_evaluations_in_order_of_time(service: Service, output: Output) -> None:
+def test_metrics_as_csv_have_each_step_once_with_its_loss_and_its_evaluation(
+    service: Service, output: Output
+) -> None:
+    fields = ("at", "step", "nodes", "loss", "samples_per_s")
+    points = [(30.0, 600, 2, 0.5, 96.0), (50.0, 600, 0, None, None), (55.0, 1200, 1, None, 48.0)]
+    points += [(58.0, 1200, 2, 0.25, 90.0), (70.0, 900, None, 0.375, None)]
+    service.documents["GET", "/v1/trainers/digits/series"] = {
+        "points": [dict(zip(fields, point, strict=True)) for point in points]
+    }
     assert run(["metrics", "digits", "--csv"]) == 0
     assert output().splitlines() == [
         "step,at,nodes,loss,samples_per_s,accuracy,f1",
         "10,1700000000.0,,,,0.5,",
-        "600,1700000030.0,2,0.125,96.0,,",
-        "1200,1700000060.0,,,,0.75,0.25",
+        "600,30.0,2,0.5,96.0,,",
+        "900,70.0,,0.375,,,",
+        "1200,55.0,1,0.25,48.0,0.75,0.25",
     ]
 
 
