@@ -236,6 +236,11 @@ class Trainer(transformers.Trainer):
             exact=self._exact,
         )
         self._session.how_to_weigh = "call self.weigh(items) in compute_loss with what the loss is a mean over"
+        self._session.holders = {
+            f"the callback {type(one).__name__}": one
+            for one in self.callback_handler.callbacks
+            if not isinstance(one, ExportableState) and not _is_of_library(one)
+        }
         self._session.__enter__()
         if self._session.has_batch_schedule:
             raise SessionError(
@@ -474,6 +479,10 @@ def _cut(inputs: Any, num_samples: int, bounds: Sequence[int]) -> Iterator[Any]:
         )
     for first, stop in itertools.pairwise(bounds):
         yield type(inputs)({name: value[first:stop] for name, value in inputs.items()})
+
+
+def _is_of_library(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] in ("transformers", "oakum")
 
 
 def _datasets() -> Any:

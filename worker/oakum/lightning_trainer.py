@@ -150,6 +150,11 @@ class Trainer(pl.Trainer):
         for config in self.lr_scheduler_configs:
             loop.take_state(config.scheduler)
         loop.take_state(_Callbacks(self))
+        loop.holders = {
+            f"the callback {type(one).__name__}": one
+            for one in self.callbacks
+            if type(one).state_dict is Callback.state_dict and not _is_of_library(one)
+        }
         loop.begin()
         if loop.open.has_batch_schedule:
             raise SessionError("batch_schedule: the Trainer has one batch size; leave it out of the spec")
@@ -424,6 +429,10 @@ class _Callbacks:
             {name: torch.tensor(value, dtype=torch.float64) for name, value in state["metrics"].items()}
         )
         trainer.lightning_module.on_load_checkpoint(dict(state["module"]))
+
+
+def _is_of_library(value: object) -> bool:
+    return type(value).__module__.partition(".")[0] in ("lightning", "pytorch_lightning", "oakum")
 
 
 def _as_list(value: Any) -> list[Any]:

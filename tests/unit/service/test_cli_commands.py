@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -322,7 +323,11 @@ def test_metrics_as_csv_have_each_step_once_with_its_loss_and_its_evaluation(
     service: Service, output: Output
 ) -> None:
     fields = ("at", "step", "nodes", "loss", "samples_per_s")
-    points = [(30.0, 600, 2, 0.5, 96.0), (50.0, 600, 0, None, None), (55.0, 1200, 1, None, 48.0)]
+    points: list[tuple[Any, ...]] = [
+        (30.0, 600, 2, 0.5, 96.0),
+        (50.0, 600, 0, None, None),
+        (55.0, 1200, 1, None, 48.0),
+    ]
     points += [(58.0, 1200, 2, 0.25, 90.0), (70.0, 900, None, 0.375, None)]
     service.documents["GET", "/v1/trainers/digits/series"] = {
         "points": [dict(zip(fields, point, strict=True)) for point in points]

@@ -375,3 +375,55 @@ def test_a_copy_ends_with_its_parent() -> None:
     assert os.waitpid(pid, 0)[1] == 0
     assert os.read(reading, 1) == b""
     os.close(reading)
+
+
+class Average:
+    """A moving average of weights, as found in many repositories: nothing saves it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.updates = 0
+
+    def update(self, model: nn.Module) -> None:
+        self.updates += 1
+        for name, p in model.named_parameters():
+            self.shadow[name].lerp_(p.detach(), 0.1)
+
+
+class TestStateThatNobodySaves:
+    def run(self, *, kept: bool) -> list[str]:
+        """What is told of a loop with state in its variables."""
+        model = classifier(nn.Dropout(0.1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+        swa = torch.optim.swa_utils.AveragedModel(model)
+        average, generator, prior = Average(model), torch.Generator(), torch.zeros(CLASSES)
+        taken, loss_sum, losses, best = 0, 0.0, [], None
+        fixed, constants = torch.ones(3), {"width": WIDTH}
+        state = [schedule, swa] if kept else []
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with oakum.session(model, optimizer, Points(), batch_size=BATCH, state=state) as session:
+                for batch in session:
+                    mean(session, batch, model)
+                    session.step()
+                    schedule.step()
+                    swa.update_parameters(model)
+                    loss_sum += session.loss
+                    losses.append(session.loss)
+                    best = min(losses) if constants and fixed is not None else best
+                    if not kept:
+                        taken += 1
+                        average.update(model)
+                        prior = 0.9 * prior + 0.1
+                        torch.rand(1, generator=generator)
+        return [str(one.message) for one in caught if issubclass(one.category, TrainingWarning)]
+
+    def test_is_told_of_by_name_after_the_first_step(self) -> None:
+        [told] = self.run(kept=False)
+        named = told.partition(" changed in the first step")[0]
+        assert named == "`schedule`, `swa`, `average`, `generator`, `prior` and 1 more"
+        assert "handed over as state" in told
+
+    def test_is_not_told_of_where_it_is_handed_over(self) -> None:
+        assert self.run(kept=True) == []

@@ -38,6 +38,8 @@ class EpochLoop:
         self.state: dict[str, Stateful] = {}
         self.seed: int | None = None
         self.exact: bool | None = None
+        self.holders: dict[str, object] = {}
+        """What else of the script may hold state that changes, such as callbacks, by what it is called."""
         self.how_to_weigh = how_to_weigh
         self.is_last_part = True
         """Whether the present part of this rank's share is its last, after which the step is taken."""
@@ -254,6 +256,7 @@ class EpochLoop:
             exact=self.exact,
         )
         self._session.how_to_weigh = self.how_to_weigh
+        self._session.holders = self.holders
         self._session.__enter__()
         HOST.get().finish_later(self.end)
         self._shares = iter(self._session)

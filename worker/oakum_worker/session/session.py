@@ -12,9 +12,11 @@ handed over is put back when the loop asks for its next batch, which is the same
 from __future__ import annotations
 
 import contextlib
+import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import torch
@@ -23,7 +25,7 @@ from torch.optim import LBFGS, Optimizer
 from torch.utils.data import default_collate
 
 from oakum_worker.data_sets import SampleStream, SizedDataset, is_stream
-from oakum_worker.errors import GroupError, SessionError, SharesMissingError
+from oakum_worker.errors import GroupError, SessionError, SharesMissingError, TrainingWarning
 from oakum_worker.gathering import Share, alone, no_gathering
 from oakum_worker.parallel.chunks import Chunk
 from oakum_worker.parallel.data import GradientReducer
@@ -32,6 +34,7 @@ from oakum_worker.parallel.step_engine import Reduced
 from oakum_worker.randomness.counters import mix, seed_everything
 from oakum_worker.rehearsal import splits_batches
 from oakum_worker.rehearsal.script import ScriptRehearsal, refuse_or_warn
+from oakum_worker.rehearsal.unsaved_state import UnsavedState
 from oakum_worker.session.hosts import HOST, Asked, Host
 from oakum_worker.session.parts import Ending, GuardedOptimizer, as_list, named_parts, one_model
 from oakum_worker.state.cursor import Cursor
@@ -113,6 +116,9 @@ class Session:
         self._rehearsal: ScriptRehearsal | None = None
         self.how_to_weigh = "give session.backward(total, weight=items) the sum and what it is to be divided by"
         """How the script tells what a loss is a mean over."""
+        self.holders: dict[str, object] = {}
+        """What else of the script may hold state that changes, such as callbacks, by what it is called."""
+        self._unsaved: UnsavedState | None = None
 
     @property
     def steps(self) -> int:
@@ -347,6 +353,7 @@ class Session:
         return iteration.result is not None
 
     def _batches(self, course: Course) -> Iterator[Any]:
+        self._note_state()
         try:
             if self._is_to_be_rehearsed:
                 yield from self._rehearsed()
@@ -410,6 +417,23 @@ class Session:
             self._rehearsal.break_off()
             self._rehearsal = None
 
+    def _note_state(self) -> None:
+        """Before the first step, note what the script holds that nothing saves."""
+        spec = self._loop.loss_parts.spec
+        if self.steps or not (spec.rehearsal and self.is_first_rank):
+            return
+        saved: list[object] = [self, self._task.model, self._task.dataset, *self._optimizer.members]
+        saved += self._task.extra_state.values()
+        self._unsaved = UnsavedState(_frame_of_script(), self.holders, saved)
+
+    def _tell_of_state(self) -> None:
+        """After the first step, tell of what has changed and is not saved."""
+        unsaved, self._unsaved = self._unsaved, None
+        if unsaved is not None:
+            if (text := unsaved.told()) is not None:
+                warnings.warn(text, TrainingWarning, stacklevel=4)
+            unsaved.release()
+
     def _begin(self, course: Course) -> Any:
         assert course.order is not None
         loop = self._loop
@@ -440,6 +464,7 @@ class Session:
         self._open = None
         iteration.close()
         if iteration.result is not None:
+            self._tell_of_state()
             self._loop.settle()
             course.taken(iteration.result)
         else:
@@ -618,6 +643,18 @@ _IN_PARTS = (
     "this rank computes its samples in several parts, of which others may have more: compute them at once, by a "
     "larger batch_size of the data loader and less accumulation"
 )
+
+
+def _frame_of_script() -> FrameType | None:
+    """The frame whose loop asks for a batch; None if that is a library's."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _package_of(frame).startswith("oakum"):
+        frame = frame.f_back
+    return None if frame is None or _package_of(frame) in ("transformers", "lightning") else frame
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _no_loss(*_: Any) -> torch.Tensor:

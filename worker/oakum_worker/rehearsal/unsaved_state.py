@@ -1,0 +1,145 @@
+"""State that a script changes from step to step and that nobody saves: a node that joins knows nothing of it.
+
+It is looked for where scripts keep it: in the variables of the function whose loop it is, in objects of classes of
+the script's own, in callbacks, and in attributes of the model's modules. What counts is what has changed in the
+first step: tensors, models, generators, counters, and what holds these. Numbers with a fraction, texts, and lists
+of them are taken for what a loop logs.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from oakum_worker.torch_internals import tensor_version
+
+_DEEPEST, _MOST_ITEMS, _MOST_NAMES = 3, 1000, 5
+_LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
+    *("torch", "numpy", "torchmetrics", "tqdm", "oakum", "oakum_worker"),
+}
+"""Packages whose objects are not looked into."""
+
+
+class UnsavedState:
+    """Variables that may hold state, as they were before the first step."""
+
+    def __init__(self, frame: FrameType | None, holders: Mapping[str, object], saved: list[object]) -> None:
+        """Looks at the variables of `frame`, at the `holders`, by what they are called, and at the modules in
+        `saved`, which are the objects whose state is saved: models, optimizers and parts of the state."""
+        self._frame, self._holders = frame, dict(holders)
+        self._known = _known(saved)
+        self._modules = [one for one in saved if isinstance(one, nn.Module)]
+        self._before = self._take()
+
+    def told(self) -> str | None:
+        """A text that names what has changed since; None if nothing has."""
+        before, after = self._before, self._take()
+        changed = [name for name, print_ in after.items() if name in before and before[name] != print_]
+        if not changed:
+            return None
+        some, more = ", ".join(changed[:_MOST_NAMES]), len(changed) - _MOST_NAMES
+        return (
+            f"{some}{f' and {more} more' if more > 0 else ''} changed in the first step, and nothing saves it: on "
+            "a node that joins, and after a restart, it begins anew. Let it follow from the number of finished "
+            "steps, or keep it in an object with state_dict and load_state_dict that is handed over as state"
+        )
+
+    def release(self) -> None:
+        """Forget the variables, and the objects in them."""
+        self._frame, self._before = None, {}
+        self._holders.clear()
+
+    def _take(self) -> dict[str, Any]:
+        """Where -> what would differ if the state there had changed."""
+        found: dict[str, Any] = {}
+        if self._frame is not None:
+            for name, value in list(self._frame.f_locals.items()):
+                if not name.startswith("_") and not isinstance(value, ModuleType | type):
+                    found |= self._prints(f"`{name}`", value)
+        for name, holder in self._holders.items():
+            found |= self._attributes(name, holder)
+        for model in self._modules:
+            for path, module in model.named_modules():
+                if _package(module) not in _LIBRARIES:
+                    found |= self._attributes(f"the model's {path}" if path else "the model", module)
+        return found
+
+    def _attributes(self, where: str, holder: object) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in list(getattr(holder, "__dict__", {}).items()):
+            if not name.startswith("_") and name != "training":
+                found |= self._prints(f"{where}'s `{name}`", value)
+        return found
+
+    def _prints(self, where: str, value: Any) -> dict[str, Any]:
+        prints = list(self._of(value, 0))
+        return {where: prints} if prints else {}
+
+    def _of(self, value: Any, depth: int) -> Iterator[Any]:
+        """What changes with the state in a value; nothing if it holds none, or if that is saved."""
+        if id(value) in self._known or depth > _DEEPEST:
+            return
+        if isinstance(value, int) and not isinstance(value, bool):
+            if not depth:
+                yield value
+        elif isinstance(value, torch.Tensor):
+            yield id(value), tensor_version(value)
+        elif isinstance(value, nn.Module):
+            yield from ((id(one), tensor_version(one)) for one in (*value.parameters(), *value.buffers()))
+        elif (state := _generator(value)) is not None:
+            yield state
+        elif isinstance(value, Mapping | list | tuple | deque):
+            if len(value) <= _MOST_ITEMS:
+                for item in list(value.values() if isinstance(value, Mapping) else value):
+                    yield from self._of(item, depth + 1)
+        elif callable(getattr(value, "state_dict", None)) and not isinstance(value, Optimizer):
+            yield repr(_plain(value))
+        elif hasattr(value, "__dict__") and _package(value) not in _LIBRARIES and not callable(value):
+            for item in list(vars(value).values()):
+                yield from self._of(item, depth if isinstance(item, int) else depth + 1)
+
+
+def _known(saved: list[object]) -> set[int]:
+    """Identities of the objects that are saved, and of what they are made of."""
+    known = {id(one) for one in saved}
+    for one in saved:
+        if isinstance(one, nn.Module):
+            known |= {id(part) for part in (*one.modules(), *one.parameters(), *one.buffers())}
+        elif hasattr(one, "__dict__"):
+            known |= {id(part) for part in vars(one).values() if not isinstance(part, int | float | str)}
+    return known
+
+
+def _generator(value: Any) -> Any:
+    """The state of a random generator; None for anything else."""
+    if isinstance(value, torch.Generator):
+        return value.get_state().numpy().tobytes()
+    if isinstance(value, random.Random):
+        return value.getstate()
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.random.Generator):
+        return repr(value.bit_generator.state)
+    if numpy is not None and isinstance(value, numpy.random.RandomState):
+        return repr(value.get_state()[1:])
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """What an object says of its own state, in plain values."""
+    try:
+        state = value.state_dict()
+        return {name: each for name, each in state.items() if isinstance(each, int | float | str | list | tuple)}
+    except Exception:  # whatever the script's own class raises
+        return None
+
+
+def _package(value: object) -> str:
+    return type(value).__module__.partition(".")[0]
