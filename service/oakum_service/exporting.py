@@ -46,10 +46,15 @@ def folder_to_export(view: TrainerView, step: str | None) -> Path:
 
 
 def export_model(
-    folder: Path, output: Path, tell: Callable[[int, int], None] = lambda done, total: None
+    folder: Path,
+    output: Path,
+    tell: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    is_exact: bool = True,
 ) -> Exported:
     """Write the weights of the checkpoint in `folder` to the file `output`, or to a folder for `from_pretrained`
-    where the name has no suffix. `tell` takes the bytes written so far and all bytes. Returns what was written.
+    where the name has no suffix. `tell` takes the bytes written so far and all bytes. `is_exact`: whether the
+    trainer's results do not depend on its nodes; where they may, safetensors say so. Returns what was written.
     Needs torch. Raises `ExportError` where that fails."""
     # Late: they need torch.
     from oakum_worker.checkpoint.export import export_weights
@@ -57,7 +62,7 @@ def export_model(
 
     write = export_weights if output.suffix else export_model_folder
     try:
-        return write(folder, output, tell)
+        return write(folder, output, tell, is_exact=is_exact)
     except CheckpointError as error:
         raise ExportError(str(error)) from error
 

@@ -77,8 +77,9 @@ class Client(OakumClient):
         target = Path(output)
         if target.exists() and not force:
             raise ExportError(f"{target} is there already: choose another name, or give force=True")
-        folder = folder_to_export(self.trainer(trainer), None if step is None else str(step))
-        return export_model(folder, target)
+        view = self.trainer(trainer)
+        folder = folder_to_export(view, None if step is None else str(step))
+        return export_model(folder, target, is_exact=view.spec.exact)
 
 
 def _spec_of(given: Spec) -> TrainerSpec:

@@ -33,7 +33,7 @@ RELIANCES = {
     "lightning_trainer": relied_on.LIGHTNING_TRAINER,
 }
 """Module of an adapter -> what it relies on."""
-OWN = {"epochs", "keep", "end", "is_accumulating", "step_was_taken"}
+OWN = {"epochs", "keep", "end", "is_accumulating", "step_was_taken", "weigh"}
 """Public names that the adapters add to the libraries' classes."""
 
 

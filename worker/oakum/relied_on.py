@@ -46,6 +46,8 @@ HUGGING_FACE = Reliance(
         ),
         Name(_TRAINER + "create_optimizer", "overridden: the session takes the step", "model"),
         Name(_TRAINER + "get_train_dataloader", "overridden: the session reads the samples", ""),
+        Name(_TRAINER + "_get_train_sampler", "refused in a subclass: the session deals the samples"),
+        Name(_TRAINER + "_get_dataloader", "refused in a subclass: the session deals the samples"),
         Name(_TRAINER + "floating_point_ops", "overridden: counts for the global batch", "inputs"),
         Name(_TRAINER + "_save_checkpoint", "overridden: checkpoints are Oakum's"),
         Name(_TRAINER + "save_model", "overridden: the first rank alone writes"),

@@ -61,15 +61,19 @@ def export(
     from oakum_service.exporting import export_model, folder_to_export
 
     with connect() as client:
-        folder = folder_to_export(client.trainer(trainer), step)
+        view = client.trainer(trainer)
+        folder, is_exact = folder_to_export(view, step), view.spec.exact
         with Console(stderr=True).status(f"reading {folder}") as status:
             done = export_model(
                 folder,
                 output,
                 lambda now, total: status.update(f"{filesize.decimal(now)} of {filesize.decimal(total)} written"),
+                is_exact=is_exact,
             )
     if as_json:
         facts = {"file": str(output), "step": done.step, "tensors": done.num_tensors, "bytes": done.num_bytes}
-        typer.echo(json.dumps(facts))
+        typer.echo(json.dumps(facts | {"exact": is_exact}))
         return
-    typer.echo(f"{output}: {done.num_tensors} tensors, {filesize.decimal(done.num_bytes)}, after step {done.step}")
+    told = "" if is_exact else "; exact: false, so it may depend on the nodes that trained it"
+    size = filesize.decimal(done.num_bytes)
+    typer.echo(f"{output}: {done.num_tensors} tensors, {size}, after step {done.step}{told}")

@@ -110,6 +110,7 @@ def _facts(view: TrainerView) -> list[tuple[str, str]]:
         ("Bounds", f"{spec.min_nodes} to {spec.max_nodes} nodes, weight {spec.weight:g}"),
         ("Priority", str(spec.priority or "")),
         ("Deadline", _deadline(view)),
+        ("Exact", "" if spec.exact else "no, by `exact: false`: its results may depend on its nodes"),
         ("Samples", _samples(view)),
         ("Rescales", _rescales(view)),
         ("Steps at", ", ".join(f"{_nodes(n)}: {count(s)}" for n, s in sorted(view.steps_at_size.items()))),

@@ -162,6 +162,13 @@ def test_show_tells_the_present_batch_and_learning_rate(service: Service, output
     assert "batch 256   learning rate 0.0125" in output()
 
 
+def test_show_tells_that_results_may_depend_on_the_nodes(service: Service, output: Output) -> None:
+    document = trainer()
+    service.documents["GET", "/v1/trainers/digits"] = document | {"spec": document["spec"] | {"exact": False}}
+    assert run(["show", "digits"]) == 0
+    assert "no, by `exact: false`: its results may depend on its nodes" in output()
+
+
 def test_where_the_batch_changes_progress_goes_by_samples(service: Service, output: Output) -> None:
     """With growing batches, a third of the steps may be half of the samples."""
     document = trainer(samples=600_000, total_samples=1_000_000, global_batch=256)

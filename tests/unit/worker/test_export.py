@@ -124,3 +124,9 @@ def test_a_damaged_checkpoint_is_not_exported(checkpoints: Path, tmp_path: Path)
     with pytest.raises(CheckpointError, match="is not whole"):
         export_weights(checkpoints / "step-7", tmp_path / "other.safetensors")
     assert not (tmp_path / "other.safetensors").exists()
+
+
+def test_what_may_depend_on_the_nodes_that_trained_it_says_so_for_ever(checkpoints: Path, tmp_path: Path) -> None:
+    export_weights(checkpoints, tmp_path / "model.safetensors", is_exact=False)
+    with safe_open(tmp_path / "model.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt", "oakum_step": "7", "oakum_exact": "false"}

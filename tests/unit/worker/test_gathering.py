@@ -22,6 +22,7 @@ from gathering_tasks import (
 from oakum_worker.errors import GroupError, TaskError
 from oakum_worker.gathering import Gathering, gather_batch, own_rows
 from oakum_worker.parallel.chunks import equal_chunks, share_of
+from oakum_worker.parallel.group import LostInPasses
 from oakum_worker.rehearsal import rehearse
 from oakum_worker.step.training_loop import TrainingLoop
 from pipeline_ranks import meeting_at
@@ -230,3 +231,22 @@ def test_a_rehearsal_does_not_compare_parts_of_what_is_never_computed_in_parts()
     assert rehearse(build_gathering_task(), build_spec(max_nodes=4), budget_s=60) == ()
     with pytest.raises(TaskError, match="gather_batch has them"):
         rehearse(build_blind_task(), build_spec(max_nodes=4), budget_s=60)
+
+
+def test_passes_that_cannot_be_ended_go_on_with_the_rows_of_this_rank_when_another_is_lost() -> None:
+    """As the body of a script's loop does: what it computes is thrown away where the step would be taken."""
+    gathering, lost = Gathering(build_gathering_task(), build_spec()), LostInPasses()
+
+    def run(group: dist.ProcessGroup, rank: int) -> None:
+        if rank:
+            return  # and with the last reference to it its connections
+        gathering.join(group, 0, None)
+        values = torch.arange(6.0).view(3, 2).requires_grad_()
+        with gathering.by_hand(6, equal_chunks(6, 0, 2, None)[0], lost) as share:
+            rows = gather_batch(values)
+            (rows.square().sum() + gather_batch(values).sum()).backward()
+        assert (share.was_gathered, rows.shape) == (True, (6, 2))
+        torch.testing.assert_close(values.grad, 2 * values.detach() + 1)
+
+    in_ranks(2, run)
+    assert "a rank was lost while a batch was gathered" in str(lost.error)

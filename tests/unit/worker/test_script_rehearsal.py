@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 import oakum
 from cells import each
-from oakum_worker.errors import SessionError, TrainingWarning
+from oakum_worker.errors import SessionError, TaskError, TrainingWarning
 from oakum_worker.gathering import gather_batch, own_rows
 from oakum_worker.randomness import keyed
 from oakum_worker.rehearsal import apart, script
@@ -427,3 +427,18 @@ class TestStateThatNobodySaves:
 
     def test_is_not_told_of_where_it_is_handed_over(self) -> None:
         assert self.run(kept=True) == []
+
+
+@each("batch_norm", [False, True])
+def test_what_sees_the_whole_batch_is_refused_in_parts(batch_norm: bool) -> None:
+    def in_parts(session: Any, batch: Any, model: nn.Module) -> None:
+        for first in range(0, session.num_samples, 2):
+            count = min(2, session.num_samples - first)
+            with session.part(first, count):
+                part = [one[first : first + count] for one in batch]
+                (mean if batch_norm else among_all)(session, part, model)
+
+    fields = {"parallel": {"batch_norm": "synchronised"}} if batch_norm else {}
+    model = classifier(nn.BatchNorm1d(16) if batch_norm else nn.Identity())
+    with pytest.raises(TaskError, match="compute them at once, by a larger batch_size of the data loader"):
+        as_trainer(in_parts, model, **fields)

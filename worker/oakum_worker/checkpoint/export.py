@@ -55,15 +55,17 @@ class _Entry:
         return self.type.itemsize * torch.Size(self.shape).numel()
 
 
-def export_weights(folder: Path, file: Path, tell: Progress = lambda done, total: None) -> Exported:
+def export_weights(
+    folder: Path, file: Path, tell: Progress = lambda done, total: None, *, is_exact: bool = True
+) -> Exported:
     """Write the weights and buffers of a durable checkpoint to `file`, under their names in the model. Returns
     what was written.
 
-    `folder` is a trainer's folder of checkpoints, of which the newest whole one is taken, or one checkpoint in
-    it. The file's suffix chooses the format: `.safetensors`, for which one tensor at a time is in memory, or
-    `.pt` and `.pth`, a state dict that is in memory as a whole. The file appears when it is complete. Raises
-    `CheckpointError` for another suffix, where no checkpoint is whole, and where the file cannot be written.
-    """
+    `folder` is a trainer's folder of checkpoints, of which the newest whole one is taken, or one checkpoint in it.
+    The file's suffix chooses the format: `.safetensors`, for which one tensor at a time is in memory, or `.pt` and
+    `.pth`, a state dict that is in memory as a whole. The file appears when it is complete. Where the trainer's
+    results may depend on its nodes (not `is_exact`), safetensors' metadata have `oakum_exact`, "false". Raises
+    `CheckpointError` for another suffix, where no checkpoint is whole, and where the file cannot be written."""
     if file.suffix not in SUFFIXES:
         raise CheckpointError(f"{file}: expected a name that ends in {', '.join(SUFFIXES)}")
     checkpoint = find_checkpoint(folder)
@@ -71,9 +73,12 @@ def export_weights(folder: Path, file: Path, tell: Progress = lambda done, total
     try:
         with being_read(checkpoint.path):
             entries = _entries(checkpoint)
-            write = _write_safetensors if file.suffix == ".safetensors" else _write_state_dict
             with part.open("wb") as stream:
-                write(stream, checkpoint, entries, tell)
+                if file.suffix == ".safetensors":
+                    marks = {} if is_exact else {"oakum_exact": "false"}
+                    _write_safetensors(stream, checkpoint, entries, tell, marks)
+                else:
+                    _write_state_dict(stream, checkpoint, entries, tell)
             part.replace(file)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"{checkpoint.path} cannot be exported to {file}: {reason(error)}") from error
@@ -106,17 +111,19 @@ def _tensors(checkpoint: Checkpoint, entries: list[_Entry], tell: Progress) -> I
         tell(done, total)
 
 
-def _write_safetensors(stream: IO[bytes], checkpoint: Checkpoint, entries: list[_Entry], tell: Progress) -> None:
-    stream.write(_header(entries, checkpoint.step))
+def _write_safetensors(
+    stream: IO[bytes], checkpoint: Checkpoint, entries: list[_Entry], tell: Progress, marks: Mapping[str, str]
+) -> None:
+    stream.write(_header(entries, {"format": "pt", "oakum_step": str(checkpoint.step), **marks}))
     for _, tensor in _tensors(checkpoint, entries, tell):
         # numpy knows no bfloat16, so the bytes are taken as such; a tensor without elements has none.
         stream.write(tensor.reshape(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
 
 
-def _header(entries: list[_Entry], step: int) -> bytes:
+def _header(entries: list[_Entry], metadata: Mapping[str, str]) -> bytes:
     """The beginning of a safetensors file: the header's length and the header. Raises `ValueError` for a type that
     the format does not know."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt", "oakum_step": str(step)}}
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
     begin = 0
     for entry in entries:
         if entry.type not in _TYPES:

@@ -20,7 +20,9 @@ FILES = "files"
 """The files in this part: JSON, name -> text."""
 
 
-def export_model_folder(folder: Path, output: Path, tell: Progress = lambda done, total: None) -> Exported:
+def export_model_folder(
+    folder: Path, output: Path, tell: Progress = lambda done, total: None, *, is_exact: bool = True
+) -> Exported:
     """Write the newest whole checkpoint of `folder`, or the checkpoint that `folder` is, to the new folder
     `output`: `model.safetensors` and the model's configuration. Returns what was written.
 
@@ -33,7 +35,7 @@ def export_model_folder(folder: Path, output: Path, tell: Progress = lambda done
     try:
         files = _files(checkpoint)
         part.mkdir()
-        done = export_weights(checkpoint.path, part / "model.safetensors", tell)
+        done = export_weights(checkpoint.path, part / "model.safetensors", tell, is_exact=is_exact)
         for name, text in files.items():
             (part / name).write_text(text, encoding="utf-8")
         if output.is_dir():

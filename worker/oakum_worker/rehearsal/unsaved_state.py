@@ -26,6 +26,8 @@ _LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
     *("torch", "numpy", "torchmetrics", "tqdm", "oakum", "oakum_worker"),
 }
 """Packages whose objects are not looked into."""
+_WRAPPING = frozenset({"accelerate", "lightning", "transformers"})
+"""Packages whose objects are wrapped around what is saved, or saved by the adapters."""
 
 
 class UnsavedState:
@@ -47,9 +49,11 @@ class UnsavedState:
             return None
         some, more = ", ".join(changed[:_MOST_NAMES]), len(changed) - _MOST_NAMES
         return (
-            f"{some}{f' and {more} more' if more > 0 else ''} changed in the first step, and nothing saves it: on "
-            "a node that joins, and after a restart, it begins anew. Let it follow from the number of finished "
-            "steps, or keep it in an object with state_dict and load_state_dict that is handed over as state"
+            f"{some}{f' and {more} more' if more > 0 else ''} changed in the first step, and nothing saves it: "
+            "on a node that joins, and after a restart, it begins anew. Let it follow from the number of "
+            "finished steps, or keep it in an object with state_dict and load_state_dict that is handed over as "
+            "state. A callback has state_dict for it with Lightning, and is an ExportableState with Hugging "
+            "Face"
         )
 
     def release(self) -> None:
@@ -93,13 +97,16 @@ class UnsavedState:
         elif isinstance(value, torch.Tensor):
             yield id(value), tensor_version(value)
         elif isinstance(value, nn.Module):
-            yield from ((id(one), tensor_version(one)) for one in (*value.parameters(), *value.buffers()))
+            own = [one for one in (*value.parameters(), *value.buffers()) if id(one) not in self._known]
+            yield from ((id(one), tensor_version(one)) for one in own)
         elif (state := _generator(value)) is not None:
             yield state
         elif isinstance(value, Mapping | list | tuple | deque):
             if len(value) <= _MOST_ITEMS:
                 for item in list(value.values() if isinstance(value, Mapping) else value):
                     yield from self._of(item, depth + 1)
+        elif _package(value) in _WRAPPING:
+            return
         elif callable(getattr(value, "state_dict", None)) and not isinstance(value, Optimizer):
             yield repr(_plain(value))
         elif hasattr(value, "__dict__") and _package(value) not in _LIBRARIES and not callable(value):

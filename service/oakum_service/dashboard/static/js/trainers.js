@@ -187,6 +187,7 @@ function factsOf(view) {
     ...(view.learning_rate === null ? [] : [["Learning rate", decimal(view.learning_rate)]]),
     ...(view.is_private ? [["User", `${view.user ?? "unknown"}, who alone sees losses and errors`]] : []),
     ...(live ? [["Granted", nodes(view.granted.length)]] : []),
+    ...(view.spec.exact === false ? [["Exact", "no: its results may depend on its nodes"]] : []),
     ["Allowed", `${view.spec.min_nodes} to ${nodes(view.spec.max_nodes)}`],
     ...sizesUsed(view),
     ...speedUp(view),
