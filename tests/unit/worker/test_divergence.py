@@ -175,6 +175,13 @@ class TestSkippedSteps:
         assert any(not math.isfinite(value) for value in losses)
         assert max(batches) > 8
 
+    def test_now_and_then_are_none_however_many(self) -> None:
+        """A loss scale that grows again and again costs a step each time: only those in a row are counted."""
+        watch = DivergenceWatch(lambda: [], DivergenceSpec())
+        for step in range(1, 201):
+            watch.look(step, 0.5, gradients=False)
+            watch.judge(step, found=False, skipped=step % 50 > 0)
+
     def test_are_divergence_where_there_is_nothing_else(self) -> None:
         task = build_task()
         task.optimizer = OffloadedAdamW(task.model.parameters(), lr=0.01)
