@@ -186,6 +186,14 @@ def test_a_pending_foreground_job_announces_itself_on_its_nodes() -> None:
     assert announced == {"n1": NOW + 300, "n2": NOW + 100, "n3": None}
 
 
+def test_what_begins_first_on_a_node_announces_itself_in_whatever_order_slurm_tells_of_it() -> None:
+    jobs = [job(7 + i, "PENDING", planned_nodes="n1", start_at=NOW + 60 * i) for i in (1, 2)]
+    coming = SlurmReservation("maintenance", "n1", NOW + 600, NOW + 7200, ("MAINT",))
+    for told in (jobs, jobs[::-1]):
+        state = SlurmState(NOW, "22.05.8", (node("n1"),), tuple(told), (coming,))
+        assert [n.announced_at for n in snapshot_of(state).nodes] == [NOW + 60]
+
+
 def test_a_reservation_announces_itself_until_it_is_over() -> None:
     coming = SlurmReservation("maintenance", "n1", NOW + 600, NOW + 7200, ("MAINT",))
     over = SlurmReservation("training", "n2", NOW - 600, NOW - 60)
