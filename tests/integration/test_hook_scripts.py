@@ -406,6 +406,25 @@ def test_the_script_itself_allows_for_no_more_than_2_seconds(hooks: Hooks, hook:
     assert all(limit_s < guard_s for limit_s, guard_s in zip(limits_s, guards_s, strict=True))
 
 
+def test_a_hook_sends_what_is_kept_in_one_place_and_leaves_the_other_to_the_next(
+    hooks: Hooks, tmp_path: Path, job: int
+) -> None:
+    """The 2 seconds have room for two requests that take their whole limit."""
+    curl, asked = tmp_path / "curl", tmp_path / "asked"
+    curl.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >>{asked}\nprintf 204\n", encoding="utf-8")
+    curl.chmod(0o755)
+    memory = Path(f"{hooks.made.fallback}-node")
+    memory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for folder in (memory, hooks.made.spool / "node"):
+        (folder / "100000.json").write_text("{}\n", encoding="utf-8")
+    hooks.change(Hook.PROLOG, "^CURL=.*", f"CURL='{curl}'")
+    left = []
+    for _ in range(2):
+        hooks.run(Hook.PROLOG, job)
+        left.append((asked.read_text("utf-8").count("-q\n"), len(hooks.kept())))
+    assert left == [(2, 1), (4, 0)]
+
+
 HOSTILE = (
     '"',
     "'",
