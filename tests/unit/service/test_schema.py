@@ -26,6 +26,7 @@ from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.db.models.usage import Harvest
 from oakum_service.errors import ConfigurationError
 
 ROWS_OF_0002: dict[str, dict[str, object]] = {
@@ -133,6 +134,22 @@ def test_what_was_measured_and_made_durable_before_0004_is_kept(engine: Engine) 
     with engine.connect() as connection:
         kept = connection.execute(text("SELECT id, startup_s FROM trainers ORDER BY id")).all()
     assert kept == [("t1", None), ("t2", 4.5), ("t3", None)]
+
+
+def test_what_fragments_had_before_0014_is_summed_up(engine: Engine) -> None:
+    """Warming up as well as training; the live fragment is added when it ends."""
+    upgrade(engine)
+    downgrade(engine, "0002")
+    fill(engine)
+    with engine.begin() as connection:
+        for name, training_at, ended_at in (("f2", 86_409.0, 86_430.0), ("f3", None, 86_410.0)):
+            ended = {"id": name, "state": "ended", "launched_at": 86_402.0, "ended_at": ended_at}
+            insert(connection, "fragments", ROWS_OF_0002["fragments"] | ended | {"training_at": training_at})
+    upgrade(engine)
+    with open_sessions(engine).begin() as session:
+        trainer = session.get_one(Trainer, "t1")
+        assert (trainer.past_node_s, trainer.past_warm_up_node_s) == (28.0 + 8.0, 7.0 + 8.0)
+        assert session.get_one(Harvest, 1).node_s == 21.0
 
 
 def told(checkpoint_step: int) -> str:
