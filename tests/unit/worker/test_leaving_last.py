@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 from pathlib import Path
 
+import httpx
 import pytest
 
 from fragment_configs import fragment_config
@@ -11,6 +13,7 @@ from oakum_worker.channel import Command
 from oakum_worker.fragment.agent import Agent, Signalled
 from oakum_worker.fragment.rank_handle import RankHandle
 from oakum_worker.fragment.rank_starter import RankStarter
+from oakum_worker.fragment.service_link import ServiceLink, Unheard
 from oakum_worker.protocol import Directive, Generation, Member
 
 MEMBERS = tuple(Member(fragment=name, node=name, ranks=()) for name in "ab")
@@ -47,3 +50,39 @@ def test_the_last_to_leave_saves(agent: Agent, told: list[Command], told_first: 
 def test_one_that_is_not_the_last_only_asks_to_leave(agent: Agent, told: list[Command]) -> None:
     agent._on_leave("SIGTERM")
     assert not any(command.close for command in told)
+
+
+@pytest.mark.parametrize("is_broken", [True, False], ids=["it has broken", "it goes on"])
+def test_whose_time_is_up_saves_where_its_generation_has_broken(
+    agent: Agent, told: list[Command], is_broken: bool
+) -> None:
+    """Then the other member may be gone for good; else it has the state."""
+    agent._ranks[0].holds_state = True
+    agent._tell(generation=1, broken=int(is_broken))
+    agent._on_leave("SIGTERM")
+    assert not any(command.close for command in told)
+    agent._on_deadline()
+    assert any(command.close and command.save for command in told) == is_broken
+    assert agent._left != is_broken
+
+
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_without_the_service_all_leave_and_the_first_member_saves(
+    agent: Agent, told: list[Command], monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    monkeypatch.setattr(RankHandle, "pid", 0)
+    members = MEMBERS if first == "a" else MEMBERS[::-1]
+    agent._on_directive(Directive(revision=2, generation=Generation(number=2, members=members)))
+    agent._events.put(Unheard(121.0))
+    agent._turn()
+    assert (told[-1].close, told[-1].save) == (True, first == "a")
+
+
+def test_a_service_that_stays_silent_is_told_of_after_the_timeout_and_not_before() -> None:
+    events: queue.Queue[object] = queue.Queue()
+    config = fragment_config(Path("/nowhere"), service_url="http://127.0.0.1:9")
+    for timeout_s in (3600.0, 0.0):
+        link = ServiceLink(config.model_copy(update={"orphan_timeout_s": timeout_s}), events.put)
+        link._fail(httpx.ConnectError("nobody listens"))
+        assert events.empty() == (timeout_s > 0)
+    assert isinstance(events.get(), Unheard)
