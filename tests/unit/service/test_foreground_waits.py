@@ -47,8 +47,13 @@ def delays(sessions: Sessions, *starts: JobStart) -> dict[str, float]:
         (None, None, 0.0),
         (1001.0, None, 0.0),
         (100.0, 120.0, 0.0),
+        (399.0, None, 0.0),
+        (399.0, 999.5, 0.0),
     ],
-    ids=["still there", "gone", "not signalled", "signalled later", "long ago"],
+    ids=[
+        *("still there", "gone", "not signalled", "signalled later", "long ago"),
+        *("signalled long ago and still there", "signalled long ago and gone"),
+    ],
 )
 def test_a_job_waited_from_the_first_signal_on_its_nodes(
     sessions: Sessions, signalled_at: float | None, ended_at: float | None, expected: float
