@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -103,6 +104,16 @@ def test_hugging_faces_sums_of_losses_are_there_when_its_training_begins(tmp_pat
     trainer.train()
     assert seen == [0.0]
     assert trainer.control.state()["args"]["should_training_stop"] is True
+
+
+@pytest.mark.needs("hugging-face")
+def test_hugging_faces_trackers_know_by_this_name_whether_they_are_set_up() -> None:
+    """Without the trackers' own libraries none can be made."""
+    from transformers.integrations import integration_utils
+
+    for tracker in ("WandbCallback", "MLflowCallback", "CometCallback"):
+        source = inspect.getsource(getattr(integration_utils, tracker).on_log)
+        assert "if not self._initialized:\n            self.setup(" in source
 
 
 @pytest.mark.needs("hugging-face")
@@ -256,7 +267,7 @@ def test_a_trainer_whose_librarys_objects_lack_a_name_cannot_be_made(monkeypatch
 def _listed(module: str) -> set[str]:
     """Each part of each path that the module relies on."""
     one = RELIANCES[module]
-    names = (*one.names, *one.of_objects, *one.of_training)
+    names = (*one.names, *one.of_objects, *one.of_training, *one.of_others)
     return {part for name in names for part in re.split("[.:]", name.path)}
 
 

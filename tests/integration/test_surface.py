@@ -18,7 +18,7 @@ from oakum.surface import accelerate, fabric, hugging_face, lightning_trainer
 from oakum.surface.tables import Surface
 from oakum.surface.verdicts import Refused
 from oakum_worker.errors import SessionError, TrainingWarning
-from tiny_language_model import Sentences, tiny_model
+from tiny_language_model import Sentences, loss_of_words, tiny_model
 from training_ranks import Points
 
 QUIET = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
@@ -63,6 +63,9 @@ def told_of(name: str) -> str:
     """What a refusal's message has; most have the argument's name."""
     others = {
         "trial": "hyperparameter_search",
+        "control": "should_epoch_stop",
+        "training_step": "Own.training_step does not call",
+        "get_batch_samples": "Own.get_batch_samples does not call",
         "callbacks": "the callback Timer cannot be kept",
         "model": "automatic_optimization",
         "train_dataloaders": "the training data loader",
@@ -85,18 +88,48 @@ REFUSED_FIELDS = {
 def test_what_is_said_to_be_refused_of_hugging_faces_trainer_is(
     surface: Surface, name: str, tmp_path: Path
 ) -> None:
+    from transformers import TrainerCallback
+
     from oakum.hugging_face import Trainer
 
-    arguments = HUGGING_FACE.arguments(tmp_path)
+    arguments = HUGGING_FACE.arguments(tmp_path, **({"max_steps": 2} if name == "train_dataset" else {}))
     if surface is hugging_face.ARGUMENTS:
         setattr(arguments, name, REFUSED_FIELDS[name])  # as some raise by themselves without the library's extras
         with pytest.raises(SessionError, match=f"{name}.* is set"):
             Trainer(tiny_model(), arguments, train_dataset=Sentences())
         return
-    assert surface is hugging_face.TRAIN
-    trainer = Trainer(tiny_model(), arguments, train_dataset=Sentences())
+
+    def train(given: dict[str, Any] | None = None, own: Any = Trainer, **named: Any) -> None:
+        own(tiny_model(), arguments, **({"train_dataset": Sentences()} | named)).train(**(given or {}))
+
+    def overriding(**methods: Any) -> None:
+        train(own=type("Own", (Trainer,), methods), compute_loss_func=loss_of_words)
+
+    class Short(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            control.should_epoch_stop = True
+
+    calls: dict[str, Callable[[], Any]] = {
+        "resume_from_checkpoint": lambda: train({"resume_from_checkpoint": "there"}),
+        "trial": lambda: train({"trial": {}}),
+        "hyperparameter_search": lambda: Trainer(tiny_model(), arguments).hyperparameter_search(),
+        "train_dataset": lambda: train(train_dataset=iter(())),
+        "control": lambda: train(callbacks=[Short()], compute_loss_func=loss_of_words),
+        "training_step": lambda: overriding(training_step=step_of_the_library),
+        "get_batch_samples": lambda: overriding(get_batch_samples=lambda _, batches, *__: ([next(batches)], None)),
+        **{
+            name: lambda name=name: overriding(**{name: lambda *_: None})
+            for name in ("get_train_dataloader", "_get_train_sampler", "_get_dataloader")
+        },
+    }
     with pytest.raises(SessionError, match=told_of(name)):
-        trainer.train(**{name: {"resume_from_checkpoint": "there", "trial": {}}[name]})
+        calls[name]()
+
+
+def step_of_the_library(trainer: Any, model: Any, inputs: Any, *_: Any) -> Any:
+    loss = trainer.compute_loss(model, inputs)
+    trainer.accelerator.backward(loss)
+    return loss.detach()
 
 
 @pytest.mark.needs("hugging-face")

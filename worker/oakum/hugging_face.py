@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import transformers
 from torch.optim import Optimizer
+from torch.utils.data import IterableDataset
 from transformers import TrainerCallback, TrainingArguments
 from transformers.trainer_callback import ExportableState
 from transformers.utils import is_datasets_available
@@ -26,6 +27,7 @@ from transformers.utils import is_datasets_available
 from oakum.relied_on import HUGGING_FACE
 from oakum.surface.hugging_face import ARGUMENTS, CONSTRUCTOR
 from oakum_worker.checkpoint.model_folder import FILES
+from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import SessionError
 from oakum_worker.session.session import Session, is_alone, session
 from oakum_worker.session.stepping import SteppingOptimizer, original_of
@@ -33,6 +35,7 @@ from oakum_worker.session.stepping import SteppingOptimizer, original_of
 __all__ = ["Trainer"]
 
 HUGGING_FACE.check()
+_NO_SEARCH = "hyperparameter_search: each trial would be a second session; submit a trainer for each trial"
 _NOT_OF_THE_STATE = ("is_local_process_zero", "is_world_process_zero", "log_history", "stateful_callbacks")
 
 
@@ -74,6 +77,10 @@ class Trainer(transformers.Trainer):
         self._factor = 1.0
         """What the mean over the present part is multiplied by: 1 except in an epoch's last, smaller batch."""
         self._num_items: torch.Tensor | None = None
+        self._lends_loader = False
+        """Whether the next call of get_train_dataloader is that of the library's own loop."""
+        self._has_share = self._has_sums = False
+        """Whether this step's share came from get_batch_samples, and its sums from training_step."""
         super().__init__(model, _in_one_batch(args), *others, **named)
         HUGGING_FACE.check_object(self)
         self.accelerator.backward = self._backward
@@ -96,17 +103,28 @@ class Trainer(transformers.Trainer):
                 "newest one by itself; leave the argument out"
             )
         if trial is not None:
-            raise SessionError("hyperparameter_search: submit a trainer for each trial instead")
+            raise SessionError(_NO_SEARCH)
+        self._lends_loader = True
         try:
             return super().train(None, None, *others, **named)
         finally:
             self._leave_session(*sys.exc_info())
 
+    def hyperparameter_search(self, *others: Any, **named: Any) -> Any:
+        """Raises `SessionError`: each trial would be a second session."""
+        raise SessionError(_NO_SEARCH)
+
     def get_train_dataloader(self) -> Any:
-        """The session's batches, in the place of the library's data loader."""
+        """The session's batches for `train`; for any other caller, who may want to evaluate on the training set, a
+        data loader of the library. Raises `SessionError` where `train` is asked to read a data set that has no
+        order."""
+        if not self._lends_loader:
+            return super().get_train_dataloader()
+        self._lends_loader = False
         dataset, collate = self.train_dataset, self.data_collator
         if dataset is None:
             raise ValueError("Trainer: training requires a train_dataset.")
+        _refuse_unordered(dataset)
         if is_datasets_available() and isinstance(dataset, _datasets().Dataset):
             dataset = self._remove_unused_columns(dataset, description="training")
         else:
@@ -135,6 +153,11 @@ class Trainer(transformers.Trainer):
         super()._init_training_state(max_steps, num_steps_per_epoch, num_epochs, resume, trial)
         self._prepared = super()._prepare_for_training(max_steps, self._loader, None)
         self._begin_session(num_epochs)
+        # Before callbacks open the runs of their trackers, in on_train_begin.
+        self._tell_who_is_first()
+        if self._open.steps:
+            # The log and early stopping, which are part of the state, have counted this evaluation already.
+            self.args.eval_on_start = False
         self._num_steps_per_epoch = num_steps_per_epoch
         epoch, self._num_skipped = divmod(self._open.steps, num_steps_per_epoch)
         return epoch, self._num_skipped
@@ -152,7 +175,16 @@ class Trainer(transformers.Trainer):
             except _LaterStep:
                 self._goes_on_in, self._num_skipped = divmod(self._open.steps, self._num_steps_per_epoch)
                 continue
+            self._refuse_shorter_epoch()
             return
+
+    def _refuse_shorter_epoch(self) -> None:
+        is_in_the_middle = self._open.is_open and self._open.steps % self._num_steps_per_epoch
+        if self.control.should_epoch_stop and is_in_the_middle and not self.control.should_training_stop:
+            raise SessionError(
+                "should_epoch_stop was set within an epoch, and Oakum reads each sample once per epoch: set "
+                "should_training_stop, or train on a subset of the data set"
+            )
 
     def get_batch_samples(self, epoch_iterator: Iterator[Any], num_batches: int, device: Any) -> tuple[Any, Any]:
         """This rank's share of the next global batch; nothing for a step of the epoch that was finished before
@@ -161,10 +193,18 @@ class Trainer(transformers.Trainer):
             self._num_skipped -= 1
             return [], None
         share, self._kept_share = self._kept_share, None
+        self._has_share = True
         return [self._next_share() if share is None else share], None
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """Compute this rank's share and sum the gradients over the ranks; returns the global batch's loss."""
+        """Compute this rank's share and sum the gradients over the ranks; returns the global batch's loss. Raises
+        `SessionError` where the share did not come from `get_batch_samples`."""
+        if not self._has_share:
+            raise SessionError(
+                f"{type(self).__name__}.get_batch_samples does not call super().get_batch_samples(), which counts "
+                "the steps that a rank has not to compute again: call it, and change the batch that it returns"
+            )
+        self._has_share = False
         steps = self._open.steps
         self._compute_share(model, inputs)
         while not self._open.reduce():
@@ -173,6 +213,7 @@ class Trainer(transformers.Trainer):
                 self._kept_share = inputs
                 raise _LaterStep
             self._compute_share(model, inputs)
+        self._has_sums = True
         return torch.tensor(self._open.loss, device=self.args.device)
 
     def _compute_share(self, model: Any, inputs: Any) -> None:
@@ -206,7 +247,8 @@ class Trainer(transformers.Trainer):
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:
         if self._weight is not None:
             self._open.backward(loss * self._weight, weight=self._weight)
-        elif self._num_items is None:
+        elif self._num_items is None or self.loss_is_scaled_for_ga is False:
+            # A mean over samples, of which the library takes the mean over the batches that it accumulates.
             self._open.backward(loss if self._factor == 1 else loss * self._factor)
         else:
             self._open.backward(loss * self._num_items.clamp(min=1), weight=self._num_items)
@@ -215,8 +257,17 @@ class Trainer(transformers.Trainer):
         share = next(self._loader.batches, None)
         if share is None:
             raise _TrainingIsOver
-        self.state.is_world_process_zero = self.state.is_local_process_zero = self._open.is_first_rank
+        self._tell_who_is_first()
         return share
+
+    def _tell_who_is_first(self) -> None:
+        state, is_first = self.state, self._open.is_first_rank
+        if is_first and not state.is_world_process_zero:
+            # Trackers that were set up on a rank that was not the first have no run to write to.
+            for callback in self.callback_handler.callbacks:
+                if getattr(callback, "_initialized", False) and hasattr(callback, "setup"):
+                    setattr(callback, "_initialized", False)  # noqa: B010  as it is no name of a TrainerCallback
+        state.is_world_process_zero = state.is_local_process_zero = is_first
 
     def _finalize_training(self, *others: Any, **named: Any) -> Any:
         self._leave_session(None, None, None)
@@ -254,6 +305,12 @@ class Trainer(transformers.Trainer):
             left.__exit__(*error)
 
     def _step(self) -> None:
+        if not self._has_sums:
+            raise SessionError(
+                f"{type(self).__name__}.training_step does not call super().training_step(), which sums the "
+                "gradients over the ranks before they are clipped: call it, or override compute_loss in its place"
+            )
+        self._has_sums = False
         self._open.step()
 
     @property
@@ -455,6 +512,18 @@ def _complaints_of(kind: type[Trainer]) -> Iterator[str]:
     for name, owner in refused.items():
         if getattr(kind, name, None) is not getattr(owner, name, None):
             yield f"{kind.__name__} has a {name} of its own, {_INSTEAD_OF_SAMPLER}"
+
+
+def _refuse_unordered(dataset: Any) -> None:
+    has_no_index = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+    if is_stream(dataset):
+        return
+    if has_no_index or not hasattr(dataset, "__len__"):
+        raise SessionError(
+            f"train_dataset is a {type(dataset).__name__}, which is read from its beginning and in one piece, and "
+            "ranks that come and go read any share of it: give a data set with __len__ and __getitem__ (of the "
+            "datasets library: load_dataset without streaming=True), or an oakum_worker.data_sets.SampleStream"
+        )
 
 
 _INSTEAD_OF_SAMPLER = (

@@ -58,6 +58,8 @@ class Reliance:
     """Attributes that the library's objects have once they are made."""
     of_training: tuple[Name, ...] = ()
     """Attributes that they have only while training runs."""
+    of_others: tuple[Name, ...] = ()
+    """Attributes of objects that need other libraries, so that tests alone check them, by the library's text."""
 
     def check(self) -> None:
         """Raise `SessionError` where the library's modules and classes lack a name, or its parameters differ."""

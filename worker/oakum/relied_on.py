@@ -44,10 +44,12 @@ HUGGING_FACE = Reliance(
             "overridden: computes a share in parts and sums the gradients",
             "model inputs num_items_in_batch",
         ),
+        Name(_TRAINER + "_get_train_sampler", "refused: Oakum deals the samples"),
+        Name(_TRAINER + "_get_dataloader", "refused: Oakum deals the samples"),
         Name(_TRAINER + "create_optimizer", "overridden: the session takes the step", "model"),
         Name(_TRAINER + "get_train_dataloader", "overridden: the session reads the samples", ""),
-        Name(_TRAINER + "_get_train_sampler", "refused in a subclass: the session deals the samples"),
-        Name(_TRAINER + "_get_dataloader", "refused in a subclass: the session deals the samples"),
+        Name(_TRAINER + "hyperparameter_search", "overridden: each trial would be a second session"),
+        Name(_TRAINER + "loss_is_scaled_for_ga", "read: whether a loss is a mean over samples"),
         Name(_TRAINER + "floating_point_ops", "overridden: counts for the global batch", "inputs"),
         Name(_TRAINER + "_save_checkpoint", "overridden: checkpoints are Oakum's"),
         Name(_TRAINER + "save_model", "overridden: the first rank alone writes"),
@@ -76,9 +78,11 @@ HUGGING_FACE = Reliance(
         Name("accelerator.backward", "replaced: adds gradients to the session's", "loss ..."),
         Name("callback_handler.callbacks", "a follower becomes the first of the callbacks"),
         Name("args._n_gpu", "set: a rank has one device"),
+        Name("args.eval_on_start", "set: a rank that joins does not evaluate once more"),
         Name("state.log_history", "part of the state"),
         Name("state.is_world_process_zero", "set: which rank is the first"),
         Name("state.is_local_process_zero", "set: which rank prints"),
+        Name("control.should_epoch_stop", "read: refuses an epoch that is cut short"),
         Name("control.should_training_stop", "set: where the other ranks have ended training"),
     ),
     of_training=(
@@ -86,6 +90,12 @@ HUGGING_FACE = Reliance(
         Name("_total_loss_scalar", "part of the state: sum of all losses"),
         Name("_globalstep_last_logged", "part of the state: the step of the last log"),
         Name("_initial_global_step", "part of the state: the step at which train() began"),
+    ),
+    of_others=(
+        Name(
+            "transformers.integrations.integration_utils:WandbCallback._initialized",
+            "set: a rank that becomes the first calls the setup of its trackers",
+        ),
     ),
 )
 

@@ -52,9 +52,7 @@ ARGUMENTS = Surface(
         ),
         means(
             "eval_on_start",
-            "evaluates on every rank when it begins, also on one that joins later, whose log and early stopping "
-            "then count once more",
-            "evaluate before train() in its place",
+            "evaluates on every rank when it begins, and not on one that joins after the first step",
         ),
         means("eval_use_gather_object", "does nothing: every rank has all predictions"),
         means("skip_memory_metrics", "tells, where False, the first rank's own memory"),
@@ -63,8 +61,7 @@ ARGUMENTS = Surface(
         means("log_level_replica log_on_each_node", "does nothing: each rank is a main process to the library"),
         means(
             "report_to run_name project trackio_space_id trackio_bucket_id trackio_static_space_id",
-            "makes a run for each process that becomes the first rank, and today for every other, too; `oakum "
-            "metrics` has one series",
+            "makes a run for each process that becomes the first rank; `oakum metrics` has one series",
         ),
         means(
             "save_steps save_total_limit save_only_model save_on_each_node "
@@ -124,7 +121,11 @@ CONSTRUCTOR = Surface(
             "model args data_collator eval_dataset processing_class model_init compute_loss_func compute_metrics "
             "callbacks optimizers optimizer_cls_and_kwargs preprocess_logits_for_metrics"
         ),
-        means("train_dataset", "is read in Oakum's order; for an iterable one give a `SampleStream`"),
+        refused(
+            "train_dataset",
+            "give one with `__len__` and `__getitem__`, which is read in Oakum's order, or a `SampleStream`",
+            given="those without an order, such as an `IterableDataset`",
+        ),
     ),
 )
 
@@ -167,21 +168,15 @@ MEMBERS = Surface(
         means("get_batch_samples", "returns this rank's share of the next global batch"),
         means(
             "get_train_dataloader",
-            "gives the session's batches to train(): it is empty elsewhere, and a call while training runs ends "
-            "training",
-            "read trainer.train_dataset in a data loader of your own",
+            "gives the session's batches to train(), and a data loader of the library to any other caller",
         ),
         means("create_optimizer_and_scheduler", "is called by nobody, as in the library since its version 5"),
         means(
             "loss_is_scaled_for_ga",
-            "does nothing: the loss of a model that takes `num_items_in_batch` is weighted by its tokens",
-            "weight by samples where it is False",
+            "says, where False, that the loss is a mean over the samples of a part; otherwise the loss of a model "
+            "that takes `num_items_in_batch` is weighted by its tokens",
         ),
-        means(
-            "hyperparameter_search",
-            "ends with an error: each trial would be a second session",
-            "submit a trainer for each trial",
-        ),
+        refused("hyperparameter_search", "submit a trainer for each trial"),
     ),
 )
 
@@ -200,11 +195,10 @@ ATTRIBUTES = Surface(
             "is_distributed_loading_by_transformers is_fsdp_enabled is_fsdp_xla_enabled is_fsdp_xla_v1_enabled "
             "is_fsdp_xla_v2_enabled is_model_parallel model_accepts_loss_kwargs"
         ),
-        means(
+        refused(
             "control",
-            "works, but for `should_epoch_stop`, after which the rest of the epoch comes in the next, and "
-            "training ends as many steps too early",
             "end training by `should_training_stop`, or train on a subset of the data set",
+            given="`should_epoch_stop` within an epoch",
         ),
         means(
             "args",
@@ -216,10 +210,7 @@ ATTRIBUTES = Surface(
             "knows one process: `gather` returns this rank's own values, `is_main_process` is True on every rank",
         ),
         means("optimizer", "is one whose step is the session's: groups and state are the library's"),
-        means(
-            "state",
-            "is equal on all ranks but for `is_world_process_zero`, which is True on all in on_train_begin",
-        ),
+        means("state", "is equal on all ranks but for `is_world_process_zero`, which is True on rank 0"),
     ),
 )
 
@@ -240,16 +231,15 @@ OVERRIDES = Surface(
             "divided by `num_items_in_batch`",
         ),
         means("_get_num_items_in_batch", "counts the tokens of one part"),
-        means(
+        refused(
             "training_step",
-            "gets this rank's whole share, and has to call the adapter's: without it gradients are clipped before "
-            "they are summed",
-            "call super().training_step(), or override compute_loss",
+            "call super().training_step(), which gets this rank's whole share, or override compute_loss",
+            given="one that does not call the adapter's",
         ),
-        means(
+        refused(
             "get_batch_samples",
-            "has to call the adapter's: without it a rank that joins counts its steps wrongly",
-            "call super().get_batch_samples()",
+            "call super().get_batch_samples(), and change the batch that it returns",
+            given="one that does not call the adapter's",
         ),
         means(
             "create_optimizer",
@@ -257,17 +247,7 @@ OVERRIDES = Surface(
             "error",
             "return super().create_optimizer()",
         ),
-        means(
-            "get_train_dataloader",
-            "has to return what the adapter's does: any other ends with an AttributeError",
-            "override data_collator and train_dataset",
-        ),
-        means(
-            "_get_train_sampler",
-            "is not called: samples come in an order that follows from the seed",
-            "weigh the samples in the data set",
-        ),
-        means("_get_dataloader", "is called for evaluation alone"),
+        refused("get_train_dataloader _get_train_sampler _get_dataloader", "weigh the samples in the data set"),
         means("_save_checkpoint _load_best_model _load_from_checkpoint", _NO_CHECKPOINTS),
         means(
             "_inner_training_loop _run_epoch _prepare_for_training _init_training_state _finalize_training",
