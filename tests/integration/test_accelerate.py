@@ -11,12 +11,13 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader
 
-from adapters import spec
+from adapters import ACCELERATE, BATCH, SEED, STEPS_PER_EPOCH, spec
 from oakum_worker.errors import SessionError
 from oakum_worker.session.hosts import RankHost
 from oakum_worker.session.scripts import run_script
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.step.turns import turns_alone
+from session_ranks import Plan, Stage
 from training_ranks import Points
 
 pytestmark = [pytest.mark.needs("hugging-face"), pytest.mark.usefixtures("states_of_threads")]
@@ -72,6 +73,63 @@ def test_a_script_that_leaves_its_loop_ends_training_when_it_ends(tmp_path: Path
     run_script(spec(workdir=str(tmp_path)), RankHost(spec(), begin, lambda: None))
     assert left[0].finished
     assert left[0].epoch == 2
+
+
+def test_what_is_for_the_main_process_runs_on_the_first_rank_alone(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Where the first rank leaves, the next one opens a run of its own."""
+    from accelerate.tracking import GeneralTracker
+
+    from oakum.accelerate import Accelerator
+
+    ACCELERATE.prepare(request)
+    runs: dict[str, list[Any]] = {}
+    calls: list[tuple[int, str]] = []
+
+    class Tracker(GeneralTracker):  # type: ignore[misc]
+        requires_logging_directory = False
+        name = "own"
+        tracker = None
+
+        def __init__(self, rank: str) -> None:
+            super().__init__()
+            self.rank = rank
+
+        def start(self) -> None:
+            runs[self.rank] = []
+
+        def store_init_configuration(self, values: Any) -> None:
+            runs[self.rank].append(values)
+
+        def log(self, values: Any, step: int | None = None, **_: Any) -> None:
+            runs[self.rank].append(step)
+
+    def script(rank: Any) -> None:
+        accelerator = Accelerator(cpu=True, epochs=2, seed=SEED, log_with=Tracker(rank.name))
+        accelerator.init_trackers("digits", {"lr": 0.1})
+        accelerator.log({"begins": 1}, step=0)
+        with pytest.raises(SessionError, match="get_tracker before the first epoch"):
+            accelerator.get_tracker("own")
+        net = nn.Linear(5, 2).double()
+        loader = DataLoader(Points(), batch_size=BATCH, shuffle=True)
+        model, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.1), loader)
+        note = accelerator.on_main_process(lambda step: calls.append((step, rank.name)))
+        for _ in accelerator.epochs():
+            for inputs, targets in loader:
+                accelerator.backward(mse_loss(model(inputs), targets))
+                optimizer.step()
+                steps = accelerator._loop.open.steps
+                accelerator.log({"loss": 1.0}, step=steps)
+                note(steps)
+                accelerator.save(steps, tmp_path / f"{steps}-{rank.name}")
+        accelerator.end_training()
+
+    steps = 2 * STEPS_PER_EPOCH
+    Plan([Stage(("a", "b"), 3), Stage(("b", "c"))], spec(epochs=2), script).run()
+    assert runs == {"a": [{"lr": 0.1}, 0, 1, 2, 3], "b": [{"lr": 0.1}, 0, *range(4, steps + 1)]}
+    assert calls == [(step, "a" if step <= 3 else "b") for step in range(1, steps + 1)]
+    assert len(list(tmp_path.iterdir())) == steps
 
 
 def test_what_cannot_be_kept_is_refused() -> None:

@@ -64,6 +64,7 @@ def told_of(name: str) -> str:
     others = {
         "trial": "hyperparameter_search",
         "control": "should_epoch_stop",
+        "kwargs": r"backward\(retain_graph=",
         "training_step": "Own.training_step does not call",
         "get_batch_samples": "Own.get_batch_samples does not call",
         "callbacks": "the callback Timer cannot be kept",
@@ -144,8 +145,17 @@ def test_what_is_said_to_be_refused_of_accelerate_is(surface: Surface, name: str
         "mixed_precision": lambda: oakum.accelerate._refuse(SimpleNamespace(mixed_precision="fp16")),
         "save_state": lambda: accelerator.save_state("folder"),
         "load_state": lambda: accelerator.load_state("folder"),
+        "kwargs": lambda: accelerator.backward(torch.zeros(1), retain_graph=True),
+        "set_trigger": accelerator.set_trigger,
+        "check_trigger": accelerator.check_trigger,
+        "gradient_accumulation_steps": lambda: setattr(accelerator, "gradient_accumulation_steps", 2),
+        "skip_first_batches": lambda: accelerator.skip_first_batches(accelerator._loop, 1),
+        "lomo_backward": lambda: accelerator.lomo_backward(torch.zeros(1), 0.1),
     }
-    with pytest.raises(SessionError, match=name):
+    if surface is accelerate.CONSTRUCTOR and name not in calls:
+        given = {"step_scheduler_with_optimizer": False, "dynamo_backend": "inductor"}.get(name, object())
+        calls[name] = lambda: oakum.accelerate.Accelerator(cpu=True, **{name: given})
+    with pytest.raises(SessionError, match=told_of(name)):
         calls[name]()
 
 

@@ -15,25 +15,37 @@ for epoch in accelerator.epochs():
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import accelerate
 from accelerate.optimizer import AcceleratedOptimizer
-from accelerate.utils import DistributedType, send_to_device
+from accelerate.utils import DistributedType, DynamoBackend, send_to_device
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from oakum.refusals import refuse_arguments_of_backward
 from oakum.relied_on import ACCELERATE
 from oakum.surface.accelerate import CONSTRUCTOR
 from oakum_worker.errors import SessionError
 from oakum_worker.session.epoch_loop import EpochLoop, shuffles
+from oakum_worker.session.session import is_alone
 from oakum_worker.session.stepping import SteppingOptimizer, original_of
 
 __all__ = ["Accelerator"]
 
 ACCELERATE.check()
+_SHARDED = "shard the model with a Task and `parallel`; leave it out"
+_COMPILED = "compile with a Task and `compile: true`; leave it out"
+_REFUSED = {
+    **dict.fromkeys(("deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin"), _SHARDED),
+    **dict.fromkeys(("torch_tp_plugin", "parallelism_config"), _SHARDED),
+    **dict.fromkeys(("dynamo_backend", "dynamo_plugin"), _COMPILED),
+}
+"""Argument of the constructor -> what to do in its place."""
 
 
 class Accelerator(accelerate.Accelerator):
@@ -57,6 +69,7 @@ class Accelerator(accelerate.Accelerator):
         """Takes what `accelerate.Accelerator` takes, and the `epochs` (1), `seed` (0) and `exact` (True) to train
         by, which a trainer's spec gives, too."""
         CONSTRUCTOR.warn_of_unknown_arguments(named)
+        _refuse_arguments(others, named)
         super().__init__(*others, **named)
         ACCELERATE.check_object(self)
         _refuse(self)
@@ -67,6 +80,10 @@ class Accelerator(accelerate.Accelerator):
             how_to_weigh="give accelerator.backward(loss, weight=items) what the loss is a mean over",
         )
         self._loop.seed, self._loop.exact = seed, exact
+        self._open_trackers: Callable[[], None] | None = None
+        """Opens the trackers' runs, which wait until it is known which rank is the first."""
+        self._unlogged: list[Callable[[], None]] = []
+        """What was logged before."""
 
     def epochs(self) -> Iterator[int]:
         """The epochs' numbers, from the present one on: the loop to put around that over the data loader."""
@@ -106,7 +123,9 @@ class Accelerator(accelerate.Accelerator):
 
     def backward(self, loss: Any, *, weight: Any = None, **kwargs: Any) -> None:
         """Add the gradient of the mean loss over the present batch. With a `weight` it is a mean over so many
-        items that are no samples, such as tokens, or over the sum of their classes' weights."""
+        items that are no samples, such as tokens, or over the sum of their classes' weights. Raises `SessionError`
+        for arguments of torch's own `backward`."""
+        refuse_arguments_of_backward(kwargs)
         self._loop.backward(loss, weight)
 
     def _do_sync(self) -> None:
@@ -127,10 +146,43 @@ class Accelerator(accelerate.Accelerator):
         self._loop.reduce()
         super().clip_grad_value_(*others, **named)
 
+    def lomo_backward(self, *others: Any, **named: Any) -> None:
+        """Raises `SessionError`: LOMO steps before gradients are summed."""
+        raise SessionError("lomo_backward: use an optimizer that steps all layers at once, and backward(loss)")
+
+    @property
+    def gradient_accumulation_steps(self) -> Any:
+        """What the constructor was given."""
+        return super().gradient_accumulation_steps
+
+    @gradient_accumulation_steps.setter
+    def gradient_accumulation_steps(self, value: int) -> None:
+        raise SessionError(
+            "gradient_accumulation_steps is set after Accelerator(...): it is a factor of the global batch, which "
+            "is the same in all steps; give it to Accelerator(...)"
+        )
+
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+        """Skip batches of a loader that does not shuffle. Raises `SessionError` for the one that is trained on."""
+        if dataloader is self._loop:
+            raise SessionError(
+                "skip_first_batches: a trainer goes on in the epoch's middle by itself; leave the call out"
+            )
+        return super().skip_first_batches(dataloader, num_batches)
+
+    def set_trigger(self) -> None:
+        """Raises `SessionError`: ranks would decide differently."""
+        raise SessionError(_NO_TRIGGER)
+
+    def check_trigger(self) -> bool:
+        """Raises `SessionError`: ranks would decide differently."""
+        raise SessionError(_NO_TRIGGER)
+
     def end_training(self) -> None:
         """End training on all ranks, where the script has left its loop before the last epoch; then end the
         library's trackers."""
         self._loop.end()
+        self._begin_to_log()
         super().end_training()
 
     def save_state(self, *others: Any, **named: Any) -> str:
@@ -147,6 +199,70 @@ class Accelerator(accelerate.Accelerator):
         """Write the model, on the first rank alone."""
         if self.is_main_process:
             super().save_model(*others, **named)
+
+    def save(self, *others: Any, **named: Any) -> None:
+        """Write an object, on the first rank alone."""
+        if self.is_main_process:
+            super().save(*others, **named)
+
+    def init_trackers(self, *others: Any, **named: Any) -> None:
+        """Open the trackers' runs, on the first rank alone: on ranks with the first line that is logged once
+        training has begun. A rank that becomes the first later opens its own."""
+        self._open_trackers = functools.partial(super().init_trackers, *others, **named)
+        self._begin_to_log()
+
+    def get_tracker(self, *others: Any, **named: Any) -> Any:
+        """The tracker on the first rank, and one that does nothing on the others. Raises `SessionError` before
+        training, when ranks do not know yet which one is the first."""
+        if not self._knows_first_rank:
+            raise SessionError(
+                "get_tracker before the first epoch: ranks learn there which one is the first, and has the run; "
+                "call it in the loop"
+            )
+        self._begin_to_log()
+        return super().get_tracker(*others, **named)
+
+    def log(self, *others: Any, **named: Any) -> None:
+        """Log on the first rank alone."""
+        line = functools.partial(super().log, *others, **named)
+        if not self._knows_first_rank:
+            self._unlogged.append(line)
+        elif self.is_main_process:
+            self._begin_to_log()
+            line()
+
+    @property
+    def _knows_first_rank(self) -> bool:
+        return is_alone() or self._loop.has_begun
+
+    def _begin_to_log(self) -> None:
+        if not self._knows_first_rank or not self.is_main_process or self._open_trackers is None:
+            return
+        waiting, self._open_trackers, self._unlogged = [self._open_trackers, *self._unlogged], None, []
+        for call in waiting:
+            call()
+
+    def on_main_process(self, function: Any = None) -> Any:
+        """A decorator: the function runs on the first rank alone."""
+        return _where(function, lambda: self.is_main_process)
+
+    def on_local_main_process(self, function: Any = None) -> Any:
+        """A decorator: the function runs on the first rank alone."""
+        return _where(function, lambda: self.is_main_process)
+
+    def on_last_process(self, function: Any) -> Any:
+        """A decorator: the function runs on one rank alone, which is the first."""
+        return _where(function, lambda: self.is_main_process)
+
+    def on_process(self, function: Any = None, process_index: int | None = None) -> Any:
+        """A decorator: the function runs on the rank of this number."""
+        if function is None:
+            return functools.partial(self.on_process, process_index=process_index)
+        return _where(function, lambda: self.process_index == (process_index or 0))
+
+    def on_local_process(self, function: Any = None, local_process_index: int | None = None) -> Any:
+        """A decorator: the function runs on the rank of this number."""
+        return self.on_process(function, local_process_index)
 
     def print(self, *others: Any, **named: Any) -> None:
         """Print on the first rank alone."""
@@ -179,9 +295,40 @@ class Accelerator(accelerate.Accelerator):
             one._is_overflow = not taken
 
 
+def _where(function: Any, is_here: Callable[[], bool]) -> Any:
+    """The function, called where `is_here` holds at the time of the call."""
+
+    @functools.wraps(function)
+    def called(*others: Any, **named: Any) -> Any:
+        return function(*others, **named) if is_here() else None
+
+    return called
+
+
+_NO_TRIGGER = (
+    "set_trigger and check_trigger tell of one rank alone, so that ranks would decide differently: decide by what "
+    "is equal on all ranks, such as a loss of validation"
+)
+
+
+def _refuse_arguments(others: tuple[Any, ...], named: dict[str, Any]) -> None:
+    given = inspect.signature(accelerate.Accelerator).bind_partial(*others, **named).arguments
+    for name, advice in _REFUSED.items():
+        if given.get(name) not in (None, "no", DynamoBackend.NO):
+            raise SessionError(f"{name} is set, and cannot be kept when nodes come and go: {advice}")
+    if not given.get("step_scheduler_with_optimizer", True):
+        raise SessionError(
+            "step_scheduler_with_optimizer=False: a scheduler would step once for each part of a rank's share, "
+            "whose number depends on the ranks; leave it out, or step the scheduler where sync_gradients is True "
+            "without giving it to prepare(), but to register_for_checkpointing()"
+        )
+
+
 def _refuse(accelerator: accelerate.Accelerator) -> None:
     if accelerator.mixed_precision in ("fp16", "fp8"):
         raise SessionError(f"mixed_precision={accelerator.mixed_precision!r}: use 'bf16'")
+    if accelerator.state.dynamo_plugin.backend is not DynamoBackend.NO:
+        raise SessionError(f"ACCELERATE_DYNAMO_BACKEND is set: {_COMPILED}")
     if accelerator.distributed_type is not DistributedType.NO or accelerator.num_processes > 1:
         raise SessionError(
             f"accelerate is set up for {accelerator.distributed_type}: start the script with plain python, or "

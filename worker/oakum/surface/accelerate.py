@@ -7,9 +7,7 @@ from oakum.surface.verdicts import means, merged, refused, supported
 
 __all__ = ["BACKWARD", "CONSTRUCTOR", "MEMBERS", "PREPARE_DATA_LOADER", "PREPARE_MODEL", "SURFACES"]
 
-_IGNORED = "is ignored: one rank is one process with one device"
 _SHARDED = "shard the model with a Task and `parallel`"
-_ALL_RUN = "runs on every rank, each of which is a main process to the library"
 _NO_STATE = "is never called: checkpoints are Oakum's"
 
 CONSTRUCTOR = Surface(
@@ -30,23 +28,19 @@ CONSTRUCTOR = Surface(
             "holds for loaders that do not shuffle; samples to train on are read by Oakum, in the order of `seed`",
         ),
         means("rng_types", "does nothing: random numbers follow from the seed, the step and the sample"),
-        means("log_with", "makes a tracker on every rank, each of which is a main process to the library"),
-        means(
+        means("log_with", "makes trackers on the first rank alone, in a run for each process that becomes it"),
+        refused(
             "step_scheduler_with_optimizer",
-            "has to stay True: else a scheduler steps once for each part, whose number depends on the ranks",
-            "leave it True, or step the scheduler where accelerator.sync_gradients is True",
+            "step the scheduler where accelerator.sync_gradients is True, and give it to "
+            "register_for_checkpointing()",
         ),
         means(
             "kwargs_handlers", "works for autocasting and profiling; those of processes and gradients do nothing"
         ),
         refused("mixed_precision", "use 'bf16'", given="'fp16', 'fp8'"),
-        means("deepspeed_plugin deepspeed_plugins fsdp_plugin megatron_lm_plugin", _IGNORED, _SHARDED),
-        means("torch_tp_plugin parallelism_config", _IGNORED, _SHARDED),
-        means(
-            "dynamo_backend dynamo_plugin",
-            "compiles the model, whose random numbers may then follow no sample",
-            "compile with a Task and `compile: true`",
-        ),
+        refused("deepspeed_plugin deepspeed_plugins fsdp_plugin megatron_lm_plugin", _SHARDED),
+        refused("torch_tp_plugin parallelism_config", _SHARDED),
+        refused("dynamo_backend dynamo_plugin", "compile with a Task and `compile: true`"),
     ),
 )
 
@@ -55,11 +49,7 @@ BACKWARD = Surface(
     "arguments",
     merged(
         means("loss", "is the mean over the batch that the loader gave, a part of this rank's share"),
-        means(
-            "kwargs",
-            "are ignored, `retain_graph` and `inputs` too",
-            "add the losses up and call backward once",
-        ),
+        refused("kwargs", "add the losses up and call backward once", given="`retain_graph`, `inputs` and others"),
     ),
 )
 
@@ -114,47 +104,40 @@ MEMBERS = Surface(
             "says whether this is rank 0, which may be another process after a step",
         ),
         means("is_last_process should_save_model", "is True on every rank"),
-        means("process_index local_process_index", "is 0 on every rank"),
+        means(
+            "process_index local_process_index",
+            "is this rank's number, which another process may have after a step",
+        ),
         means("num_processes", "is 1: the batch is the global one, at any number of ranks"),
         means("multi_device use_distributed", "is False at any number of ranks"),
         means("distributed_type", "is `NO` at any number of ranks"),
+        means("on_main_process on_local_main_process on_last_process", "runs on the first rank alone"),
+        means("on_process on_local_process", "runs on the rank of the number, where there is one"),
         means(
-            "on_main_process on_local_main_process on_process on_local_process on_last_process",
-            _ALL_RUN,
-            "ask accelerator.is_main_process in the function",
+            "init_trackers log",
+            "works on the first rank alone, once training has begun, in a run for each process that becomes it",
         ),
-        means("init_trackers get_tracker log", _ALL_RUN, "ask accelerator.is_main_process before the call"),
-        means("save", "writes on every rank, to one file", "ask accelerator.is_main_process before the call"),
-        means("save_model", "writes on the first rank alone"),
+        means(
+            "get_tracker", "gives the first rank's, and others one that does nothing; not before the first epoch"
+        ),
+        means("save save_model", "writes on the first rank alone"),
         means("profile", "writes each rank's trace to one name"),
-        means(
-            "set_trigger check_trigger",
-            "tells of this rank alone, so that ranks would decide differently",
-            "decide by what is equal on all ranks, such as a loss of validation",
-        ),
+        refused("set_trigger check_trigger", "decide by what is equal on all ranks, such as a loss of validation"),
         means("end_training", "ends training on all ranks, where the script has left its loop early"),
         means("free_memory clear", "frees what the library holds: Oakum holds the model until the script's end"),
-        means(
-            "gradient_accumulation_steps",
-            "is what the constructor was given: a later value is ignored",
-            "give gradient_accumulation_steps to Accelerator(...)",
-        ),
+        refused("gradient_accumulation_steps", "give it to Accelerator(...)", given="a value set later"),
         means(
             "dispatch_batches even_batches non_blocking split_batches use_seedable_sampler "
             "use_stateful_dataloader",
             "holds for loaders that do not shuffle",
         ),
         means("register_save_state_pre_hook register_load_state_pre_hook", _NO_STATE),
-        means(
+        refused(
             "skip_first_batches",
-            "ends with an AttributeError for the loader that is trained on",
             "a trainer goes on in the epoch's middle by itself",
+            given="the loader that is trained on",
         ),
-        means(
-            "lomo_backward",
-            "ends with a ValueError: LOMO steps before gradients are summed",
-            "use an optimizer that steps all layers at once",
-        ),
+        refused("lomo_backward", "use an optimizer that steps all layers at once"),
         refused("save_state", "checkpoints are Oakum's, by the spec's `checkpoint`"),
         refused("load_state", "a trainer goes on from its newest checkpoint by itself"),
     ),
