@@ -259,3 +259,12 @@ def test_a_data_set_without_an_order_is_refused(tmp_path: Path) -> None:
     for dataset in (Stream(), iter(())):
         with pytest.raises(SessionError, match=r"SampleStream"):
             Trainer(tiny_model(), HUGGING_FACE.arguments(tmp_path, max_steps=2), train_dataset=dataset).train()
+
+
+@each("name", ["_get_train_sampler", "get_train_dataloader"])
+def test_methods_of_a_subclass_that_deal_samples_are_refused_by_name(tmp_path: Path, name: str) -> None:
+    from oakum.hugging_face import Trainer
+
+    subclass = type("Balanced", (Trainer,), {name: lambda self, *_: None})
+    with pytest.raises(SessionError, match=rf"Balanced has a {name} of its own, and Oakum deals the samples"):
+        subclass(tiny_model(), HUGGING_FACE.arguments(tmp_path), train_dataset=Sentences())

@@ -1,4 +1,4 @@
-"""docs/testing.md tells which test shows each promise: these tests exist, and `make test` runs them."""
+"""docs/testing.md and docs/exactness.md tell which test shows each promise: it exists, and `make test` runs it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 _PAGE = TESTS.parent / "docs" / "testing.md"
+_EXACTNESS = TESTS.parent / "docs" / "exactness.md"
 _TEST = re.compile(r"`(\w[\w/]*/test_\w+\.py(?:::\w+)+)`( \(soak\))?")
 
 
@@ -17,6 +18,13 @@ def test_every_promise_has_its_tests() -> None:
     rows = _rows(_PAGE.read_text(encoding="utf-8").partition("## What shows each promise\n")[2])
     assert len(rows) > 90
     assert [fault for row in rows for fault in _faults(row)] == []
+
+
+def test_each_line_of_what_is_exact_has_its_tests() -> None:
+    """Of docs/exactness.md: "the same" stands for the tests of the line above it."""
+    rows = [row for row in _rows(_EXACTNESS.read_text(encoding="utf-8")) if "| shown by |" not in row]
+    assert len(rows) > 20
+    assert [fault for row in rows if not row.endswith("| the same |") for fault in _faults(row)] == []
 
 
 def _rows(section: str) -> list[str]:
