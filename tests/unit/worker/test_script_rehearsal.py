@@ -84,6 +84,16 @@ class Texts(torch.utils.data.Dataset[Any]):
         return self.texts[index]
 
 
+class Stream:
+    """The texts as a stream, which is read from any place on."""
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def samples(self, epoch: int, start: int) -> Iterator[torch.Tensor]:
+        return iter(Texts().texts[start:])
+
+
 def padded(texts: list[torch.Tensor]) -> torch.Tensor:
     return pad_sequence(texts, batch_first=True)
 
@@ -227,6 +237,12 @@ REFUSED: dict[str, tuple[Body, Callable[[], nn.Module], dict[str, Any], str]] = 
     "a sum": (total, classifier, {}, "It is the sum over the samples: take reduction='mean'"),
     "weights of classes": (by_class, classifier, {}, r"give session.backward\(total, weight=items\) the sum"),
     "a mean over tokens": (by_token, Language, {"dataset": Texts(), "collate": padded}, "no mean over samples"),
+    "a mean over tokens of a stream": (
+        by_token,
+        Language,
+        {"dataset": Stream(), "collate": padded},
+        "no mean over samples",
+    ),
     "negatives of the share": (among_own, classifier, {}, "gather_batch has them"),
     "NumPy's draws": (mixed_by_numpy, classifier, {}, "draws from NumPy's or Python's generator"),
     "a gradient of all samples": (
@@ -266,6 +282,7 @@ EXACT: dict[str, tuple[Body, Callable[[], nn.Module], dict[str, Any]]] = {
     "a mean, with dropout": (mean, lambda: classifier(nn.Dropout(0.5)), {}),
     "weights of classes": (by_class_with_weight, classifier, {}),
     "tokens, attention with dropout": (by_token_with_weight, Language, {"dataset": Texts(), "collate": padded}),
+    "tokens of a stream": (by_token_with_weight, Language, {"dataset": Stream(), "collate": padded}),
     "negatives of the batch": (among_all, classifier, {}),
     "BatchNorm that is evaluated": (evaluated_norm, lambda: classifier(nn.BatchNorm1d(16)), {}),
     "GroupNorm": (mean, lambda: classifier(nn.GroupNorm(4, 16)), {}),

@@ -150,3 +150,15 @@ def _plain(value: Any) -> Any:
 
 def _package(value: object) -> str:
     return type(value).__module__.partition(".")[0]
+
+
+def frame_of_script() -> FrameType | None:
+    """The frame whose loop asks for a batch; None if that is a library's."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and _package_of(frame).startswith("oakum"):
+        frame = frame.f_back
+    return None if frame is None or _package_of(frame) in ("transformers", "lightning") else frame
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]

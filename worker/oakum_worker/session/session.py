@@ -12,11 +12,9 @@ handed over is put back when the loop asks for its next batch, which is the same
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -24,22 +22,21 @@ from torch import nn
 from torch.optim import LBFGS, Optimizer
 from torch.utils.data import default_collate
 
-from oakum_worker.data_sets import SampleStream, SizedDataset, is_stream
+from oakum_worker.data_sets import SampleStream, SizedDataset
 from oakum_worker.errors import GroupError, SessionError, SharesMissingError, TrainingWarning
-from oakum_worker.gathering import Share, alone, no_gathering
+from oakum_worker.gathering import no_gathering
 from oakum_worker.parallel.chunks import Chunk
 from oakum_worker.parallel.data import GradientReducer
-from oakum_worker.parallel.group import LostInPasses
-from oakum_worker.parallel.step_engine import Reduced
 from oakum_worker.randomness.counters import mix, seed_everything
 from oakum_worker.rehearsal import splits_batches
 from oakum_worker.rehearsal.script import ScriptRehearsal, refuse_or_warn
-from oakum_worker.rehearsal.unsaved_state import UnsavedState
+from oakum_worker.rehearsal.unsaved_state import UnsavedState, frame_of_script
 from oakum_worker.session.hosts import HOST, Asked, Host
+from oakum_worker.session.iteration import Iteration
 from oakum_worker.session.parts import Ending, GuardedOptimizer, as_list, named_parts, one_model
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.step_batch import StepBatch
-from oakum_worker.step.training_loop import StepResult, TrainingLoop
+from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.step.turns import Course
 from oakum_worker.task import Stateful, Task
 from oakum_worker.task_checks import first_complaint
@@ -110,7 +107,7 @@ class Session:
         self._parameters = [*task.model.parameters()]
         self._course: Course | None = None
         self._is_iterated = self._is_over = False
-        self._open: _Iteration | None = None
+        self._open: Iteration | None = None
         self._loss = float("nan")
         self._has_taken = self._all_leave = False
         self._rehearsal: ScriptRehearsal | None = None
@@ -308,7 +305,7 @@ class Session:
             self._reduce(iteration)
         return iteration.reduced is not None
 
-    def _reduce(self, iteration: _Iteration) -> None:
+    def _reduce(self, iteration: Iteration) -> None:
         if not iteration.backwards:
             raise SessionError("session.step() without session.backward(loss) in this iteration: call it first")
         self._refuse_other_parameters(iteration)
@@ -371,7 +368,7 @@ class Session:
     def _is_to_be_rehearsed(self) -> bool:
         spec = self._loop.loss_parts.spec
         depends = self._host.is_alone or splits_batches(spec)
-        return spec.rehearsal and self.steps == 0 and depends and not is_stream(self._task.dataset)
+        return spec.rehearsal and self.steps == 0 and depends
 
     def _rehearsed(self) -> Iterator[Any]:
         """The first samples, as a whole and in parts, each in a copy of this process or, where there can be none,
@@ -392,7 +389,7 @@ class Session:
         loop, options = self._loop, self._optimizer.options()
         loop.open_step()
         chunk = Chunk(positions, len(positions))
-        iteration = self._open = _Iteration(loop.cursor, options, chunk, is_rehearsal=True)
+        iteration = self._open = Iteration(loop.cursor, options, chunk, is_rehearsal=True)
         self._engine.begin(len(positions), len(positions))
         try:
             batch = iteration.enter(loop, len(positions))
@@ -424,7 +421,7 @@ class Session:
             return
         saved: list[object] = [self, self._task.model, self._task.dataset, *self._optimizer.members]
         saved += self._task.extra_state.values()
-        self._unsaved = UnsavedState(_frame_of_script(), self.holders, saved)
+        self._unsaved = UnsavedState(frame_of_script(), self.holders, saved)
 
     def _tell_of_state(self) -> None:
         """After the first step, tell of what has changed and is not saved."""
@@ -443,7 +440,7 @@ class Session:
         total = parts.sampler.batch_size(loop.cursor)
         batch = StepBatch(parts, loop.cursor, total, 1.0, None)
         [chunk] = batch.chunks(loop.rank, loop.world_size, together=True)
-        iteration = self._open = _Iteration(loop.cursor, options, chunk)
+        iteration = self._open = Iteration(loop.cursor, options, chunk)
         self._engine.begin(chunk.num_counted, total, loop.votes(course.order.signal, course.order.checkpoint))
         try:
             return iteration.enter(loop, total)
@@ -535,7 +532,7 @@ class Session:
             )
         self._all_leave = True
 
-    def _under_way(self, what: str) -> _Iteration:
+    def _under_way(self, what: str) -> Iteration:
         iteration = self._open
         if self._is_over:
             raise SessionError(f"session.{what}() after the end of training: call it in the loop over the session")
@@ -552,7 +549,7 @@ class Session:
         if not any(optimizer is one for one in self._optimizer.members):
             raise SessionError(f"this {type(optimizer).__name__} is not the session's: give it to session(...)")
 
-    def _refuse_other_parameters(self, iteration: _Iteration) -> None:
+    def _refuse_other_parameters(self, iteration: Iteration) -> None:
         present = list(self._task.model.parameters())
         same = len(present) == len(self._parameters)
         if not same or any(a is not b for a, b in zip(present, self._parameters, strict=True)):
@@ -572,89 +569,10 @@ class Session:
             self._host.leave()
 
 
-class _Iteration:
-    """One iteration of the script's loop: the batch of one step."""
-
-    def __init__(
-        self, cursor: Cursor, options: list[dict[str, Any]], chunk: Chunk, *, is_rehearsal: bool = False
-    ) -> None:
-        self.cursor, self.options, self.is_rehearsal = cursor, options, is_rehearsal
-        self._chunk = chunk
-        self.positions = chunk.positions
-        """The samples of this rank's batch, as positions in the global batch."""
-        self.num_counted = self.num_computed = chunk.num_counted
-        """Samples that the batch, and the part of it that is being computed, add to the global batch."""
-        self.backwards = 0
-        self.is_reduced = self.is_stepped = False
-        self.reduced: Reduced | None = None
-        self.result: StepResult | None = None
-        self.lost: GroupError | None = None
-        self.lost_in_passes = LostInPasses()
-        self._share: Share | None = None
-        self._computing, self._drawing, self._gathering = ExitStack(), ExitStack(), ExitStack()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the step was taken, or could not be taken."""
-        return self.is_stepped or (self.is_reduced and self.reduced is None)
-
-    @property
-    def gathers(self) -> bool:
-        """Whether the script has gathered the batch."""
-        return self._share is not None and self._share.was_gathered
-
-    def enter(self, loop: TrainingLoop, num_global: int) -> Any:
-        """Read and collate this rank's samples of a batch of `num_global`, and let what the script draws until
-        `leave_drawing` be the samples' own. Returns the batch."""
-        self._computing.enter_context(loop.computing())
-        parts = loop.loss_parts
-        indices = parts.sampler.indices(self.cursor, self.positions)
-        batch, _ = parts.forward.prepared(
-            self.cursor, self.positions, indices, lambda _: None, ahead=not self.is_rehearsal
-        )
-        parts.norms.counts, parts.norms.lost = self.num_counted > 0, self.lost_in_passes
-        if self.is_rehearsal:
-            gathering = alone(self.positions)
-        else:
-            gathering = parts.gathering.by_hand(num_global, self._chunk, self.lost_in_passes)
-        self._share = self._gathering.enter_context(gathering)
-        self.draw_for(loop, self.positions, self.num_counted)
-        return batch
-
-    def draw_for(self, loop: TrainingLoop, positions: range, num_counted: int) -> None:
-        """From now on the samples at these positions are computed."""
-        self.num_computed = num_counted
-        self._drawing.close()
-        self._drawing.enter_context(loop.loss_parts.forward.drawing(self.cursor.step, positions))
-
-    def leave_drawing(self) -> None:
-        """From now on random numbers are no sample's."""
-        self._drawing.close()
-
-    def close(self) -> None:
-        """The script's code of this iteration has come to its end."""
-        for stack in (self._drawing, self._gathering):
-            with contextlib.suppress(ValueError):  # entered in another context, as by a debugger
-                stack.close()
-        self._computing.close()
-
-
 _IN_PARTS = (
     "this rank computes its samples in several parts, of which others may have more: compute them at once, by a "
     "larger batch_size of the data loader and less accumulation"
 )
-
-
-def _frame_of_script() -> FrameType | None:
-    """The frame whose loop asks for a batch; None if that is a library's."""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None and _package_of(frame).startswith("oakum"):
-        frame = frame.f_back
-    return None if frame is None or _package_of(frame) in ("transformers", "lightning") else frame
-
-
-def _package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _no_loss(*_: Any) -> torch.Tensor:

@@ -110,7 +110,7 @@ def _try_script(spec: TrainerSpec, told: Told) -> bool:
         if not _passes(Check(f"running two steps of {spec.script}", ScriptTrial(spec, facts).run), told, spec):
             return False
     facts.remarks += _remarks(caught)
-    facts.remarks.append("a script's memory is not estimated, and its results at several sizes are not compared")
+    facts.remarks.append("a script's memory is not estimated")
     told({"state": "facts", "facts": facts.document()})
     return True
 

@@ -1,0 +1,201 @@
+"""What a script's loop has computed of some samples, and what else has changed meanwhile.
+
+BatchNorm computes with its running statistics while it is watched, whatever the script sets, since its own would
+differ by design.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from oakum_worker.errors import TrainingWarning
+from oakum_worker.losses import to_mean
+from oakum_worker.parallel.normalisation import SynchronisedBatchNorm
+from oakum_worker.randomness import keyed
+from oakum_worker.randomness.counters import mix
+from oakum_worker.rehearsal.hidden_state import HiddenState, changes
+from oakum_worker.rehearsal.passes import states_elsewhere
+from oakum_worker.task import Task
+from oakum_worker.torch_internals import BatchNorm, tree_leaves
+
+_MOST_ELEMENTS = 1 << 16
+"""Elements of a gradient that are looked at."""
+
+
+@dataclass
+class Passage:
+    """What the loop's body computed of some samples."""
+
+    num_samples: int
+    loss: float = math.nan
+    """The mean over the samples, or over the items of the weights."""
+    weight: float = 0.0
+    """Samples, or the sum of the weights."""
+    is_total: bool = False
+    """Whether the loss was given with a weight."""
+    gradients: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Parameter -> the sum of its gradient's elements with random factors, and the gradient's norm."""
+    lengths: list[list[int]] = field(default_factory=list)
+    """Shapes of the batch's tensors, without the first dimension."""
+    unkeyed: list[str] = field(default_factory=list)
+    """Warnings of draws that belong to no single sample."""
+    draws_elsewhere: bool = False
+    """Whether NumPy's or Python's generator was drawn from."""
+    gathers: bool = False
+    """Whether the loss saw the whole global batch by `gather_batch`."""
+    normalised: list[str] = field(default_factory=list)
+    """BatchNorm layers that would have computed with the samples' own statistics."""
+    is_comparable: bool = True
+    """Whether no layer normalised by the samples that were computed."""
+    moved: list[str] = field(default_factory=list)
+    """Generators of the script's own that were drawn from."""
+    unlike: str | None = None
+    """How a sample differed when it was read again."""
+    buffers: dict[str, float] = field(default_factory=dict)
+    """Buffers of other layers that changed -> the sum of their elements with random factors."""
+
+
+class Watched:
+    """What changes while the body computes some samples. BatchNorm has its running statistics meanwhile."""
+
+    def __init__(self, task: Task, num_samples: int) -> None:
+        self.passage = Passage(num_samples)
+        self._task = task
+        self._hidden = [
+            HiddenState.of_model(task.model, [task.collate]),
+            HiddenState.of_data_set(task.dataset),
+        ]
+        self._before = [hidden.take() for hidden in self._hidden]
+        self._elsewhere: list[Any] = []
+        self._stack = contextlib.ExitStack()
+        self._warned = self._stack.enter_context(_warnings_of_draws())
+        self._normalised = self._stack.enter_context(_running_statistics(task.model))
+        self._buffers = _buffers(task.model)
+
+    def take_batch(self, batch: Any) -> None:
+        """The loop's body follows."""
+        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        self.passage.lengths = [list(leaf.shape[1:]) for leaf in leaves]
+        self._elsewhere = states_elsewhere()
+
+    def close(self) -> None:
+        """Put everything back."""
+        self._stack.close()
+
+    def end(self, loss: float, weight: float, *, is_total: bool, gathers: bool) -> Passage:
+        unkeyed, normalised = list(self._warned), list(self._normalised)
+        self.close()
+        factor = to_mean(self.passage.num_samples, weight)
+        gradients = {
+            name: _projection(name, p.grad * factor)
+            for name, p in self._task.model.named_parameters()
+            if p.grad is not None
+        }
+        before = self._buffers
+        buffers = {
+            name: _projection(name, now)[0]
+            for name, now in _buffers(self._task.model).items()
+            if name in before and not torch.equal(now, before[name])
+        }
+        moved = [
+            change.where
+            for hidden, taken in zip(self._hidden, self._before, strict=True)
+            for change in changes(taken, hidden.take())
+            if change.is_generator
+        ]
+        return dataclasses.replace(
+            self.passage,
+            loss=loss,
+            weight=weight,
+            is_total=is_total,
+            gathers=gathers,
+            gradients=gradients,
+            unkeyed=unkeyed,
+            draws_elsewhere=states_elsewhere() != self._elsewhere,
+            normalised=normalised,
+            is_comparable=all(_has_statistics(self._task.model, name) for name in normalised),
+            moved=moved,
+            buffers=buffers,
+        )
+
+
+@contextlib.contextmanager
+def _warnings_of_draws() -> Iterator[set[str]]:
+    """Context that collects what is warned of draws that belong to no sample, in place of warning."""
+    with warnings.catch_warnings(), keyed.warnings_apart() as given:
+        warnings.simplefilter("ignore", TrainingWarning)
+        yield given
+
+
+@contextlib.contextmanager
+def _running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
+    """Context in which BatchNorm computes with its running statistics, whatever the script sets. Yields the names
+    of the layers that were called and would have computed with those of their samples."""
+    layers = {name: one for name, one in model.named_modules() if isinstance(one, BatchNorm)}
+    asked = {name: layer.training for name, layer in layers.items()}
+    seen: dict[str, None] = {}
+    handles = []
+
+    def watch(name: str, layer: BatchNorm) -> Callable[..., None]:
+        def called(*_: Any) -> None:
+            if (asked[name] and not isinstance(layer, SynchronisedBatchNorm)) or layer.running_mean is None:
+                seen[name] = None
+
+        def train(mode: bool = True) -> nn.Module:
+            asked[name] = mode
+            return layer
+
+        layer.train = train  # type: ignore[method-assign, assignment]
+        layer.training = False
+        return called
+
+    for name, layer in layers.items():
+        handles.append(layer.register_forward_pre_hook(watch(name, layer)))
+    try:
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+        for name, layer in layers.items():
+            del layer.train
+            layer.training = asked[name]
+
+
+def _has_statistics(model: nn.Module, name: str) -> bool:
+    return model.get_submodule(name).running_mean is not None
+
+
+def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Copies of the buffers of layers other than BatchNorm."""
+    return {
+        f"{prefix}.{name}" if prefix else name: buffer.detach().clone()
+        for prefix, module in model.named_modules()
+        if not isinstance(module, BatchNorm)
+        for name, buffer in module.named_buffers(recurse=False)
+    }
+
+
+def _projection(name: str, tensor: torch.Tensor) -> tuple[float, float]:
+    """The sum of a tensor's elements with random factors that depend on the name alone, and the tensor's norm."""
+    elements = tensor.detach().reshape(-1)
+    if elements.is_sparse:
+        elements = elements.to_dense()
+    elements = elements[:: -(-elements.numel() // _MOST_ELEMENTS) or 1].to("cpu", torch.float64)
+    generator = torch.Generator().manual_seed(mix(*name.encode()) >> 1)
+    factors = torch.randn(elements.shape, generator=generator, dtype=torch.float64)
+    return float(elements @ factors), float(elements.norm())
+
+
+def passage_of(told: dict[str, Any]) -> Passage:
+    """The passage that `dataclasses.asdict` and JSON have made `told` of."""
+    gradients = {name: (one[0], one[1]) for name, one in told.pop("gradients").items()}
+    return Passage(**told, gradients=gradients)
