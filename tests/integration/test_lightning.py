@@ -118,6 +118,7 @@ def test_what_is_logged_while_training_cannot_be_monitored() -> None:
         ({"devices": 4}, "devices=4 cannot be kept"),
         ({"num_nodes": 2}, "num_nodes=2 cannot be kept"),
         ({"precision": "16-mixed"}, "use 'bf16-mixed'"),
+        ({"precision": "16-true"}, "use 'bf16-true'"),
         ({"max_time": "00:01:00:00"}, "max_time='00:01:00:00' cannot be kept"),
         ({"limit_train_batches": 0.5}, "limit_train_batches=0.5 cannot be kept"),
         ({"overfit_batches": 2}, "overfit_batches=2 cannot be kept"),
@@ -158,6 +159,10 @@ def test_modules_and_loaders_that_cannot_be_kept_are_refused() -> None:
     by_hand.automatic_optimization = False
     with pytest.raises(SessionError, match="automatic_optimization=False"):
         fit(by_hand)
+    forgetful = regression()
+    forgetful.optimizer_zero_grad = lambda epoch, index, optimizer: optimizer.zero_grad()
+    with pytest.raises(SessionError, match=r"optimizer_zero_grad\(\) of its own"):
+        fit(forgetful)
     aimless = regression()
     aimless.configure_optimizers = lambda: None
     with pytest.raises(SessionError, match="return an optimizer"):
@@ -170,6 +175,38 @@ def test_modules_and_loaders_that_cannot_be_kept_are_refused() -> None:
         fit(loader=DataLoader(Points(), batch_size=BATCH, shuffle=True, drop_last=True))
     with pytest.raises(SessionError, match="a second data loader"):
         fit(loader=[DataLoader(Points(), batch_size=BATCH, shuffle=True)] * 2)
+
+
+def test_hooks_that_skip_a_batch_or_compute_it_themselves_are_refused() -> None:
+    from oakum.lightning import Trainer
+
+    def compute(epoch: int, index: int, optimizer: Any, closure: Any) -> None:
+        closure()
+        optimizer.step()
+
+    for hook, own, message in (
+        ("on_train_batch_start", lambda *_: -1, "on_train_batch_start returned -1"),
+        ("training_step", lambda *_: None, "training_step returned None"),
+        ("optimizer_step", compute, r"call optimizer\.step\(closure=optimizer_closure\)"),
+    ):
+        module = regression()
+        setattr(module, hook, own)
+        with pytest.raises(SessionError, match=message):
+            Trainer(**QUIET).fit(module, DataLoader(Points(), batch_size=BATCH, shuffle=True))
+
+
+def test_the_librarys_environment_stays_with_plugins_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank is one process, whatever the scheduler's variables say."""
+    from lightning.fabric.plugins import Precision
+    from lightning.fabric.plugins.environments import LightningEnvironment
+
+    from oakum.lightning import Fabric
+
+    for name, value in (("SLURM_NTASKS", "4"), ("SLURM_PROCID", "3"), ("SLURM_JOB_NAME", "train")):
+        monkeypatch.setenv(name, value)
+    for plugins in (Precision(), [Precision()], None):
+        fabric = Fabric(accelerator="cpu", plugins=plugins)
+        assert isinstance(fabric._connector.cluster_environment, LightningEnvironment)
 
 
 def test_the_example_differs_from_the_plain_one_in_its_import() -> None:

@@ -64,6 +64,7 @@ def told_of(name: str) -> str:
     others = {
         "trial": "hyperparameter_search",
         "control": "should_epoch_stop",
+        "plugins": "or its plugin",
         "kwargs": r"backward\(retain_graph=",
         "training_step": "Own.training_step does not call",
         "get_batch_samples": "Own.get_batch_samples does not call",
@@ -162,10 +163,20 @@ def test_what_is_said_to_be_refused_of_accelerate_is(surface: Surface, name: str
 @pytest.mark.needs("lightning")
 @each(("surface", "name"), refusals(*fabric.SURFACES), ids=str)
 def test_what_is_said_to_be_refused_of_fabric_is(surface: Surface, name: str) -> None:
+    from lightning.fabric.plugins import HalfPrecision
+
     from oakum.lightning import Fabric
 
+    def backward(*others: Any, **named: Any) -> None:
+        Fabric(accelerator="cpu").backward(torch.zeros(1), *others, **named)
+
+    if surface is fabric.BACKWARD:
+        with pytest.raises(SessionError, match="session calls torch's backward itself"):
+            backward(torch.ones(1)) if name == "args" else backward(retain_graph=True)
+        return
     given = {"strategy": "ddp", "devices": 2, "num_nodes": 2, "precision": "16-mixed"}
-    with pytest.raises(SessionError, match=name):
+    given["plugins"] = HalfPrecision("16-true")
+    with pytest.raises(SessionError, match=told_of(name)):
         Fabric(**{"accelerator": "cpu", name: given[name]})
 
 
@@ -180,6 +191,7 @@ REFUSED_OPTIONS = {
 @each(("surface", "name"), refusals(*lightning_trainer.SURFACES), ids=str)
 def test_what_is_said_to_be_refused_of_lightnings_trainer_is(surface: Surface, name: str) -> None:
     from lightning.pytorch.callbacks import Timer
+    from lightning.pytorch.plugins import HalfPrecision
 
     from oakum.lightning import Trainer
 
@@ -197,12 +209,14 @@ def test_what_is_said_to_be_refused_of_lightnings_trainer_is(surface: Surface, n
     calls: dict[str, Callable[[], Any]] = {
         "model": lambda: fit(changed(automatic_optimization=False)),
         "automatic_optimization": lambda: fit(changed(automatic_optimization=False)),
+        "optimizer_zero_grad": lambda: fit(changed(optimizer_zero_grad=lambda *_: None)),
         "backward": lambda: fit(changed(backward=lambda loss: loss.backward())),
         "train_dataloaders": lambda: fit(train_dataloaders=torch.utils.data.DataLoader(Points(), batch_size=8)),
         "ckpt_path": lambda: fit(ckpt_path="last"),
     }
     if surface is lightning_trainer.CONSTRUCTOR:
-        option = {name: (REFUSED_OPTIONS | {"callbacks": Timer()})[name]}
+        others = {"callbacks": Timer(), "plugins": HalfPrecision("16-true")}
+        option = {name: (REFUSED_OPTIONS | others)[name]}
         calls = {name: lambda: Trainer(accelerator="cpu", **QUIET, **option)}
     with pytest.raises(SessionError, match=told_of(name)):
         calls[name]()

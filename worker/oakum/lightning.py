@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from oakum.lightning_trainer import Trainer
+from oakum.refusals import as_list, refuse_arguments_of_backward, refuse_float16
 from oakum.relied_on import FABRIC
 from oakum.surface.fabric import CONSTRUCTOR
 from oakum_worker.errors import SessionError
@@ -58,9 +59,11 @@ class Fabric(lightning.fabric.Fabric):
         """Takes what `lightning.Fabric` takes, and the `epochs` (1), `seed` (0) and `exact` (True) to train by,
         which a trainer's spec gives, too."""
         CONSTRUCTOR.warn_of_unknown_arguments(named)
+        refuse_float16(named.get("precision"))
         # A rank is one process of a fragment, whatever the scheduler's variables say.
-        super().__init__(**({"devices": 1, "plugins": [LightningEnvironment()]} | named))
-        _refuse(self, named)
+        plugins = [*as_list(named.pop("plugins", None)), LightningEnvironment()]
+        super().__init__(**({"devices": 1} | named | {"plugins": plugins}))
+        _refuse(self)
         self._loop = EpochLoop(
             epochs,
             accumulated,
@@ -112,7 +115,10 @@ class Fabric(lightning.fabric.Fabric):
 
     def backward(self, tensor: Any, *others: Any, weight: Any = None, **named: Any) -> None:
         """Add the gradient of the mean loss over the present batch. With a `weight` it is a mean over so many
-        items that are no samples, such as tokens, or over the sum of their classes' weights."""
+        items that are no samples, such as tokens, or over the sum of their classes' weights. Raises `SessionError`
+        for arguments of torch's own `backward`."""
+        named.pop("model", None)
+        refuse_arguments_of_backward(named | ({"gradient": others[0]} if others else {}))
         self._loop.backward(tensor, weight)
 
     def clip_gradients(self, *others: Any, **named: Any) -> Any:
@@ -159,11 +165,10 @@ class Fabric(lightning.fabric.Fabric):
         self.step_was_taken = self._loop.step()
 
 
-def _refuse(fabric: lightning.fabric.Fabric, named: Mapping[str, Any]) -> None:
+def _refuse(fabric: lightning.fabric.Fabric) -> None:
     if not isinstance(fabric.strategy, SingleDeviceStrategy):
         raise SessionError(
             f"Fabric with {type(fabric.strategy).__name__}: a rank has one device, and Oakum the ranks; leave "
             "strategy, devices and num_nodes out"
         )
-    if str(named.get("precision", "")) in ("16", "16-mixed"):
-        raise SessionError(f"precision={named['precision']!r}: use 'bf16-mixed'")
+    refuse_float16(getattr(fabric.strategy.precision, "precision", None))

@@ -33,6 +33,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from oakum.library_names import private
+from oakum.refusals import as_list, refuse_float16
 from oakum.relied_on import (
     CALL_STRATEGY_HOOK,
     CALLBACKS_STATE_DICT,
@@ -78,6 +79,7 @@ class Trainer(pl.Trainer):
         too."""
         for complaint in _complaints(named):
             raise SessionError(f"oakum.lightning.Trainer: {complaint}")
+        refuse_float16(named.get("precision"))
         CONSTRUCTOR.warn_of_unknown_arguments(named)
         self._accumulated: int = named.pop("accumulate_grad_batches", 1)
         self._seed, self._exact = seed, exact
@@ -88,8 +90,8 @@ class Trainer(pl.Trainer):
         own: dict[str, Any] = {
             # A rank is one process of a fragment, whatever the scheduler's variables say.
             "devices": 1,
-            "plugins": [*_as_list(named.pop("plugins", None)), LightningEnvironment()],
-            "callbacks": [_Beginning(), *_as_list(callbacks)],
+            "plugins": [*as_list(named.pop("plugins", None)), LightningEnvironment()],
+            "callbacks": [_Beginning(), *as_list(callbacks)],
         }
         super().__init__(**(named | own))
         LIGHTNING_TRAINER.check_object(self)
@@ -97,6 +99,7 @@ class Trainer(pl.Trainer):
         chosen = self.strategy
         if type(chosen) is not SingleDeviceStrategy:
             raise SessionError(f"oakum.lightning.Trainer: {type(chosen).__name__}: a rank has one device")
+        refuse_float16(getattr(self.precision_plugin, "precision", None))
         chosen.__class__ = _ElasticStrategy
         self._strategy_of_ranks.trainer = self
         self.fit_loop.epoch_loop = _EpochLoop(self, self.min_steps, self.max_steps)
@@ -218,6 +221,11 @@ class Trainer(pl.Trainer):
         if is_alone():
             super().save_checkpoint(*others, **named)
 
+    def print(self, *others: Any, **named: Any) -> None:
+        """Print on the first rank alone."""
+        if self.is_global_zero:
+            super().print(*others, **named)
+
     @property
     def is_global_zero(self) -> bool:
         """Whether this is rank 0."""
@@ -233,7 +241,8 @@ class _ElasticStrategy(SingleDeviceStrategy):
 
     trainer: Trainer
     optimizers: list[Any]
-    _rows: slice
+    _rows: slice | None = None
+    """The rows of the present part, while the session computes it."""
     _weight: Any = None
     """What the loss of the present part is a mean over, where the module has said so."""
     _again: Any = None
@@ -284,6 +293,7 @@ class _ElasticStrategy(SingleDeviceStrategy):
         for rows in self.trainer._loop.parts():
             self._rows = rows
             result = closure()
+        self._rows = None
         return result
 
     def _transferred(self, share: Any) -> Any:
@@ -294,8 +304,14 @@ class _ElasticStrategy(SingleDeviceStrategy):
 
     def training_step(self, batch: Any, *others: Any, **named: Any) -> Any:
         """The loss of the present part of the share."""
+        if self._rows is None:
+            raise SessionError(_NO_CLOSURE)
         share = batch if self._again is None else self._again
         made = super().training_step(self.trainer._loop.part_of(share, self._rows), *others, **named)
+        if made is None:
+            raise SessionError(
+                "training_step returned None, which skips a part of the batch: return a loss, such as one times 0"
+            )
         self._weight = made.get("weight") if isinstance(made, Mapping) else None
         return made
 
@@ -320,6 +336,12 @@ class _ElasticStrategy(SingleDeviceStrategy):
     def global_rank(self) -> int:
         """This rank's number; another process may have it after the next step."""
         return self.trainer._loop.rank
+
+
+_NO_CLOSURE = (
+    "the module's optimizer_step calls the closure itself: call optimizer.step(closure=optimizer_closure), which "
+    "computes the gradients and sums them over the ranks"
+)
 
 
 class _ClosureFirst(SteppingOptimizer):
@@ -368,12 +390,20 @@ class _EpochLoop(_TrainingEpochLoop):
 
     def advance(self, data_fetcher: Any) -> None:
         """Train on one batch."""
+        assert isinstance(self.trainer, Trainer)
+        before = self.batch_progress.total.ready
         try:
             super().advance(data_fetcher)
         except _TrainingIsOver:
-            assert isinstance(self.trainer, Trainer)
             self.trainer._end_here()
             raise StopIteration from None
+        except StopIteration:
+            if self.batch_progress.total.ready != before:
+                raise SessionError(
+                    "on_train_batch_start returned -1, which cuts an epoch short, and Oakum reads each sample "
+                    "once per epoch: set trainer.should_stop, or train on a subset of the data set"
+                ) from None
+            raise
 
 
 class _OwnShares(_ResultCollection):
@@ -435,10 +465,6 @@ def _is_of_library(value: object) -> bool:
     return type(value).__module__.partition(".")[0] in ("lightning", "pytorch_lightning", "oakum")
 
 
-def _as_list(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
-
-
 def _complaints(named: Mapping[str, Any]) -> Iterator[str]:
     """Why these options cannot be kept when nodes come and go, and what to do."""
     given = {name: value for name, value in named.items() if value is not None}
@@ -449,7 +475,6 @@ def _complaints(named: Mapping[str, Any]) -> Iterator[str]:
         "strategy": (given.get("strategy", "auto") != "auto", "Oakum brings the ranks and their sums"),
         "devices": (given.get("devices", "auto") not in one, "a rank has one device, and Oakum the ranks"),
         "num_nodes": (given.get("num_nodes", 1) != 1, "Oakum brings the nodes"),
-        "precision": (str(given.get("precision")) in ("16", "16-mixed"), "use 'bf16-mixed'"),
         "max_epochs": (given.get("max_epochs") == -1, "give the number of epochs"),
         "max_time": ("max_time" in given, "ranks have clocks of their own; give max_epochs or max_steps"),
         "limit_train_batches": (
@@ -471,7 +496,7 @@ def _complaints(named: Mapping[str, Any]) -> Iterator[str]:
     for name, (is_set, advice) in refused.items():
         if is_set:
             yield f"{name}={named[name]!r} cannot be kept when nodes come and go: {advice}; leave it out"
-    for callback in _as_list(given.get("callbacks")):
+    for callback in as_list(given.get("callbacks")):
         for kind, advice in _REFUSED_CALLBACKS.items():
             if isinstance(callback, kind):
                 yield f"the callback {type(callback).__name__} cannot be kept when nodes come and go: {advice}"
@@ -482,6 +507,11 @@ def _refuse_module(module: pl.LightningModule) -> None:
         raise SessionError(
             "automatic_optimization=False: a module that optimizes by hand, as with several optimizers, needs a "
             "loop in oakum.session(...), which takes several optimizers"
+        )
+    if is_overridden("optimizer_zero_grad", module):
+        raise SessionError(
+            "the module has an optimizer_zero_grad() of its own, which would forget the gradients of this rank's "
+            "earlier parts: leave it out, as the session forgets gradients when a step begins"
         )
     if is_overridden("backward", module):
         raise SessionError("the module has a backward() of its own: leave it out, or use oakum.session(...)")

@@ -7,7 +7,23 @@ from typing import Any
 
 from oakum_worker.errors import SessionError
 
-__all__ = ["refuse_arguments_of_backward"]
+__all__ = ["as_list", "refuse_arguments_of_backward", "refuse_float16"]
+
+_FLOAT16 = {"16": "bf16-mixed", "16-mixed": "bf16-mixed", "16-true": "bf16-true"}
+"""Precision of Lightning -> what to use in its place."""
+
+
+def refuse_float16(precision: object) -> None:
+    """Raise `SessionError` for a precision of Lightning that scales losses, or whose small gradients are 0."""
+    if (instead := _FLOAT16.get(str(precision))) is not None:
+        raise SessionError(
+            f"precision={precision!r} or its plugin: the session does not know of scaled losses; use {instead!r}"
+        )
+
+
+def as_list(value: Any) -> list[Any]:
+    """One or several objects, or None, as Lightning takes them."""
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
 
 
 def refuse_arguments_of_backward(given: Mapping[str, Any]) -> None:

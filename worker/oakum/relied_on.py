@@ -177,7 +177,7 @@ FABRIC = Reliance(
         Name(_FABRIC + "log_dict", "overridden: the first rank alone logs", "metrics step"),
         Name(_FABRIC + "save", "overridden: the first rank alone writes", "path state ..."),
         Name(_FABRIC + "to_device", "called: a batch to its device", "obj"),
-        Name(_FABRIC + "strategy", "read: refuses strategies for several devices"),
+        Name(_FABRIC + "strategy", "read: refuses strategies for several devices, and float16"),
         Name("lightning.fabric.strategies:SingleDeviceStrategy", "the only strategy that is not refused"),
         Name(
             "lightning.fabric.plugins.environments:LightningEnvironment",
@@ -234,6 +234,7 @@ LIGHTNING_TRAINER = Reliance(
         Name(_STRATEGY + "remove_checkpoint", "overridden: checkpoints are Oakum's", "filepath"),
         Name(_STRATEGY + "is_global_zero", "overridden: says which rank is the first"),
         Name("lightning.pytorch:Trainer.save_checkpoint", "overridden: checkpoints are Oakum's"),
+        Name("lightning.pytorch:Trainer.print", "overridden: the first rank alone prints"),
         Name("lightning.pytorch:Trainer.is_global_zero", "overridden: says which rank is the first"),
         Name("lightning.pytorch.trainer.states:RunningStage.TRAINING", "read: which loader is trained on"),
         Name("lightning.pytorch.utilities.model_helpers:is_overridden", "called: refuses a backward of one's own"),

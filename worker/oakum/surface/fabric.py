@@ -14,16 +14,11 @@ CONSTRUCTOR = Surface(
     "arguments",
     merged(
         supported("accelerator callbacks"),
-        means(
-            "plugins",
-            "takes the place of Oakum's environment, so that the library looks at the scheduler's variables, and "
-            "lets a float16 plugin through",
-            "use precision='bf16-mixed'",
-        ),
+        refused("plugins", "use precision='bf16-mixed'", given="those for float16"),
         means("loggers", "has one logger on every rank; `log` and `log_dict` write on the first alone"),
         refused("strategy", _OAKUM_HAS, given="any for several devices"),
         refused("devices num_nodes", _OAKUM_HAS, given="more than 1"),
-        refused("precision", "use 'bf16-mixed'", given="16, '16-mixed'"),
+        refused("precision", "use 'bf16-mixed' or 'bf16-true'", given="16, '16-mixed', '16-true'"),
     ),
 )
 
@@ -52,10 +47,8 @@ BACKWARD = Surface(
     merged(
         means("tensor", "is the mean over the batch that the loader gave, a part of this rank's share"),
         means("model", "does nothing"),
-        means(
-            "args kwargs",
-            "are ignored, `retain_graph` and `inputs` too",
-            "add the losses up and call backward once",
+        refused(
+            "args kwargs", "add the losses up and call backward once", given="`retain_graph`, `inputs` and others"
         ),
     ),
 )
@@ -78,7 +71,8 @@ MEMBERS = Surface(
         means("rank_zero_first", "lets all ranks run at once"),
         means("call", "calls the callbacks on every rank"),
         means("launch", "runs the function in this process"),
-        means("global_rank local_rank node_rank", "is 0 on every rank"),
+        means("global_rank", "is this rank's number, which another process may have after a step"),
+        means("local_rank node_rank", "is 0 on every rank"),
         means("world_size", "is 1: the batch is the global one, at any number of ranks"),
         means("is_global_zero", "says whether this is rank 0, which may be another process after a step"),
         means("log log_dict", "logs on the first rank alone"),
