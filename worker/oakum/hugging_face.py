@@ -322,7 +322,8 @@ class Trainer(transformers.Trainer):
     def floating_point_ops(self, inputs: Any) -> int:
         """Operations of the whole global batch, as many a sample as in this rank's share."""
         own: int = super().floating_point_ops(inputs)
-        return own * self.args.train_batch_size // max(self._open.num_samples, 1)
+        num_global = self._open.short_batch or self.args.train_batch_size
+        return own * num_global // max(self._open.num_samples, 1)
 
     def _save_checkpoint(self, *others: Any, **named: Any) -> None:
         if is_alone():
@@ -451,9 +452,11 @@ class _Follower(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Count the steps of the epoch before this rank joined."""
         trainer = self._trainer
-        per_epoch = trainer._num_steps_per_epoch
-        epoch, steps = divmod(trainer._open.steps - 1, per_epoch)
-        state.epoch = epoch + (steps + 1) / per_epoch
+        epoch, steps = divmod(trainer._open.steps - 1, trainer._num_steps_per_epoch)
+        # The library counts the batches that are accumulated, of which an epoch's last step may have fewer.
+        batches = -(-len(trainer._loader.dataset) // trainer._micro_batch)
+        accumulated = trainer.args.train_batch_size // trainer._micro_batch
+        state.epoch = epoch + min((steps + 1) * accumulated, batches) / batches
 
 
 def _complaints(args: TrainingArguments) -> Iterator[str]:
