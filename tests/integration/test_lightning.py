@@ -100,6 +100,76 @@ def test_a_number_of_steps_ends_training_and_the_library_writes_no_checkpoints_o
     assert list(tmp_path.rglob("*.ckpt"))
 
 
+def _with_checkpoints(folder: Path, rank: Any = None, **changes: Any) -> Any:
+    """Trains three epochs with a `ModelCheckpoint` of two files in a folder of this rank's own; returns it and the
+    module."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from oakum.lightning import Trainer
+
+    checkpoint = ModelCheckpoint(**({"monitor": "val_loss", "save_top_k": 2, "filename": "best"} | changes))
+    options = {"enable_checkpointing": True, "max_epochs": 4, "accumulate_grad_batches": ACCUMULATED}
+    own = folder / ("alone" if rank is None else rank.name)
+    module = regression(rank, lr=0.1)
+    trainer = Trainer(**(QUIET | options), seed=SEED, callbacks=checkpoint, default_root_dir=own)
+    trainer.fit(module, DataLoader(Points(), batch_size=PER_RANK, shuffle=True))
+    return checkpoint, module
+
+
+@each(("most", "num_files"), [(2, 2), (-1, 4)])
+def test_a_model_checkpoint_keeps_the_files_on_ranks_that_it_keeps_alone(
+    tmp_path: Path, most: int, num_files: int
+) -> None:
+    """Also where the first rank alone loses an epoch's last step, after which it has to write, and where it is
+    killed."""
+
+    folder = tmp_path / str(most)
+
+    def script(rank: Any = None) -> Any:
+        checkpoint, module = _with_checkpoints(folder, rank, save_last=True, save_top_k=most)
+        best = type(module).load_from_checkpoint(checkpoint.best_model_path)
+        last = type(module).load_from_checkpoint(checkpoint.last_model_path)
+        scores = {Path(path).name: score.item() for path, score in checkpoint.best_k_models.items()}
+        return scores, Path(checkpoint.best_model_path), weights_of(best, last)
+
+    scores, path, weights = script()
+    last = STEPS_PER_EPOCH - 1
+    stages = [
+        Stage(("a", "b"), last, loser="a"),
+        Stage(("a", "b"), STEPS_PER_EPOCH + 2),
+        Stage(("b", "c"), 2, victim="b"),
+        Stage(("c", "d")),
+    ]
+    results = Plan(stages, spec(epochs=4), script).run()
+    assert len(scores) == num_files
+    for name in ("c", "d"):
+        found, its_path, its_weights = results[name]
+        assert found == pytest.approx(scores, rel=1e-5)
+        assert its_path == folder / "a" / "checkpoints" / path.name
+        for one, other in zip(its_weights, weights, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    files = [sorted(one.name for one in where.iterdir()) for where in (path.parent, its_path.parent)]
+    assert files[0] == files[1]
+    assert len(files[0]) == num_files + 1
+    assert len(list(folder.rglob("*.ckpt*"))) == 2 * len(files[0])
+
+
+def test_a_checkpoint_that_another_rank_does_not_see_is_told_after_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oakum.lightning_checkpoints.PATIENCE_S", 0.1)
+
+    def script(rank: Any) -> None:
+        _with_checkpoints(tmp_path, rank, dirpath=tmp_path / "hidden")
+
+    exists = Path.exists
+    monkeypatch.setattr(Path, "exists", lambda path, **_: path.suffix != ".ckpt" and exists(path))
+    errors = Plan([Stage(("a", "b"))], spec(epochs=4), script).errors()
+    assert errors["a"] is None
+    with pytest.raises(SessionError, match=r"best.*ckpt, and it is not there .* a folder that all nodes share"):
+        raise errors["b"] or AssertionError
+
+
 def test_what_is_logged_while_training_cannot_be_monitored() -> None:
     """It is the number of one rank's share, by which ranks would decide differently."""
     from lightning.pytorch.callbacks import EarlyStopping
@@ -148,6 +218,17 @@ def test_callbacks_and_options_of_fabric_that_cannot_be_kept_are_refused() -> No
         Fabric(accelerator="cpu", precision="16-mixed")
 
 
+def _by_the_clock() -> None:
+    from datetime import timedelta
+
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from oakum.lightning import Trainer
+
+    callback = ModelCheckpoint(train_time_interval=timedelta(minutes=1))
+    Trainer(**(QUIET | {"enable_checkpointing": True}), callbacks=callback)
+
+
 def test_modules_and_loaders_that_cannot_be_kept_are_refused() -> None:
     from oakum.lightning import Trainer
 
@@ -163,6 +244,8 @@ def test_modules_and_loaders_that_cannot_be_kept_are_refused() -> None:
     forgetful.optimizer_zero_grad = lambda epoch, index, optimizer: optimizer.zero_grad()
     with pytest.raises(SessionError, match=r"optimizer_zero_grad\(\) of its own"):
         fit(forgetful)
+    with pytest.raises(SessionError, match="clocks of their own; give every_n_train_steps"):
+        _by_the_clock()
     aimless = regression()
     aimless.configure_optimizers = lambda: None
     with pytest.raises(SessionError, match="return an optimizer"):

@@ -167,6 +167,14 @@ def test_lightnings_metrics_to_monitor_are_those_that_the_adapter_fills() -> Non
     assert trainer.callback_metrics == {"loss": 3.0}
 
 
+@pytest.mark.needs("lightning")
+def test_lightnings_model_checkpoint_remembers_by_these_names() -> None:
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    for name in relied_on.LIGHTNING_TRAINER.of_others:
+        assert hasattr(ModelCheckpoint(), name.path.rpartition(".")[2]), name.path
+
+
 @OF_EACH
 def test_the_adapter_uses_no_private_name_that_is_not_listed(module: str) -> None:
     """A private name that the module neither defines nor sets is a library's."""

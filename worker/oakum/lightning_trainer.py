@@ -9,6 +9,7 @@ callbacks' states are part of the session's.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -20,6 +21,7 @@ from lightning.pytorch.callbacks import (
     Callback,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    ModelCheckpoint,
     StochasticWeightAveraging,
     Timer,
     WeightAveraging,
@@ -33,6 +35,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from oakum.library_names import private
+from oakum.lightning_checkpoints import Files, refuse_clock, write_at_once
 from oakum.refusals import as_list, refuse_float16
 from oakum.relied_on import (
     CALL_STRATEGY_HOOK,
@@ -70,8 +73,9 @@ class Trainer(pl.Trainer):
 
     The global batch is the data loader's `batch_size * accumulate_grad_batches` samples, at any number of nodes,
     of which a rank computes `batch_size` at once; it is one batch of the library's loop. `seed` (0) gives the
-    samples' order, as the spec's `seed` does. Checkpoints are Oakum's: the library writes its own only where it
-    trains alone. Raises `SessionError` for options and modules that cannot be kept when nodes come and go.
+    samples' order, as the spec's `seed` does. Training goes on from Oakum's checkpoints; the library's own, which
+    the first rank writes where the script asks for them, are for the script to read. Raises `SessionError` for
+    options and modules that cannot be kept when nodes come and go.
     """
 
     def __init__(self, *, seed: int | None = None, exact: Any = None, **named: Any) -> None:
@@ -95,6 +99,9 @@ class Trainer(pl.Trainer):
         }
         super().__init__(**(named | own))
         LIGHTNING_TRAINER.check_object(self)
+        self._files = Files(self)
+        if not is_alone():
+            self._refrain_from_checkpoints(as_list(callbacks))
         # Made anew with the library's device and precision, which it has chosen by now.
         chosen = self.strategy
         if type(chosen) is not SingleDeviceStrategy:
@@ -121,10 +128,19 @@ class Trainer(pl.Trainer):
             )
         _refuse_module(model)
         self._new_loop()
+        self._files = Files(self)
         try:
             super().fit(model, *others, **named)
+            if not is_alone():
+                self._files.wait()
         finally:
             self._leave(*sys.exc_info())
+
+    def _refrain_from_checkpoints(self, given: list[Any]) -> None:
+        """The callback that the library adds by itself writes nothing, and names nothing."""
+        for callback in self.checkpoint_callbacks:
+            if type(callback) is ModelCheckpoint and not any(callback is one for one in given):
+                callback.save_top_k = 0
 
     def _new_loop(self) -> None:
         self._loop = EpochLoop(
@@ -153,6 +169,9 @@ class Trainer(pl.Trainer):
         for config in self.lr_scheduler_configs:
             loop.take_state(config.scheduler)
         loop.take_state(_Callbacks(self))
+        if not is_alone():
+            self._files.begin()
+            loop.take_state(self._files)
         loop.holders = {
             f"the callback {type(one).__name__}": one
             for one in self.callbacks
@@ -216,10 +235,14 @@ class Trainer(pl.Trainer):
         if self._loop.is_first_rank:
             self._log_on_all_ranks(metrics, step)
 
-    def save_checkpoint(self, *others: Any, **named: Any) -> None:
-        """Write a checkpoint of the library, where it trains alone."""
+    def save_checkpoint(
+        self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None
+    ) -> None:
+        """Write a checkpoint of the library, on the first rank alone."""
         if is_alone():
-            super().save_checkpoint(*others, **named)
+            super().save_checkpoint(filepath, weights_only, storage_options)
+        else:
+            self._files.save(os.fspath(filepath), weights_only)
 
     def print(self, *others: Any, **named: Any) -> None:
         """Print on the first rank alone."""
@@ -284,6 +307,7 @@ class _ElasticStrategy(SingleDeviceStrategy):
             if share is None:
                 raise _TrainingIsOver
             self.trainer._follow_repeated_step()
+            self.trainer._files.catch_up()
             self._again = self._transferred(share)
             result = self._compute_share(closure)
         return result
@@ -322,10 +346,19 @@ class _ElasticStrategy(SingleDeviceStrategy):
         self.trainer._loop.backward(loss, self._weight)
         return self.precision_plugin.post_backward(loss, self.lightning_module)
 
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """Write a checkpoint of the library."""
+        if is_alone():
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+        else:
+            write_at_once(self.checkpoint_io, checkpoint, os.fspath(filepath), storage_options)
+
     def remove_checkpoint(self, filepath: Any) -> None:
-        """Remove a checkpoint of the library, where it trains alone."""
+        """Remove a checkpoint of the library, on the first rank alone."""
         if is_alone():
             super().remove_checkpoint(filepath)
+        else:
+            self.trainer._files.remove(os.fspath(filepath))
 
     @property
     def is_global_zero(self) -> bool:
@@ -372,6 +405,7 @@ class _Shares:
             if share is None:
                 self._trainer._end_here()
                 return
+            self._trainer._files.catch_up()
             yield share
 
 
@@ -452,6 +486,9 @@ class _Callbacks:
         trainer = self._trainer
         for callback in trainer.callbacks:
             if (own := state["callbacks"].get(callback.state_key)) is not None:
+                if isinstance(callback, ModelCheckpoint):
+                    # Otherwise it would forget its files, as loggers number their folders by process.
+                    callback.dirpath = own.get("dirpath", callback.dirpath)
                 callback.load_state_dict(own)
         metrics = trainer._logger_connector._callback_metrics
         metrics.clear()
@@ -500,6 +537,8 @@ def _complaints(named: Mapping[str, Any]) -> Iterator[str]:
         for kind, advice in _REFUSED_CALLBACKS.items():
             if isinstance(callback, kind):
                 yield f"the callback {type(callback).__name__} cannot be kept when nodes come and go: {advice}"
+        if isinstance(callback, ModelCheckpoint):
+            refuse_clock(callback)
 
 
 def _refuse_module(module: pl.LightningModule) -> None:

@@ -203,6 +203,7 @@ def _counters(path: str, *counts: str) -> tuple[Name, ...]:
     return tuple(Name(f"{path}{span}.{count}", use) for span in ("current", "total") for count in counts)
 
 
+_MODEL_CHECKPOINT = "lightning.pytorch.callbacks:ModelCheckpoint."
 LIGHTNING_TRAINER = Reliance(
     adapter="oakum.lightning.Trainer",
     library="lightning",
@@ -231,9 +232,23 @@ LIGHTNING_TRAINER = Reliance(
             "closure_loss optimizer args kwargs",
         ),
         Name(_STRATEGY + "batch_to_device", "called: a repeated batch", "batch device dataloader_idx"),
-        Name(_STRATEGY + "remove_checkpoint", "overridden: checkpoints are Oakum's", "filepath"),
+        Name(
+            _STRATEGY + "save_checkpoint",
+            "overridden: writes a file at once",
+            "checkpoint filepath storage_options",
+        ),
+        Name(_STRATEGY + "remove_checkpoint", "overridden: the first rank alone removes", "filepath"),
+        Name(
+            "lightning.pytorch.callbacks:ModelCheckpoint.file_exists",
+            "replaced: all ranks know",
+            "filepath trainer",
+        ),
         Name(_STRATEGY + "is_global_zero", "overridden: says which rank is the first"),
-        Name("lightning.pytorch:Trainer.save_checkpoint", "overridden: checkpoints are Oakum's"),
+        Name(
+            "lightning.pytorch:Trainer.save_checkpoint",
+            "overridden: the first rank alone writes",
+            "filepath weights_only storage_options",
+        ),
         Name("lightning.pytorch:Trainer.print", "overridden: the first rank alone prints"),
         Name("lightning.pytorch:Trainer.is_global_zero", "overridden: says which rank is the first"),
         Name("lightning.pytorch.trainer.states:RunningStage.TRAINING", "read: which loader is trained on"),
@@ -261,5 +276,13 @@ LIGHTNING_TRAINER = Reliance(
         Name("fit_loop._data_fetcher.fetched", "set: follows from the session's finished steps"),
         Name("fit_loop._data_fetcher.done", "set: a repeated step may be an epoch's last"),
         Name("lr_scheduler_configs", "read: the schedulers, which are part of the state"),
+    ),
+    of_others=(
+        Name(_MODEL_CHECKPOINT + "_last_global_step_saved", "part of the state: the step of the last checkpoint"),
+        Name(_MODEL_CHECKPOINT + "_last_checkpoint_saved", "part of the state: the last checkpoint"),
+        Name(
+            _MODEL_CHECKPOINT + "_defer_save_until_validation", "part of the state: one that is still to be saved"
+        ),
+        Name(_MODEL_CHECKPOINT + "_train_time_interval", "read: refuses to save by the clock"),
     ),
 )

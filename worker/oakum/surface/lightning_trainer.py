@@ -7,7 +7,6 @@ from oakum.surface.verdicts import means, merged, refused, supported
 
 __all__ = ["CALLBACK", "CONSTRUCTOR", "FIT", "MEMBERS", "MODULE", "SURFACES"]
 
-_NOT_WRITTEN = "matters only where the script trains alone: checkpoints are Oakum's, by the spec's `checkpoint`"
 _EACH_PART = "is called for each part of this rank's share"
 _OF_THE_STATE = "is part of the trainer's state"
 _WHOLE = "runs on every rank, over the whole data set, so that all ranks know the result"
@@ -44,7 +43,11 @@ CONSTRUCTOR = Surface(
         means(
             "logger enable_autolog_hparams", "writes metrics on the first rank alone, in a run for each process"
         ),
-        means("enable_checkpointing model_registry", _NOT_WRITTEN),
+        means(
+            "enable_checkpointing model_registry",
+            "holds for a `ModelCheckpoint` of the script's own: the one that the library adds by itself writes "
+            "only where the script trains alone",
+        ),
         means("enable_progress_bar enable_model_summary", "is off under a trainer"),
         means("accumulate_grad_batches", "is a factor of the global batch, which is one batch to the library"),
         means("num_sanity_val_steps", "validates on every rank when it begins, also on one that joins later"),
@@ -70,7 +73,7 @@ CONSTRUCTOR = Surface(
             "callbacks",
             "use what the spec and the optimizer have in their place",
             given="`BatchSizeFinder`, `GradientAccumulationScheduler`, `LearningRateFinder`, "
-            "`StochasticWeightAveraging`, `Timer`, `WeightAveraging`",
+            "`StochasticWeightAveraging`, `Timer`, `WeightAveraging`, `ModelCheckpoint(train_time_interval=...)`",
         ),
     ),
 )
@@ -104,7 +107,7 @@ MEMBERS = Surface(
         ),
         means("fit", "trains once in a script: a second call is a second session, which a trainer refuses"),
         means("validate test predict", _WHOLE),
-        means("save_checkpoint", _NOT_WRITTEN),
+        means("save_checkpoint", "writes on the first rank alone; training goes on from Oakum's checkpoints"),
         means("num_training_batches", "is the number of global batches in an epoch"),
         means("train_dataloader", "gives this rank's shares to fit(): do not iterate over it yourself"),
         means("optimizers", "has one optimizer, whose step is the session's"),
