@@ -8,6 +8,7 @@ of them are taken for what a loop logs.
 
 from __future__ import annotations
 
+import inspect
 import random
 import sys
 from collections import deque
@@ -154,7 +155,7 @@ def _package(value: object) -> str:
 
 def frame_of_script() -> FrameType | None:
     """The frame whose loop asks for a batch; None if that is a library's."""
-    frame: FrameType | None = sys._getframe()
+    frame = inspect.currentframe()
     while frame is not None and _package_of(frame).startswith("oakum"):
         frame = frame.f_back
     return None if frame is None or _package_of(frame) in ("transformers", "lightning") else frame
