@@ -31,6 +31,7 @@ __all__ = [
     "begin_reduce_scatter_flat",
     "drop_buffers",
     "end_loading",
+    "float_types_of_graph",
     "forget_mesh_groups",
     "gathered_parameters",
     "hear_of_ended_loaders_in_reads_alone",
@@ -175,3 +176,16 @@ def begin_reduce_scatter_flat(own: torch.Tensor, summed: torch.Tensor, group: di
     backend: Any = group
     work: dist.Work = backend._reduce_scatter_base(own, summed)
     return work
+
+
+def float_types_of_graph(result: torch.Tensor) -> set[torch.dtype]:
+    """The types with a fraction in which a result and whatever autograd has recorded for it were computed."""
+    found, seen, left = {result.dtype}, set(), [result.grad_fn]
+    while left:
+        node: Any = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        found |= {made.dtype for made in node._input_metadata}
+        left += [function for function, _ in node.next_functions]
+    return {dtype for dtype in found if dtype.is_floating_point}

@@ -201,6 +201,16 @@ def with_a_gradient_of_all(session: Any, batch: Any, model: nn.Module) -> None:
     session.backward(F.cross_entropy(out, batch[1]) + shared - shared.detach())
 
 
+def in_half_precision(session: Any, batch: Any, model: nn.Module) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = F.cross_entropy(model(batch[0]), batch[1])
+    session.backward(loss)
+
+
+def of_rounded_logits(session: Any, batch: Any, model: nn.Module) -> None:
+    session.backward(F.cross_entropy(model(batch[0].double()).float(), batch[1]))
+
+
 def evaluated_norm(session: Any, batch: Any, model: nn.Module) -> None:
     model.train()
     for layer in model.modules():
@@ -280,6 +290,8 @@ def test_what_depends_on_the_number_of_nodes_is_refused_with_what_to_write(name:
 EXACT: dict[str, tuple[Body, Callable[[], nn.Module], dict[str, Any]]] = {
     "a mean": (mean, classifier, {}),
     "a mean, with dropout": (mean, lambda: classifier(nn.Dropout(0.5)), {}),
+    "a mean in half precision": (in_half_precision, classifier, {}),
+    "a mean of what was rounded": (of_rounded_logits, lambda: classifier().double(), {}),
     "weights of classes": (by_class_with_weight, classifier, {}),
     "tokens, attention with dropout": (by_token_with_weight, Language, {"dataset": Texts(), "collate": padded}),
     "tokens of a stream": (by_token_with_weight, Language, {"dataset": Stream(), "collate": padded}),

@@ -31,6 +31,14 @@ def test_a_version_counts_writes_in_place_through_any_view() -> None:
     assert internals.tensor_version(tensor) == before + 1
 
 
+def test_the_types_of_a_graph_are_those_of_all_its_results() -> None:
+    layer, inputs = nn.Linear(3, 2).double(), torch.ones(2, 3, dtype=torch.float64)
+    assert internals.float_types_of_graph(layer(inputs).sum()) == {torch.float64}
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = layer.float()(inputs.float()).sum()
+    assert internals.float_types_of_graph(loss.float()) == {torch.bfloat16, torch.float32}
+
+
 def test_a_storages_address_is_that_of_all_its_views_and_of_no_other() -> None:
     tensor, other = torch.zeros(4), torch.zeros(4)
     address = internals.storage_address(tensor.untyped_storage())

@@ -135,9 +135,10 @@ def differ(first: LossComputation, second: LossComputation, task: Task) -> bool:
     return _is_finite(first, second) and abs(first.loss - second.loss) > tolerance(task) * scale
 
 
-def tolerance(task: Task) -> float:
-    """Largest relative difference that rounding may cause between two ways to compute a loss."""
-    kinds = {p.dtype for p in task.model.parameters() if p.is_floating_point()}
+def tolerance(task: Task, *losses: torch.dtype) -> float:
+    """Largest relative difference that rounding may cause between two ways to compute a loss. `losses` are types
+    that losses were computed in, which may be coarser than the weights'."""
+    kinds = {p.dtype for p in task.model.parameters() if p.is_floating_point()} | {*losses}
     on_cpu = next(task.model.parameters()).device.type == "cpu"
     coarsest = max(_TOLERANCES.get(kind, _COARSE) for kind in kinds)
     return coarsest if on_cpu else max(coarsest, _ACCELERATOR)

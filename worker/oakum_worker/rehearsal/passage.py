@@ -40,6 +40,8 @@ class Passage:
     """The mean over the samples, or over the items of the weights."""
     weight: float = 0.0
     """Samples, or the sum of the weights."""
+    tolerance: float = 0.0
+    """Relative difference of losses that rounding explains."""
     is_total: bool = False
     """Whether the loss was given with a weight."""
     gradients: dict[str, tuple[float, float]] = field(default_factory=dict)

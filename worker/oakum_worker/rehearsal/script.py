@@ -14,9 +14,11 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import torch
 
 from oakum_worker.errors import SessionError, TrainingWarning
 from oakum_worker.rehearsal.apart import Child, can_fork, fork
@@ -76,11 +78,14 @@ class ScriptRehearsal:
         assert self._watched is not None
         self._watched.take_batch(batch)
 
-    def take(self, loss: float, weight: float, *, is_total: bool, gathers: bool) -> None:
+    def take(
+        self, loss: float, weight: float, *, is_total: bool, gathers: bool, types: Iterable[torch.dtype] = ()
+    ) -> None:
         """The body has computed these samples: the mean `loss`, its weight, and the gradients, which are divided
-        by the samples. Does not return in a copy."""
+        by the samples. `types` are those in which the loss was computed. Does not return in a copy."""
         assert self._watched is not None
         passage = self._watched.end(loss, weight, is_total=is_total, gathers=gathers)
+        passage.tolerance = tolerance(self._task, *types)
         if self._child is not None:
             self._child.tell(asdict(passage))
         self._passages.append(passage)
@@ -139,7 +144,7 @@ class ScriptRehearsal:
             )
         if not all(math.isfinite(one.loss) for one in (whole, *parts)):
             return
-        allowed = tolerance(self._task)
+        allowed = max(one.tolerance for one in (whole, *parts))
         weight = sum(one.weight for one in parts)
         together = sum(one.loss * one.weight for one in parts) / weight if weight else 0.0
         scale = max(abs(one.loss) for one in (whole, *parts))
@@ -157,7 +162,7 @@ class ScriptRehearsal:
         yield Finding(f"{seen}: {_ANOTHER}. {self._what_to_write(whole, parts)}")
 
     def _what_to_write(self, whole: Passage, parts: Sequence[Passage]) -> str:
-        if abs(whole.loss - sum(one.loss for one in parts)) <= tolerance(self._task) * abs(whole.loss):
+        if abs(whole.loss - sum(one.loss for one in parts)) <= whole.tolerance * abs(whole.loss):
             return "It is the sum over the samples: take reduction='mean', or divide by their number"
         if any(one.draws_elsewhere for one in (whole, *parts)):
             return (

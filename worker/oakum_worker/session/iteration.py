@@ -6,6 +6,8 @@ import contextlib
 from contextlib import ExitStack
 from typing import Any
 
+import torch
+
 from oakum_worker.errors import GroupError
 from oakum_worker.gathering import Share, alone
 from oakum_worker.parallel.chunks import Chunk
@@ -28,6 +30,8 @@ class Iteration:
         self.num_counted = self.num_computed = chunk.num_counted
         """Samples that the batch, and the part of it that is being computed, add to the global batch."""
         self.backwards = 0
+        self.types: set[torch.dtype] = set()
+        """In a rehearsal, the types in which losses were computed."""
         self.is_reduced = self.is_stepped = False
         self.reduced: Reduced | None = None
         self.result: StepResult | None = None

@@ -40,6 +40,7 @@ from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.step.turns import Course
 from oakum_worker.task import Stateful, Task
 from oakum_worker.task_checks import first_complaint
+from oakum_worker.torch_internals import float_types_of_graph
 
 
 def session(
@@ -292,6 +293,8 @@ class Session:
             inputs = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._engine.backward(loss.reshape(()), iteration.num_computed, last=False, inputs=inputs, weight=weight)
         iteration.backwards += 1
+        if iteration.is_rehearsal:
+            iteration.types |= float_types_of_graph(loss)
 
     def reduce(self) -> bool:
         """Sum the gradients over the ranks: every `p.grad` is then the gradient of the global batch's loss, to be
@@ -314,7 +317,7 @@ class Session:
         if iteration.is_rehearsal:
             assert self._rehearsal is not None
             loss, weight, is_total = self._engine.own_part()
-            self._rehearsal.take(loss, weight, is_total=is_total, gathers=iteration.gathers)
+            self._rehearsal.take(loss, weight, is_total=is_total, gathers=iteration.gathers, types=iteration.types)
             return
         try:
             if iteration.lost_in_passes.error is not None:
