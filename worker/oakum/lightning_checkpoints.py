@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import torch
 from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from oakum_worker.errors import SessionError
+from oakum_worker.errors import SessionError, TrainingWarning
 
 if TYPE_CHECKING:
     from oakum.lightning_trainer import Trainer
@@ -86,9 +87,7 @@ class Files:
 
     def wait(self) -> None:
         """After training, wait until the files that the callbacks name are there, as the script may read them.
-
-        Raises `SessionError` where the first rank has not written them, or this rank does not see them.
-        """
+        Warns where the first rank has not written them, or this rank does not see them."""
         self.catch_up()
         if self._trainer.is_global_zero:
             return
@@ -99,11 +98,14 @@ class Files:
             time.sleep(0.05)
         for path in missing:
             if not self._is_of_the_end(path):
-                raise SessionError(
-                    f"ModelCheckpoint names {path}, and it is not there {PATIENCE_S:.0f} s after training: the "
-                    "first rank writes it, so give dirpath a folder that all nodes share, or leave the callback "
-                    "out and have the weights by `oakum export`"
+                warnings.warn(
+                    f"ModelCheckpoint names {path}, and it is not there {PATIENCE_S:.0f} s after training, so "
+                    "it cannot be read here: the first rank writes it; give dirpath a folder that all nodes "
+                    "share, or leave the callback out and have the weights by `oakum export`",
+                    TrainingWarning,
+                    stacklevel=2,
                 )
+                return
             self._write(path)
 
     def state_dict(self) -> dict[str, Any]:
