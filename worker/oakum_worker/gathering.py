@@ -156,8 +156,9 @@ class Gathering:
 
 @contextmanager
 def alone(positions: range) -> Iterator[Share]:
-    """Context in which the samples at these positions are all that there are. Yields them as a share."""
-    share = Share(None, (len(positions),), 0, positions)
+    """Context in which the samples at these positions are all that there are, from row 0 on. Yields them as a
+    share."""
+    share = Share(None, (len(positions),), 0, range(len(positions)))
     token = _PRESENT.set(share)
     try:
         yield share

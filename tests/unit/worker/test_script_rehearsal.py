@@ -379,7 +379,7 @@ def test_what_the_loop_raises_is_raised_once_by_the_loop_itself() -> None:
     assert raised == [os.getpid()]
 
 
-def test_a_copy_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_that_does_not_end_is_ended_and_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "_PATIENCE_S", 0.2)
     own = os.getpid()
 
@@ -388,7 +388,36 @@ def test_a_copy_that_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> N
             time.sleep(600)
         by_class(session, batch, model)
 
-    assert len(train(body, classifier())) == STEPS
+    with pytest.warns(TrainingWarning, match=r"not rehearsed.* had not computed 12 samples after 0\.2 s"):
+        assert len(train(body, classifier())) == STEPS
+
+
+def test_a_copy_that_would_make_files_is_ended_before_it_does_and_told_of(tmp_path: Path) -> None:
+    made: list[Path] = []
+
+    def body(session: Any, batch: Any, model: nn.Module) -> None:
+        made.append(tmp_path / f"step-{session.steps}")
+        made[-1].mkdir()
+        mean(session, batch, model)
+
+    with pytest.warns(TrainingWarning, match=r"not rehearsed.* calls os\.mkdir before its step"):
+        train(body, classifier())
+    assert sorted(tmp_path.iterdir()) == made == [tmp_path / f"step-{number}" for number in range(STEPS)]
+
+
+def test_gradients_that_are_clipped_before_they_are_summed_are_refused() -> None:
+    def clipped(session: Any, batch: Any, model: nn.Module) -> None:
+        mean(session, batch, model)
+        nn.utils.clip_grad_norm_(model.parameters(), 1e6)
+
+    def summed(session: Any, batch: Any, model: nn.Module) -> None:
+        mean(session, batch, model)
+        session.reduce()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+    with pytest.raises(SessionError, match=r"Call session\.reduce\(\) first"):
+        train(clipped, classifier())
+    assert len(train(summed, classifier())) == STEPS
 
 
 def test_a_copy_ends_with_its_parent() -> None:
@@ -417,6 +446,17 @@ class Average:
         self.updates += 1
         for name, p in model.named_parameters():
             self.shadow[name].lerp_(p.detach(), 0.1)
+
+
+class Annealing:
+    """A weight that falls with each call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> float:
+        self.calls += 1
+        return 1 / self.calls
 
 
 class TestStateThatNobodySaves:
@@ -451,8 +491,34 @@ class TestStateThatNobodySaves:
     def test_is_told_of_by_name_after_the_first_step(self) -> None:
         [told] = self.run(kept=False)
         named = told.partition(" changed in the first step")[0]
-        assert named == "`schedule`, `swa`, `average`, `generator`, `prior` and 1 more"
+        assert named == "`schedule`, `swa`, `average`, `generator`, `prior`, `taken`"
         assert "handed over as state" in told
+
+    def test_is_told_of_however_it_is_kept(self) -> None:
+        """Numbers with a fraction, counters under a name or in an object that is called, the number that
+        enumerate() counts, and a second loader; not sums of losses, times and what is logged."""
+        model, annealing, counted = classifier(), Annealing(), {"steps": 0}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        others = iter(torch.utils.data.DataLoader(Points(), batch_size=2))
+        beta, best, total, at_s, logged = 0.1, float("inf"), 0.0, time.time(), [0]
+        session = oakum.session(model, optimizer, Points(), batch_size=BATCH)
+        with warnings.catch_warnings(record=True) as caught, session:
+            warnings.simplefilter("always")
+            for number, batch in enumerate(session):
+                next(others)
+                mean(session, batch, model)
+                session.step()
+                beta, best, at_s = beta + 0.1 * annealing(), min(best, session.loss), time.time()
+                total += session.loss
+                logged.append(number)
+                counted["steps"] += at_s > 0
+        [told] = [str(one.message) for one in caught if "nothing saves it" in str(one.message)]
+        named = told.partition(" changed in the first step")[0]
+        assert named.startswith("the number that enumerate() counts, for which there is session.steps, ")
+        for name in ("annealing", "counted", "others", "beta", "best"):
+            assert f"`{name}`" in told
+        for name in ("total", "at_s", "logged"):
+            assert f"`{name}`" not in named
 
     def test_is_not_told_of_where_it_is_handed_over(self) -> None:
         assert self.run(kept=True) == []

@@ -30,6 +30,13 @@ _PR_SET_PDEATHSIG = 1
 _DESCRIPTORS = Path("/proc/self/fd")
 _CHUNK_BYTES = 1 << 16
 _STDERR = 2
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+_PASSING = ("/dev/", "/proc/")
+_CHANGING = frozenset(
+    {"os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.fork"}
+    | {"os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "shutil.move", "shutil.rmtree"}
+)
+"""Events of Python (`sys.audit`) whose effects would stay."""
 _WRITTEN = (stat.S_ISREG, stat.S_ISFIFO, stat.S_ISSOCK)
 
 
@@ -44,6 +51,21 @@ class Child:
         with contextlib.suppress(OSError, ValueError, TypeError), os.fdopen(self._descriptor, "w") as pipe:
             json.dump(what, pipe)
         self.end()
+
+    def refuse_to_write(self) -> None:
+        """From now on, tell the parent and end this process where it is about to change files or start programs,
+        which would stay."""
+        sys.dont_write_bytecode = True
+        sys.addaudithook(self._heed)
+
+    def _heed(self, event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            path, _, flags = arguments
+            is_file = not isinstance(path, int) and not str(path).startswith(_PASSING)
+            if is_file and isinstance(flags, int) and flags & _WRITING:
+                self.tell({"obstacle": f"opens {path} to write"})
+        elif event in _CHANGING:
+            self.tell({"obstacle": f"calls {event}"})
 
     def end(self) -> NoReturn:
         """End this process at once, without a word: none of the parent's `finally` clauses are the child's."""
@@ -69,7 +91,9 @@ def fork(patience_s: float) -> Child | dict[str, Any] | None:
     if pid == 0:
         os.close(reading)
         _become_quiet(writing, parent)
-        return Child(writing)
+        child = Child(writing)
+        child.refuse_to_write()
+        return child
     os.close(writing)
     try:
         return _told(reading, time.monotonic() + patience_s)
@@ -134,5 +158,5 @@ def _cut_off(descriptor: int, nothing: int) -> None:
 def _is_read(descriptor: int, size: int) -> bool:
     """Whether a file is open to be read, and is not one that is written at its end."""
     mode = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE
-    at_end = os.lseek(descriptor, 0, os.SEEK_CUR) == size > 0
+    at_end = os.lseek(descriptor, 0, os.SEEK_CUR) == size
     return mode == os.O_RDONLY or (mode == os.O_RDWR and not at_end)

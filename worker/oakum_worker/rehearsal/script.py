@@ -56,6 +56,8 @@ class ScriptRehearsal:
         self._passages: list[Passage | None] = []
         self._child: Child | None = None
         self._watched: Watched | None = None
+        self.obstacle: str | None = None
+        """Why nothing could be compared, where the loop itself does not tell by an error of its own."""
 
     def next_samples(self) -> range | None:
         """The samples to compute next, as positions of the first global batch; None when all were computed. Where
@@ -65,12 +67,16 @@ class ScriptRehearsal:
             if not can_fork():
                 self._begin(piece)
                 return piece
+            began_s = time.monotonic()
             made = fork(_PATIENCE_S)
             if isinstance(made, Child):
                 self._child = made
                 self._begin(piece)
                 return piece
-            self._passages.append(None if made is None else passage_of(made))
+            if made is None or "obstacle" in made:
+                self.obstacle = _told_of_obstacle(made, len(piece), time.monotonic() - began_s)
+                return None
+            self._passages.append(passage_of(made))
         return None
 
     def take_batch(self, batch: Any) -> None:
@@ -211,6 +217,20 @@ def _is_off(name: str, whole: Passage, parts: Sequence[Passage], weight: float, 
 
 def _differ(one: float, other: float) -> bool:
     return abs(one - other) > 1e-6 * max(abs(one), abs(other))
+
+
+def _told_of_obstacle(told: dict[str, Any] | None, num_samples: int, took_s: float) -> str:
+    if told is not None:
+        why = f"the loop's body {told['obstacle']} before its step, which a copy of the process must not"
+    elif took_s >= _PATIENCE_S:
+        why = f"a copy of the process had not computed {num_samples} samples after {_PATIENCE_S:g} s"
+    else:
+        why = "in a copy of the process the loop's body raised or was left, where here it was not"
+    return (
+        "this script was not rehearsed, so whether its results depend on the number of nodes is not known: "
+        f"{why}. Threads and connections made before the loop are not there in a copy; make files after "
+        "session.step()"
+    )
 
 
 def _cut_of(most: int) -> int:

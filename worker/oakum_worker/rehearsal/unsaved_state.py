@@ -2,18 +2,21 @@
 
 It is looked for where scripts keep it: in the variables of the function whose loop it is, in objects of classes of
 the script's own, in callbacks, and in attributes of the model's modules. What counts is what has changed in the
-first step: tensors, models, generators, counters, and what holds these. Numbers with a fraction, texts, and lists
-of them are taken for what a loop logs.
-"""
+first step: tensors, models, generators, numbers, iterators, and what holds these. Sums of losses, times, texts,
+and lists of numbers are taken for what a loop logs."""
 
 from __future__ import annotations
 
+import gc
 import inspect
+import itertools
+import math
 import random
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from types import FrameType, ModuleType
+from types import BuiltinFunctionType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -22,11 +25,12 @@ from torch.optim import Optimizer
 
 from oakum_worker.torch_internals import tensor_version
 
-_DEEPEST, _MOST_ITEMS, _MOST_NAMES = 3, 1000, 5
+_DEEPEST, _MOST_ITEMS, _MOST_NAMES = 3, 1000, 8
 _LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
     *("torch", "numpy", "torchmetrics", "tqdm", "oakum", "oakum_worker"),
 }
 """Packages whose objects are not looked into."""
+_CODE = (ModuleType, type, FunctionType, MethodType, BuiltinFunctionType)
 _WRAPPING = frozenset({"accelerate", "lightning", "transformers"})
 """Packages whose objects are wrapped around what is saved, or saved by the adapters."""
 
@@ -34,18 +38,31 @@ _WRAPPING = frozenset({"accelerate", "lightning", "transformers"})
 class UnsavedState:
     """Variables that may hold state, as they were before the first step."""
 
-    def __init__(self, frame: FrameType | None, holders: Mapping[str, object], saved: list[object]) -> None:
+    def __init__(
+        self,
+        frame: FrameType | None,
+        holders: Mapping[str, object],
+        saved: list[object],
+        iterator: object = None,
+    ) -> None:
         """Looks at the variables of `frame`, at the `holders`, by what they are called, and at the modules in
-        `saved`, which are the objects whose state is saved: models, optimizers and parts of the state."""
+        `saved`, which are the objects whose state is saved: models, optimizers and parts of the state. `iterator`
+        is what the loop goes through."""
         self._frame, self._holders = frame, dict(holders)
+        self._is_enumerated = any(isinstance(one, enumerate) for one in gc.get_referrers(iterator))
         self._known = _known(saved)
         self._modules = [one for one in saved if isinstance(one, nn.Module)]
-        self._before = self._take()
+        self._before, self._clocks = self._take(), _clocks()
 
-    def told(self) -> str | None:
-        """A text that names what has changed since; None if nothing has."""
+    def told(self, loss: float) -> str | None:
+        """A text that names what has changed since; None if nothing has. A number that has grown by the step's
+        `loss`, or that tells the time, is none of it."""
         before, after = self._before, self._take()
-        changed = [name for name, print_ in after.items() if name in before and before[name] != print_]
+        changed = [
+            n for n, seen in after.items() if n in before and _has_changed(before[n], seen, loss, self._clocks)
+        ]
+        if self._is_enumerated:
+            changed.insert(0, "the number that enumerate() counts, for which there is session.steps")
         if not changed:
             return None
         some, more = ", ".join(changed[:_MOST_NAMES]), len(changed) - _MOST_NAMES
@@ -66,8 +83,8 @@ class UnsavedState:
         """Where -> what would differ if the state there had changed."""
         found: dict[str, Any] = {}
         if self._frame is not None:
-            for name, value in list(self._frame.f_locals.items()):
-                if not name.startswith("_") and not isinstance(value, ModuleType | type):
+            for name, value in _variables(self._frame).items():
+                if not name.startswith("_") and not isinstance(value, _CODE):
                     found |= self._prints(f"`{name}`", value)
         for name, holder in self._holders.items():
             found |= self._attributes(name, holder)
@@ -92,8 +109,8 @@ class UnsavedState:
         """What changes with the state in a value; nothing if it holds none, or if that is saved."""
         if id(value) in self._known or depth > _DEEPEST:
             return
-        if isinstance(value, int) and not isinstance(value, bool):
-            if not depth:
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            if not depth or isinstance(value, int):
                 yield value
         elif isinstance(value, torch.Tensor):
             yield id(value), tensor_version(value)
@@ -102,17 +119,51 @@ class UnsavedState:
             yield from ((id(one), tensor_version(one)) for one in own)
         elif (state := _generator(value)) is not None:
             yield state
+        elif (place := _place(value)) is not None:
+            yield place
         elif isinstance(value, Mapping | list | tuple | deque):
             if len(value) <= _MOST_ITEMS:
-                for item in list(value.values() if isinstance(value, Mapping) else value):
+                items = list(value.values() if isinstance(value, Mapping) else value)
+                # Numbers in a list are what a loop has logged; under a name they are counted.
+                for item in items if isinstance(value, Mapping) else [i for i in items if not isinstance(i, int)]:
                     yield from self._of(item, depth + 1)
         elif _package(value) in _WRAPPING:
             return
         elif callable(getattr(value, "state_dict", None)) and not isinstance(value, Optimizer):
             yield repr(_plain(value))
-        elif hasattr(value, "__dict__") and _package(value) not in _LIBRARIES and not callable(value):
+        elif hasattr(value, "__dict__") and _package(value) not in _LIBRARIES:
             for item in list(vars(value).values()):
-                yield from self._of(item, depth if isinstance(item, int) else depth + 1)
+                yield from self._of(item, depth if isinstance(item, float) else depth + 1)
+
+
+def _clocks() -> tuple[float, ...]:
+    return time.time(), time.monotonic(), time.perf_counter()
+
+
+def _has_changed(before: list[Any], after: list[Any], loss: float, clocks: tuple[float, ...]) -> bool:
+    if before == after:
+        return False
+    if len(before) == len(after) == 1 and isinstance(before[0], float) and isinstance(after[0], float):
+        is_sum = math.isclose(after[0] - before[0], loss, rel_tol=1e-4)
+        is_time = any(begun <= after[0] <= now for begun, now in zip(clocks, _clocks(), strict=True))
+        return not (is_sum or is_time)
+    return True
+
+
+def _variables(frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame, and those of its module that its code names."""
+    shared = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+    return shared | dict(frame.f_locals)
+
+
+def _place(value: Any) -> Any:
+    """How far an iterator has gone; None for anything else."""
+    if isinstance(value, GeneratorType) and value.gi_frame is not None:
+        numbers = [one for one in value.gi_frame.f_locals.values() if isinstance(one, int)]
+        return value.gi_frame.f_lasti, numbers
+    if type(value).__name__.endswith("DataLoaderIter"):
+        return vars(value).get("_num_yielded")
+    return repr(value) if isinstance(value, itertools.count) else None
 
 
 def _known(saved: list[object]) -> set[int]:
@@ -156,9 +207,9 @@ def _package(value: object) -> str:
 def frame_of_script() -> FrameType | None:
     """The frame whose loop asks for a batch; None if that is a library's."""
     frame = inspect.currentframe()
-    while frame is not None and _package_of(frame).startswith("oakum"):
+    while frame is not None and _package_of(frame) in _LIBRARIES:
         frame = frame.f_back
-    return None if frame is None or _package_of(frame) in ("transformers", "lightning") else frame
+    return None if frame is None or _package_of(frame) in _WRAPPING else frame
 
 
 def _package_of(frame: FrameType) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import torch
+from torch import nn
 
 from oakum_worker.errors import GroupError
 from oakum_worker.gathering import Share, alone
@@ -15,6 +17,9 @@ from oakum_worker.parallel.group import LostInPasses
 from oakum_worker.parallel.step_engine import Reduced
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.training_loop import StepResult, TrainingLoop
+from oakum_worker.torch_internals import tensor_version
+
+_FEW = 2
 
 
 class Iteration:
@@ -38,12 +43,23 @@ class Iteration:
         self.lost: GroupError | None = None
         self.lost_in_passes = LostInPasses()
         self._share: Share | None = None
+        self._noted: list[tuple[torch.Tensor, int]] = []
         self._computing, self._drawing, self._gathering = ExitStack(), ExitStack(), ExitStack()
 
     @property
     def is_done(self) -> bool:
         """Whether the step was taken, or could not be taken."""
         return self.is_stepped or (self.is_reduced and self.reduced is None)
+
+    def note_gradients(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Note some gradients as they are after a backward pass: whoever clips or scales them changes all."""
+        some = [*parameters[:_FEW], *parameters[-_FEW:]]
+        self._noted = [(p.grad, tensor_version(p.grad)) for p in some if p.grad is not None]
+
+    @property
+    def has_changed_gradients(self) -> bool:
+        """Whether the script has changed gradients in place since its last backward pass."""
+        return any(tensor_version(grad) != version for grad, version in self._noted)
 
     @property
     def gathers(self) -> bool:

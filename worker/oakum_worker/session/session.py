@@ -117,6 +117,9 @@ class Session:
         self.holders: dict[str, object] = {}
         """What else of the script may hold state that changes, such as callbacks, by what it is called."""
         self._unsaved: UnsavedState | None = None
+        self._unrehearsed: str | None = None
+        """Why the first samples could not be rehearsed."""
+        self._iterator: Iterator[Any] | None = None
 
     @property
     def steps(self) -> int:
@@ -219,7 +222,8 @@ class Session:
                 "session.epoch)"
             )
         self._is_iterated = True
-        return self._batches(self._course)
+        self._iterator = self._batches(self._course)
+        return self._iterator
 
     @property
     def num_samples(self) -> int:
@@ -293,6 +297,7 @@ class Session:
             inputs = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self._engine.backward(loss.reshape(()), iteration.num_computed, last=False, inputs=inputs, weight=weight)
         iteration.backwards += 1
+        iteration.note_gradients(self._parameters)
         if iteration.is_rehearsal:
             iteration.types |= float_types_of_graph(loss)
 
@@ -312,6 +317,11 @@ class Session:
         if not iteration.backwards:
             raise SessionError("session.step() without session.backward(loss) in this iteration: call it first")
         self._refuse_other_parameters(iteration)
+        if iteration.has_changed_gradients:
+            raise SessionError(
+                "gradients were changed between session.backward() and the sum over the ranks, such as clipped: "
+                "they are those of this rank's samples alone. Call session.reduce() first, and then change them"
+            )
         iteration.leave_drawing()
         iteration.is_reduced = True
         if iteration.is_rehearsal:
@@ -385,7 +395,7 @@ class Session:
         while (positions := rehearsal.next_samples()) is not None:
             yield self._begin_rehearsal(rehearsal, positions)
             self._end_rehearsal(rehearsal)
-        self._rehearsal = None
+        self._rehearsal, self._unrehearsed = None, rehearsal.obstacle
         refuse_or_warn(rehearsal.findings(), is_exact=spec.exact, is_alone=self._host.is_alone)
 
     def _begin_rehearsal(self, rehearsal: ScriptRehearsal, positions: range) -> Any:
@@ -424,13 +434,17 @@ class Session:
             return
         saved: list[object] = [self, self._task.model, self._task.dataset, *self._optimizer.members]
         saved += self._task.extra_state.values()
-        self._unsaved = UnsavedState(frame_of_script(), self.holders, saved)
+        self._unsaved = UnsavedState(frame_of_script(), self.holders, saved, self._iterator)
+        self._iterator = None
 
     def _tell_of_state(self) -> None:
         """After the first step, tell of what has changed and is not saved."""
         unsaved, self._unsaved = self._unsaved, None
+        if self._unrehearsed is not None:
+            warnings.warn(self._unrehearsed, TrainingWarning, stacklevel=4)
+            self._unrehearsed = None
         if unsaved is not None:
-            if (text := unsaved.told()) is not None:
+            if (text := unsaved.told(self._loss)) is not None:
                 warnings.warn(text, TrainingWarning, stacklevel=4)
             unsaved.release()
 
