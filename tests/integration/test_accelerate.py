@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 
 from adapters import ACCELERATE, BATCH, SEED, STEPS_PER_EPOCH, spec
 from oakum_worker.errors import SessionError
+from oakum_worker.gathering import gather_batch
+from oakum_worker.randomness.sample_randomness import present_samples
 from oakum_worker.session.hosts import RankHost
 from oakum_worker.session.scripts import run_script
 from oakum_worker.step.training_loop import TrainingLoop
@@ -149,3 +151,26 @@ def test_what_cannot_be_kept_is_refused() -> None:
         next(_prepared(shuffle=False)[0].epochs())
     with pytest.raises(SessionError, match="no model or no optimizer"):
         next(Accelerator(cpu=True, epochs=1).epochs())
+
+
+def test_an_error_within_an_accumulated_batch_leaves_nothing_of_it_behind() -> None:
+    """What is gathered and drawn afterwards is no sample's of that batch."""
+
+    from oakum.accelerate import Accelerator
+
+    def train() -> None:
+        accelerator = Accelerator(cpu=True, epochs=1, gradient_accumulation_steps=2)
+        plain = nn.Linear(5, 2).double()
+        own, data = torch.optim.SGD(plain.parameters(), lr=0.1), DataLoader(Points(), 4, shuffle=True)
+        made: Any = accelerator.prepare(plain, own, data)
+        model, _, loader = made
+        for _ in accelerator.epochs():
+            for inputs, targets in loader:
+                accelerator.backward(mse_loss(model(inputs), targets))
+                raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        train()
+    values = torch.ones(50, 2)
+    assert gather_batch(values) is values
+    assert present_samples() is None

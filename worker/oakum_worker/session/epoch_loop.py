@@ -9,7 +9,8 @@ for epoch in loop.epochs():
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable, Generator, Iterator
 from typing import Any, cast
 
 import torch
@@ -164,6 +165,13 @@ class EpochLoop:
 
     def __iter__(self) -> Iterator[Any]:
         """This rank's shares of the rest of the epoch, in parts."""
+        try:
+            yield from self._parts_of_epoch()
+        except GeneratorExit:
+            self.open.leave_iteration()
+            raise
+
+    def _parts_of_epoch(self) -> Iterator[Any]:
         running = self.open
         epoch = running.finished_epochs
         while running.finished_epochs == epoch:
@@ -173,19 +181,16 @@ class EpochLoop:
             if running.finished_epochs != epoch:
                 self._kept_share = share
                 return
-            for rows in self.parts():
-                try:
+            with contextlib.closing(self.parts()) as parts:
+                for rows in parts:
                     yield self._place(self.part_of(share, rows))
-                except GeneratorExit:
-                    running.leave_iteration()
-                    raise
 
     def next_share(self) -> Any:
         """This rank's share of the next global batch; None after the end of training."""
         kept, self._kept_share = self._kept_share, None
         return next(self._shares, None) if kept is None else kept
 
-    def parts(self) -> Iterator[slice]:
+    def parts(self) -> Generator[slice, None, None]:
         """The rows of this rank's share that are computed at once, each while its samples are computed."""
         num_samples = self.open.num_samples
         for rows, factor in list(self._weighed_parts()):

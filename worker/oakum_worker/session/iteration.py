@@ -37,7 +37,7 @@ class Iteration:
         self.backwards = 0
         self.types: set[torch.dtype] = set()
         """In a rehearsal, the types in which losses were computed."""
-        self.is_reduced = self.is_stepped = False
+        self.is_reduced = self.is_stepped = self.is_closed = False
         self.reduced: Reduced | None = None
         self.result: StepResult | None = None
         self.lost: GroupError | None = None
@@ -96,6 +96,7 @@ class Iteration:
 
     def close(self) -> None:
         """The script's code of this iteration has come to its end."""
+        self.is_closed = True
         for stack in (self._drawing, self._gathering):
             with contextlib.suppress(ValueError):  # entered in another context, as by a debugger
                 stack.close()

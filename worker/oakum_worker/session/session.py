@@ -256,7 +256,7 @@ class Session:
             ):
                 yield
         finally:
-            if not iteration.is_reduced:
+            if not (iteration.is_reduced or iteration.is_closed):
                 iteration.draw_for(self._loop, iteration.positions, iteration.num_counted)
 
     def put_back(self) -> None:
