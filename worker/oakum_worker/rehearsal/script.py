@@ -26,6 +26,7 @@ from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.passage import Passage, Watched, passage_of
 from oakum_worker.rehearsal.samples import draw, read_again
 from oakum_worker.task import Task
+from oakum_worker.task_checks import describe
 
 _MOST_SAMPLES = 64
 _PATIENCE_S = 120.0
@@ -73,7 +74,7 @@ class ScriptRehearsal:
                 self._child = made
                 self._begin(piece)
                 return piece
-            if made is None or "obstacle" in made:
+            if made is None or "gradients" not in made:
                 self.obstacle = _told_of_obstacle(made, len(piece), time.monotonic() - began_s)
                 return None
             self._passages.append(passage_of(made))
@@ -96,10 +97,15 @@ class ScriptRehearsal:
             self._child.tell(asdict(passage))
         self._passages.append(passage)
 
-    def break_off(self) -> None:
-        """The body has raised, or was left: training will raise the same. Does not return in a copy."""
+    @property
+    def is_apart(self) -> bool:
+        """Whether this process is a copy, which ends with what it computes."""
+        return self._child is not None
+
+    def break_off(self, error: BaseException | None = None) -> None:
+        """The body has raised `error`, or was left: training will do the same. Does not return in a copy."""
         if self._child is not None:
-            self._child.end()
+            self._child.tell({} if error is None else {"raised": describe(error)})
         if self._watched is not None:
             self._watched.close()
         self._passages.append(None)
@@ -220,12 +226,15 @@ def _differ(one: float, other: float) -> bool:
 
 
 def _told_of_obstacle(told: dict[str, Any] | None, num_samples: int, took_s: float) -> str:
-    if told is not None:
+    told = told or {}
+    if "obstacle" in told:
         why = f"the loop's body {told['obstacle']} before its step, which a copy of the process must not"
+    elif "raised" in told:
+        why = f"in a copy of the process the loop's body raised {told['raised']}, and here it did not"
     elif took_s >= _PATIENCE_S:
         why = f"a copy of the process had not computed {num_samples} samples after {_PATIENCE_S:g} s"
     else:
-        why = "in a copy of the process the loop's body raised or was left, where here it was not"
+        why = "a copy of the process ended, or left the loop, where this one did not"
     return (
         "this script was not rehearsed, so whether its results depend on the number of nodes is not known: "
         f"{why}. Threads and connections made before the loop are not there in a copy; make files after "

@@ -201,7 +201,7 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self._leave_rehearsal()
+        self._leave_rehearsal(error)
         try:
             if kind is None and not self._is_over:
                 self._stop_early()
@@ -374,7 +374,9 @@ class Session:
                     return
                 yield self._begin(course)
         finally:
-            self._leave_rehearsal()
+            # A copy of the process goes on to `__exit__`, which is told the error.
+            if self._rehearsal is not None and not self._rehearsal.is_apart:
+                self._leave_rehearsal()
             self._is_iterated = True
 
     @property
@@ -421,10 +423,10 @@ class Session:
         self._loop.abandon_step()
         self._optimizer.restore_options(iteration.options)
 
-    def _leave_rehearsal(self) -> None:
+    def _leave_rehearsal(self, error: BaseException | None = None) -> None:
         """The loop was left, or its body has raised: a copy of the process ends here."""
         if self._rehearsal is not None:
-            self._rehearsal.break_off()
+            self._rehearsal.break_off(error)
             self._rehearsal = None
 
     def _note_state(self) -> None:
