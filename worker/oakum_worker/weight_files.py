@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from oakum_worker.errors import TaskError
+from oakum_worker.listing import some_of
 
 SAFETENSORS_TYPES = {
     "BOOL": torch.bool,
@@ -122,7 +123,7 @@ def _differing(weights: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tens
         if name in own and value.shape != own[name].shape
     ]
     told = [
-        f"{what} {', '.join(names[:_SHOWN])}" + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
+        f"{what} {some_of(names, _SHOWN)}"
         for what, names in (("missing:", missing), ("unexpected:", unexpected), ("other shapes:", shapes))
         if names
     ]

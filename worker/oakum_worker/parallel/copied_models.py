@@ -16,6 +16,7 @@ from torch import nn
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError
+from oakum_worker.listing import some_of
 from oakum_worker.parallel.meta_models import deep_copy
 from oakum_worker.task import Task
 
@@ -33,11 +34,10 @@ class UsersParameters:
         """Raise `TaskError` where a backward pass has given one of the parameters a gradient."""
         found = ((name, reference()) for name, reference in self._parameters)
         if names := [name for name, parameter in found if parameter is not None and parameter.grad is not None]:
-            some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             raise TaskError(
-                f"the loss was computed with {some} of the model that the entrypoint has built, and a sharded "
-                "trainer trains another object: compute all of it with the model that `loss(model, batch)` is "
-                "given, or with a Chain, and keep no other reference to the model"
+                f"the loss was computed with {some_of(names)} of the model that the entrypoint has built, and a "
+                "sharded trainer trains another object: compute all of it with the model that `loss(model, "
+                "batch)` is given, or with a Chain, and keep no other reference to the model"
             )
 
 

@@ -13,14 +13,15 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from oakum_worker.listing import some_of
+
 _MOST_NAMES = 10
 
 
 def told_of_lacking_gradients(names: Sequence[str]) -> str:
     """Message that parameters with these names, at least one, got no gradient, with the likely reason."""
-    some, more = ", ".join(names[:_MOST_NAMES]), len(names) - _MOST_NAMES
     return (
-        f"{some}{f' and {more} more' if more > 0 else ''}: no gradient came from the first loss, so it may stay "
+        f"{some_of(names, _MOST_NAMES)}: no gradient came from the first loss, so it may stay "
         "as it is: the loss was computed with another object than the one that is trained, or the layer is not "
         "used"
     )

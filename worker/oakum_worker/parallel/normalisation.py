@@ -27,6 +27,7 @@ import torch.distributed as dist
 from torch import nn
 
 from oakum_worker.errors import TaskError, TrainingWarning
+from oakum_worker.listing import some_of
 from oakum_worker.parallel.group import LostInPasses, lost_peers
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather, all_reduce
@@ -324,9 +325,8 @@ def warn_of_batch_norm(model: nn.Module) -> None:
     do."""
     names = [name or "the model" for name, layer in model.named_modules() if isinstance(layer, BatchNorm)]
     if names:
-        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         warnings.warn(
-            f"{', '.join(names[:3])}{more} normalise by one micro-batch at a time, so results depend on its size: "
+            f"{some_of(names)} normalise by one micro-batch at a time, so results depend on its size: "
             "set parallel.batch_norm: group, or use GroupNorm or LayerNorm",
             TrainingWarning,
             stacklevel=2,

@@ -11,6 +11,7 @@ import torch
 
 from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import TaskError, TrainingWarning
+from oakum_worker.listing import some_of
 from oakum_worker.rehearsal.comparison import Comparison, differ, told_of_share
 from oakum_worker.rehearsal.hidden_state import Change, HiddenState, changes
 from oakum_worker.rehearsal.no_trace import Watch, attributes_kept, generators_kept, hidden_state
@@ -237,7 +238,7 @@ def _told_of_step(error: SteppedError, task: Task) -> str:
 
 def _told_of_weights(names: list[str]) -> str:
     return (
-        f"`loss` changes {_some(names)}, which the optimizer trains: weights change only when a step is taken. "
+        f"`loss` changes {some_of(names)}, which the optimizer trains: weights change only when a step is taken. "
         "Clamp or normalise them in optimizer.register_step_post_hook"
     )
 
@@ -252,18 +253,14 @@ def _told_of_repetition(first: LossComputation, second: LossComputation) -> str:
 
 def _told_of_buffers(names: list[str]) -> str:
     return (
-        f"{_some(names)} is set by a forward pass from the samples of this rank alone, so the ranks would differ "
-        "and rank 0's value would be kept: normalise within a sample (GroupNorm, LayerNorm), or compute "
+        f"{some_of(names)} is set by a forward pass from the samples of this rank alone, so the ranks would "
+        "differ and rank 0's value would be kept: normalise within a sample (GroupNorm, LayerNorm), or compute "
         "it from all ranks' samples (oakum_worker.gathering.gather_batch)"
     )
 
 
 def _told_of_counts(names: list[str]) -> str:
     return (
-        f"{_some(names)} changes with each forward pass, of which a step has as many as there are micro-batches "
+        f"{some_of(names)} changes with each forward pass, of which a step has as many as there are micro-batches "
         "on a rank: let it follow from the step's number in `Task.on_step_start`"
     )
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from oakum_worker.errors import SessionError, TrainingWarning
+from oakum_worker.listing import some_of
 from oakum_worker.rehearsal.apart import Child, can_fork, fork
 from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.passage import Passage, Watched, passage_of
@@ -150,8 +151,8 @@ class ScriptRehearsal:
         names = [n for n in parts[0].buffers if n in parts[1].buffers and _differ(*(p.buffers[n] for p in parts))]
         if names:
             yield Finding(
-                f"{_some(names)} is set by a forward pass from the samples of this rank alone, so the ranks would "
-                "differ and rank 0's value would be kept: compute it from all ranks' samples "
+                f"{some_of(names)} is set by a forward pass from the samples of this rank alone, so the ranks "
+                "would differ and rank 0's value would be kept: compute it from all ranks' samples "
                 "(oakum_worker.gathering.gather_batch), or normalise within a sample (GroupNorm, LayerNorm)"
             )
         if not all(math.isfinite(one.loss) for one in (whole, *parts)):
@@ -168,7 +169,7 @@ class ScriptRehearsal:
                 f"the loss of {whole.num_samples} samples is {whole.loss:.6g}, and {weighted}, make {together:.6g}"
             )
         elif off:
-            seen = f"the gradient of {_some(off)} is for {whole.num_samples} samples not that of {weighted}"
+            seen = f"the gradient of {some_of(off)} is for {whole.num_samples} samples not that of {weighted}"
         else:
             return
         yield Finding(f"{seen}: {_ANOTHER}. {self._what_to_write(whole, parts)}")
@@ -251,12 +252,8 @@ def _cut_of(most: int) -> int:
 
 def _told_of_batch_norm(names: list[str]) -> str:
     return (
-        f"{_some(names)} is BatchNorm, which computes with the samples of one node: on several nodes it would be "
-        "another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the "
+        f"{some_of(names)} is BatchNorm, which computes with the samples of one node: on several nodes it would "
+        "be another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the "
         "statistics of the whole batch, or `batch_norm: group` for GroupNorm; or use GroupNorm or LayerNorm in "
         "the model"
     )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from oakum_worker.listing import some_of
 from oakum_worker.torch_internals import tensor_version
 
 _DEEPEST, _MOST_ITEMS, _MOST_NAMES = 3, 1000, 8
@@ -65,9 +66,8 @@ class UnsavedState:
             changed.insert(0, "the number that enumerate() counts, for which there is session.steps")
         if not changed:
             return None
-        some, more = ", ".join(changed[:_MOST_NAMES]), len(changed) - _MOST_NAMES
         return (
-            f"{some}{f' and {more} more' if more > 0 else ''} changed in the first step, and nothing saves it: "
+            f"{some_of(changed, _MOST_NAMES)} changed in the first step, and nothing saves it: "
             "on a node that joins, and after a restart, it begins anew. Let it follow from the number of "
             "finished steps, or keep it in an object with state_dict and load_state_dict that is handed over as "
             "state. A callback has state_dict for it with Lightning, and is an ExportableState with Hugging "

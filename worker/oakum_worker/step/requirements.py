@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from oakum_worker.errors import TaskError
+from oakum_worker.listing import some_of
 
 
 class Requirements:
@@ -48,10 +49,9 @@ def requirements(model: nn.Module) -> dict[str, bool]:
 
 def told_of_requirements(names: Sequence[str], who: str) -> str:
     """Message that `who` changes `requires_grad` of these parameters, and what to do instead."""
-    some = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return (
-        f"{who} changes which parameters require gradients ({some}): that is fixed once training has begun. To "
-        "unfreeze by schedule, leave requires_grad as it is, give those parameters a group of their own, and let "
-        "the scheduler hold its learning rate at 0 until then: LambdaLR(optimizer, [lambda step: 1.0, lambda "
-        "step: float(step >= 1000)])"
+        f"{who} changes which parameters require gradients ({some_of(names)}): that is fixed once training has "
+        "begun. To unfreeze by schedule, leave requires_grad as it is, give those parameters a group of their "
+        "own, and let the scheduler hold its learning rate at 0 until then: LambdaLR(optimizer, [lambda step: "
+        "1.0, lambda step: float(step >= 1000)])"
     )

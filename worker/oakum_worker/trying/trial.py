@@ -22,6 +22,7 @@ from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.manifest import manifest_path
 from oakum_worker.checkpoint.weights import find_checkpoint
 from oakum_worker.errors import CheckpointError, TaskError
+from oakum_worker.listing import some_of
 from oakum_worker.memory_advice import memory_advice
 from oakum_worker.parallel.copied_models import with_a_copy
 from oakum_worker.parallel.gradient_look import NOTHING_IS_TRAINED, told_of_lacking_gradients
@@ -43,7 +44,6 @@ from oakum_worker.trying.script_trial import ScriptTrial
 
 _PATIENCE_S = 10.0
 """Seconds that an evaluation is waited for; it may take any time, so taking longer is no failure."""
-_FEW_NAMES = 3
 _SLOW_READ_S = 0.01
 
 Told = Callable[[dict[str, Any]], None]
@@ -200,7 +200,7 @@ class _Trial:
         self._read_s = (time.perf_counter() - began_s) / self._num_tried
         batch = collate(self._task, samples, "the first samples")
         shapes = [tuple(leaf.shape) for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-        return f"tensors of {', '.join(map(str, shapes[:_FEW_NAMES]))}" if shapes else ""
+        return f"tensors of {', '.join(map(str, shapes[:3]))}" if shapes else ""
 
     @property
     def _num_tried(self) -> int:
@@ -254,7 +254,7 @@ class _Trial:
             where = "these samples themselves hold values that are not finite: correct the data set"
         weights = self._task.model.named_parameters()
         if bad := [name for name, weight in weights if not weight.detach().isfinite().all()]:
-            where = f"{_names(bad)} is not finite as it was built: correct its initial values"
+            where = f"{some_of(bad)} is not finite as it was built: correct its initial values"
         return f"the loss of the first {self._num_tried} samples is {value}, before any step: {where}"
 
     def _look_at_gradients(self, model: nn.Module) -> None:
@@ -265,7 +265,7 @@ class _Trial:
         bad = [name for name, p in trained.items() if p.grad is not None and not p.grad.isfinite().all()]
         if bad and self._spec.precision != "float16":
             raise TaskError(
-                f"the loss is finite and the gradient of {_names(bad)} is not, before any step: look for a root "
+                f"the loss is finite and the gradient of {some_of(bad)} is not, before any step: look for a root "
                 "or norm of 0, whose slope is infinite"
             )
         if strategy_of(self._spec).takes_gradients:
@@ -277,7 +277,9 @@ class _Trial:
         held = {id(p) for group in self._task.optimizer.param_groups for p in group["params"]}
         own = {name: p for name, p in self._task.model.named_parameters() if p.requires_grad}
         if left_out := [name for name, p in own.items() if id(p) not in held]:
-            self.facts.remarks.append(f"{_names(left_out)}: not given to the optimizer, so it will not be trained")
+            self.facts.remarks.append(
+                f"{some_of(left_out)}: not given to the optimizer, so it will not be trained"
+            )
 
     def _rehearse(self) -> str:
         """Add remarks on whatever would silently train differently on another number of nodes. Returns the detail
@@ -356,8 +358,3 @@ class _Trial:
         except Exception as error:
             raise TaskError(f"evaluate raised {describe(error)}: correct it") from error
         return "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-
-
-def _names(names: Sequence[str]) -> str:
-    some = ", ".join(names[:_FEW_NAMES])
-    return some if len(names) <= _FEW_NAMES else f"{some} and {len(names) - _FEW_NAMES} more"
