@@ -22,7 +22,7 @@ rows of this rank alone, up to the step, which is not taken."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ import torch.distributed as dist
 
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.chunks import Chunk, share_of
-from oakum_worker.parallel.group import LostInPasses, lost_peers
+from oakum_worker.parallel.group import LostInPasses, collective_of_passes
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.spec import TrainerSpec
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from oakum_worker.task import Task
 
 _MOST_DIMENSIONS = 8
+_WHEN = "while a batch was gathered"
 
 
 @dataclass
@@ -220,7 +221,7 @@ class _Gathered(torch.autograd.Function):
         count = share.counts[share.rank]
         padded[:count] = values[:count]
         parts: list[torch.Tensor] = [padded.reshape(-1).view(torch.uint8)] * len(share.counts)
-        with _collective(share) as is_whole:
+        with collective_of_passes(_WHEN, share.lost) as is_whole:
             if is_whole:
                 _refuse_other_shapes(values, share.group)
                 # Sent as bytes, because the backends do not take every dtype.
@@ -237,20 +238,12 @@ class _Gathered(torch.autograd.Function):
         share: Share = ctx.share
         assert share.group is not None
         summed = gradients[0].to(torch.promote_types(ctx.dtype, torch.float32), copy=True).contiguous()
-        with _collective(share) as is_whole:
+        with collective_of_passes(_WHEN, share.lost) as is_whole:
             if is_whole:
                 all_reduce(torch.view_as_real(summed) if summed.is_complex() else summed, share.group)
         inward = summed.new_zeros((ctx.num_rows, *summed.shape[1:]))
         inward[: len(share.own)] = summed[share.own.start : share.own.stop]
         return inward.to(ctx.dtype), None
-
-
-@contextmanager
-def _collective(share: Share) -> Iterator[bool]:
-    """Context of a collective of the share's ranks. Yields whether they are all there, as far as is known."""
-    lost = share.lost
-    with nullcontext() if lost is None else lost.noted(), lost_peers("while a batch was gathered"):
-        yield lost is None or lost.error is None
 
 
 def _refuse_other_shapes(values: torch.Tensor, group: dist.ProcessGroup) -> None:

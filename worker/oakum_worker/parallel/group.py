@@ -336,14 +336,6 @@ class LostInPasses:
     def __init__(self) -> None:
         self.error: GroupError | None = None
 
-    @contextlib.contextmanager
-    def noted(self) -> Iterator[None]:
-        """Context of a collective, in which a `GroupError` is noted and not raised. The first one is kept."""
-        try:
-            yield
-        except GroupError as error:
-            self.error = self.error or error
-
 
 @contextlib.contextmanager
 def lost_peers(when: str) -> Iterator[None]:
@@ -355,3 +347,19 @@ def lost_peers(when: str) -> Iterator[None]:
         if isinstance(error, dist.DistError) or "gloo" in str(error):
             raise GroupError(f"a rank was lost {when}: {error}") from error
         raise
+
+
+@contextlib.contextmanager
+def collective_of_passes(when: str, lost: LostInPasses | None) -> Iterator[bool]:
+    """Context of a collective within forward or backward passes. Yields whether to call it: not where `lost` knows
+    of a lost rank. Failures are noted in `lost`, the first one alone; with None they raise `GroupError`, whose
+    message says `when`."""
+    if lost is None:
+        with lost_peers(when):
+            yield True
+        return
+    try:
+        with lost_peers(when):
+            yield lost.error is None
+    except GroupError as error:
+        lost.error = lost.error or error

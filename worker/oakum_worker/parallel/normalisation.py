@@ -18,8 +18,6 @@ group with which it was built, and updates running statistics once for each micr
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -28,13 +26,14 @@ from torch import nn
 
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.listing import some_of
-from oakum_worker.parallel.group import LostInPasses, lost_peers
+from oakum_worker.parallel.group import LostInPasses, collective_of_passes
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather, all_reduce
 from oakum_worker.spec_options import BatchNormChoice
 from oakum_worker.torch_internals import BatchNorm, backward_pass_id, drop_buffers
 
 _KNOWN = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_WHEN = "in a normalisation"
 _MOST_GROUPS = 32
 """Number of groups that Wu and He use."""
 _LEAST_CHANNELS = 2
@@ -191,7 +190,7 @@ class SynchronisedBatchNorm(BatchNorm):
             return Moments(count, mean, squares)
         own = torch.cat([count[None], mean, squares * counts])
         everybodys: list[torch.Tensor] = []
-        with _collective(self.synchronisation.lost) as is_whole:
+        with collective_of_passes(_WHEN, self.synchronisation.lost) as is_whole:
             if is_whole:
                 everybodys = all_gather(own, group)
         if not everybodys:
@@ -241,7 +240,7 @@ class _Normalise(torch.autograd.Function):
         weight_gradient = (outward * normalised).sum(_others(outward))
         sums = torch.stack([bias_gradient, weight_gradient])
         if ctx.group is not None:
-            with _collective(ctx.lost) as is_whole:
+            with collective_of_passes(_WHEN, ctx.lost) as is_whole:
                 if is_whole:
                     all_reduce(sums, ctx.group)
         through_mean, through_variance = (_as_channels(one, outward) for one in sums / count * ctx.counts)
@@ -251,13 +250,6 @@ class _Normalise(torch.autograd.Function):
             return inward.to(input.dtype), None, None, None, None, None
         own = (weight_gradient.to(weight.dtype), bias_gradient.to(weight.dtype))
         return inward.to(input.dtype), *own, None, None, None
-
-
-@contextmanager
-def _collective(lost: LostInPasses | None) -> Iterator[bool]:
-    """Context of a collective of all ranks. Yields whether they are all there, as far as is known."""
-    with nullcontext() if lost is None else lost.noted(), lost_peers("in a normalisation"):
-        yield lost is None or lost.error is None
 
 
 def _widened(values: torch.Tensor) -> torch.Tensor:
