@@ -321,6 +321,13 @@ def test_the_same_is_found_where_no_process_can_be_copied(monkeypatch: pytest.Mo
         train(by_class, classifier())
 
 
+def test_the_same_is_found_where_copies_compute_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "_computes_gradients", lambda: False)
+    assert len(train(mean, classifier())) == STEPS
+    with pytest.raises(SessionError, match="no mean over samples"):
+        train(by_class, classifier())
+
+
 class TestBatchNorm:
     def test_is_refused_where_a_trainer_may_have_several_ranks(self) -> None:
         with pytest.raises(SessionError, match=r"1 is BatchNorm.*batch_norm: synchronised"):

@@ -40,6 +40,13 @@ _CHANGING = frozenset(
 _WRITTEN = (stat.S_ISREG, stat.S_ISFIFO, stat.S_ISSOCK)
 
 
+_UNFIT = "unfit"
+
+
+class CopyError(Exception):
+    """A copy of this process cannot compute gradients."""
+
+
 class Child:
     """The child's end: it has to call `tell` or `end`, and then is no more."""
 
@@ -68,7 +75,7 @@ class Child:
             self.tell({"obstacle": f"calls {event}"})
 
     def end(self) -> NoReturn:
-        """End this process at once, without a word: none of the parent's `finally` clauses are the child's."""
+        """End this process at once. No `finally` clause and no exit handler of the parent's code runs in it."""
         os._exit(0)
 
 
@@ -78,9 +85,22 @@ def can_fork() -> bool:
     return _DESCRIPTORS.is_dir() and not in_use
 
 
+def _computes_gradients() -> bool:
+    """Whether autograd works in this copy. It does not where it had threads in the process that was copied: torch
+    starts some for backward passes that are nested deeply."""
+    try:
+        torch.ones((), requires_grad=True).clone().backward()
+    except RuntimeError:
+        return False
+    return True
+
+
 def fork(patience_s: float) -> Child | dict[str, Any] | None:
     """Fork this process. Returns a `Child` in the child, and in the parent what the child has told: None if it has
-    ended without a word or has told nothing within `patience_s` seconds, after which it is killed."""
+    ended without a word or has told nothing within `patience_s` seconds, after which it is killed.
+
+    Raises `CopyError` where a copy of this process cannot compute gradients.
+    """
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -92,11 +112,16 @@ def fork(patience_s: float) -> Child | dict[str, Any] | None:
         os.close(reading)
         _become_quiet(writing, parent)
         child = Child(writing)
+        if not _computes_gradients():
+            child.tell({_UNFIT: True})
         child.refuse_to_write()
         return child
     os.close(writing)
     try:
-        return _told(reading, time.monotonic() + patience_s)
+        told = _told(reading, time.monotonic() + patience_s)
+        if told is not None and _UNFIT in told:
+            raise CopyError
+        return told
     finally:
         os.close(reading)
         with contextlib.suppress(ProcessLookupError):

@@ -22,7 +22,7 @@ import torch
 
 from oakum_worker.errors import SessionError, TrainingWarning
 from oakum_worker.listing import some_of
-from oakum_worker.rehearsal.apart import Child, can_fork, fork
+from oakum_worker.rehearsal.apart import Child, CopyError, can_fork, fork
 from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.passage import Passage, Watched, passage_of
 from oakum_worker.rehearsal.samples import draw, read_again
@@ -56,6 +56,8 @@ class ScriptRehearsal:
         cut = _cut_of(most)
         self._pieces = [range(most), range(cut), range(cut, most)] if most > 1 else []
         self._passages: list[Passage | None] = []
+        self._copies = can_fork()
+        """Whether the samples are computed in copies of this process."""
         self._child: Child | None = None
         self._watched: Watched | None = None
         self.obstacle: str | None = None
@@ -66,13 +68,9 @@ class ScriptRehearsal:
         processes can be copied, it returns the samples in the copies, and None in this process."""
         while len(self._passages) < len(self._pieces):
             piece = self._pieces[len(self._passages)]
-            if not can_fork():
-                self._begin(piece)
-                return piece
             began_s = time.monotonic()
-            made = fork(_PATIENCE_S)
-            if isinstance(made, Child):
-                self._child = made
+            made = self._told_by_copy() if self._copies else None
+            if self.is_apart or not self._copies:
                 self._begin(piece)
                 return piece
             if made is None or "gradients" not in made:
@@ -80,6 +78,18 @@ class ScriptRehearsal:
                 return None
             self._passages.append(passage_of(made))
         return None
+
+    def _told_by_copy(self) -> dict[str, Any] | None:
+        """Copy the process. Returns what the copy has told, and in the copy nothing."""
+        try:
+            made = fork(_PATIENCE_S)
+        except CopyError:
+            self._copies = False
+            return None
+        if isinstance(made, Child):
+            self._child = made
+            return None
+        return made
 
     def take_batch(self, batch: Any) -> None:
         """The samples were read and collated."""
