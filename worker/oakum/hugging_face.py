@@ -9,7 +9,6 @@ others have taken that step, the library's loop begins anew within the epoch of 
 from __future__ import annotations
 
 import copy
-import itertools
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from oakum.surface.hugging_face import ARGUMENTS, CONSTRUCTOR
 from oakum_worker.checkpoint.model_folder import FILES
 from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import SessionError
+from oakum_worker.session.epoch_loop import weighed_parts
 from oakum_worker.session.session import Session, is_alone, session
 from oakum_worker.session.stepping import SteppingOptimizer, original_of
 
@@ -227,22 +227,12 @@ class Trainer(transformers.Trainer):
 
     def _parts(self, inputs: Any) -> Iterator[tuple[int, int, Any]]:
         """The parts of this rank's share: (first, count, part). Sets what the mean over the part is multiplied by.
-
-        The library divides the sum of the batches' means by their number, also where an epoch ends with smaller
-        ones. With n samples in k batches a sample's loss counts n / (k m) times as in a mean over n, where its own
-        batch has m.
-        """
-        short, start = self._open.short_batch, self._open.positions.start
-        most, num_samples = self._micro_batch, self._open.num_samples
-        bounds = [*range(0, num_samples, most), num_samples]
-        if short is not None:
-            bounds = [0, *range(most - start % most, num_samples, most), num_samples]
-        for (first, stop), part in zip(itertools.pairwise(bounds), _cut(inputs, num_samples, bounds), strict=True):
-            self._factor = 1.0
-            if short is not None:
-                begun = (start + first) // most * most
-                self._factor = short / (-(-short // most) * min(most, short - begun))
-            yield first, stop - first, part
+        The library divides the sum of the batches' means by their number."""
+        weighed = weighed_parts(self._open, self._micro_batch)
+        cut = _cut(inputs, self._open.num_samples, [rows for rows, _ in weighed])
+        for (rows, factor), part in zip(weighed, cut, strict=True):
+            self._factor = factor
+            yield rows.start, rows.stop - rows.start, part
 
     def _backward(self, loss: torch.Tensor, **_: Any) -> None:
         if self._weight is not None:
@@ -290,7 +280,7 @@ class Trainer(transformers.Trainer):
         self._session.holders = {
             f"the callback {type(one).__name__}": one
             for one in self.callback_handler.callbacks
-            if not isinstance(one, ExportableState) and not _is_of_library(one)
+            if not isinstance(one, ExportableState)
         }
         self._session.__enter__()
         if self._session.has_batch_schedule:
@@ -536,10 +526,10 @@ _INSTEAD_OF_SAMPLER = (
 )
 
 
-def _cut(inputs: Any, num_samples: int, bounds: Sequence[int]) -> Iterator[Any]:
-    """Cut a collated batch at these bounds. Raises `SessionError` where its samples are not along the first
+def _cut(inputs: Any, num_samples: int, parts: Sequence[slice]) -> Iterator[Any]:
+    """Cut a collated batch into these rows. Raises `SessionError` where its samples are not along the first
     dimension of each tensor."""
-    if len(bounds) == 2:
+    if len(parts) == 1:
         yield inputs
         return
     odd = [n for n, v in inputs.items() if not isinstance(v, torch.Tensor) or v.shape[:1] != (num_samples,)]
@@ -549,12 +539,8 @@ def _cut(inputs: Any, num_samples: int, bounds: Sequence[int]) -> Iterator[Any]:
             "the collated batch has not one row for each sample: raise per_device_train_batch_size and lower "
             "gradient_accumulation_steps, or change the collator"
         )
-    for first, stop in itertools.pairwise(bounds):
-        yield type(inputs)({name: value[first:stop] for name, value in inputs.items()})
-
-
-def _is_of_library(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] in ("transformers", "oakum")
+    for rows in parts:
+        yield type(inputs)({name: value[rows] for name, value in inputs.items()})
 
 
 def _datasets() -> Any:

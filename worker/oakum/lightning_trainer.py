@@ -175,7 +175,7 @@ class Trainer(pl.Trainer):
         loop.holders = {
             f"the callback {type(one).__name__}": one
             for one in self.callbacks
-            if type(one).state_dict is Callback.state_dict and not _is_of_library(one)
+            if type(one).state_dict is Callback.state_dict
         }
         loop.begin()
         if loop.open.has_batch_schedule:
@@ -496,10 +496,6 @@ class _Callbacks:
             {name: torch.tensor(value, dtype=torch.float64) for name, value in state["metrics"].items()}
         )
         trainer.lightning_module.on_load_checkpoint(dict(state["module"]))
-
-
-def _is_of_library(value: object) -> bool:
-    return type(value).__module__.partition(".")[0] in ("lightning", "pytorch_lightning", "oakum")
 
 
 def _complaints(named: Mapping[str, Any]) -> Iterator[str]:

@@ -32,7 +32,7 @@ _LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
 }
 """Packages whose objects are not looked into."""
 _CODE = (ModuleType, type, FunctionType, MethodType, BuiltinFunctionType)
-_WRAPPING = frozenset({"accelerate", "lightning", "transformers"})
+_WRAPPING = frozenset({"accelerate", "lightning", "pytorch_lightning", "transformers"})
 """Packages whose objects are wrapped around what is saved, or saved by the adapters."""
 
 
@@ -49,7 +49,8 @@ class UnsavedState:
         """Looks at the variables of `frame`, at the `holders`, by what they are called, and at the modules in
         `saved`, which are the objects whose state is saved: models, optimizers and parts of the state. `iterator`
         is what the loop goes through."""
-        self._frame, self._holders = frame, dict(holders)
+        own = {name: one for name, one in holders.items() if _package(one) not in _LIBRARIES | _WRAPPING}
+        self._frame, self._holders = frame, own
         self._is_enumerated = any(isinstance(one, enumerate) for one in gc.get_referrers(iterator))
         self._known = _known(saved)
         self._modules = [one for one in saved if isinstance(one, nn.Module)]

@@ -193,30 +193,12 @@ class EpochLoop:
     def parts(self) -> Generator[slice, None, None]:
         """The rows of this rank's share that are computed at once, each while its samples are computed."""
         num_samples = self.open.num_samples
-        for rows, factor in list(self._weighed_parts()):
+        most = self.loader.batch_size or 0
+        for rows, factor in weighed_parts(self.open, most, self._accumulated):
             self._factor = factor
             self.is_last_part = rows.stop == num_samples
             with self.open.part(rows.start, rows.stop - rows.start):
                 yield rows
-
-    def _weighed_parts(self) -> Iterator[tuple[slice, float]]:
-        """The rows of each part, and what its mean is multiplied by.
-
-        The libraries divide the sum of the batches' means by the number of batches that are accumulated, also
-        where an epoch ends with fewer or smaller ones. So with n samples in the last steps' batch and m in that of
-        a sample's batch of the loader, its loss counts n / (accumulated m) times as in a mean over n."""
-        num_samples, most = self.open.num_samples, self.loader.batch_size or 0
-        short, first = self.open.short_batch, self.open.positions.start
-        at = 0
-        while at < num_samples:
-            count, factor = min(most, num_samples - at), 1.0
-            if short is not None:
-                begun = (first + at) // most * most
-                size = min(most, short - begun)
-                count = min(count, begun + size - first - at)
-                factor = short / (self._accumulated * size)
-            yield slice(at, at + count), factor
-            at += count
 
     def part_of(self, share: Any, rows: slice) -> Any:
         """These rows of this rank's share. Raises `SessionError` where it cannot be divided."""
@@ -265,6 +247,27 @@ class EpochLoop:
         self._session.__enter__()
         HOST.get().finish_later(self.end)
         self._shares = iter(self._session)
+
+
+def weighed_parts(running: Session, most: int, num_batches: int | None = None) -> list[tuple[slice, float]]:
+    """The rows of each part of this rank's share, of at most `most` samples, and what the mean over it is
+    multiplied by.
+
+    The libraries divide the sum of the batches' means by a number of batches, also where an epoch ends with fewer
+    or smaller ones: by `num_batches`, or by as many as there are. So with n samples in the last step's batch and m
+    in that of a sample's batch of the loader, its loss counts n / (batches m) times as in a mean over n."""
+    num_samples, short, first = running.num_samples, running.short_batch, running.positions.start
+    parts, at = [], 0
+    while at < num_samples:
+        count, factor = min(most, num_samples - at), 1.0
+        if short is not None:
+            begun = (first + at) // most * most
+            size = min(most, short - begun)
+            count = min(count, begun + size - first - at)
+            factor = short / ((num_batches or -(-short // most)) * size)
+        parts.append((slice(at, at + count), factor))
+        at += count
+    return parts
 
 
 def rows_of(batch: Any, rows: slice, num_samples: int) -> Any:
