@@ -9,9 +9,7 @@ forked.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
-import gc
 import json
 import os
 import select
@@ -26,7 +24,8 @@ from typing import Any, NoReturn
 
 import torch
 
-_PR_SET_PDEATHSIG = 1
+from oakum_worker.forked import begin_forked
+
 _DESCRIPTORS = Path("/proc/self/fd")
 _CHUNK_BYTES = 1 << 16
 _STDERR = 2
@@ -143,13 +142,7 @@ def _told(reading: int, until_s: float) -> dict[str, Any] | None:
 
 def _become_quiet(kept: int, parent: int) -> None:
     """Let nothing that this process does from now on be seen outside of it, except what it writes to `kept`."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it has ended meanwhile, and cannot end this process any more
-        os._exit(0)
-    # What is garbage here is the parent's: process groups, for one, whose destructors wait for threads that only
-    # the parent has.
-    gc.freeze()
+    begin_forked(parent)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDWR)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import dataclasses
-import gc
 import multiprocessing
 import os
 import pickle
@@ -30,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import TaskError
+from oakum_worker.forked import begin_forked
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.reading import SampleReader
 from oakum_worker.step.reading_order import Read, ReadingOrder
@@ -39,7 +39,6 @@ from oakum_worker.torch_internals import end_loading, hear_of_ended_loaders_in_r
 
 _READS_AHEAD = 2
 """Reads that each process has been given, the one under way included."""
-_PR_SET_PDEATHSIG = 1
 
 
 class Collated(NamedTuple):
@@ -266,15 +265,9 @@ def _forking() -> Iterator[None]:
 
 def _begin_process(parent: int, _: int) -> None:
     """Prepare a process that reads: it ends with its parent, and heeds no signal that is sent to a whole job."""
-    # What is garbage here is the parent's: process groups, for one, whose destructors wait for threads that only
-    # the parent has.
-    gc.freeze()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os._exit(1)
+    begin_forked(parent)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
