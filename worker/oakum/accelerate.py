@@ -206,8 +206,9 @@ class Accelerator(accelerate.Accelerator):
             super().save(*others, **named)
 
     def init_trackers(self, *others: Any, **named: Any) -> None:
-        """Open the trackers' runs, on the first rank alone: on ranks with the first line that is logged once
-        training has begun. A rank that becomes the first later opens its own."""
+        """Open the trackers' runs, on the first rank alone. Ranks know which one is the first when training
+        begins, so there the runs are opened with the first line that is logged after that. A rank that becomes the
+        first later opens runs of its own."""
         self._open_trackers = functools.partial(super().init_trackers, *others, **named)
         self._begin_to_log()
 

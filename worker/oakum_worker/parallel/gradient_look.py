@@ -60,8 +60,9 @@ class GradientLook:
                 self._expected[id(parameter)] = parameter
 
     def follow(self, parameter: nn.Parameter, leaf: torch.Tensor) -> None:
-        """Count `parameter` as one with a gradient when autograd has computed that of `leaf`, which is the
-        parameter itself or what stands for it in the passes."""
+        """From now on count `parameter` as one that has got a gradient as soon as autograd has computed the
+        gradient of `leaf`: the parameter itself, or the tensor that takes its place in forward and backward
+        passes."""
         if id(leaf) in self._followed or not leaf.requires_grad:
             return
         self._followed.add(id(leaf))

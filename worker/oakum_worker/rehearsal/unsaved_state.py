@@ -37,7 +37,8 @@ _WRAPPING = frozenset({"accelerate", "lightning", "pytorch_lightning", "transfor
 
 
 class UnsavedState:
-    """Variables that may hold state, as they were before the first step."""
+    """What a script's variables, callbacks and modules held before the first step, by which state that has changed
+    since, and that nobody saves, can be named."""
 
     def __init__(
         self,

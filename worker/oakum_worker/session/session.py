@@ -440,7 +440,8 @@ class Session:
         self._iterator = None
 
     def _tell_of_state(self) -> None:
-        """After the first step, tell of what has changed and is not saved."""
+        """After the first step, warn of state that has changed and that nobody saves, and of a rehearsal that
+        could not be made."""
         unsaved, self._unsaved = self._unsaved, None
         if self._unrehearsed is not None:
             warnings.warn(self._unrehearsed, TrainingWarning, stacklevel=4)
