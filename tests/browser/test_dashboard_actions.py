@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -70,13 +71,22 @@ def administrator(driver: WebDriver, client: OakumClient, tokens: dict[str, str]
     return opened
 
 
+def afresh(tab: str) -> Any:
+    """A fixture: the page of the fixture `tab`, which is signed in once, in the state in which a test begins."""
+
+    @pytest.fixture
+    def page(self: object, request: pytest.FixtureRequest) -> ServicePage:
+        opened: ServicePage = request.getfixturevalue(tab)
+        opened.afresh()
+        return opened
+
+    return page
+
+
 class TestAdministrator:
     """What an administrator sees and does in one tab, signed in once."""
 
-    @pytest.fixture
-    def page(self, administrator: ServicePage) -> ServicePage:
-        administrator.afresh()
-        return administrator
+    page = afresh("administrator")
 
     def test_a_trainers_page_tells_all_and_back_leads_back(self, page: ServicePage, client: OakumClient) -> None:
         page.wait(lambda: "long" in page.texts("#overview .trainer h3 a"), "the card")
@@ -304,10 +314,7 @@ def researcher(driver: WebDriver, client: OakumClient, tokens: dict[str, str]) -
 class TestResearch:
     """What a researcher does in one tab, signed in once: submits a trainer, and compares two that have ended."""
 
-    @pytest.fixture
-    def page(self, researcher: ServicePage) -> ServicePage:
-        researcher.afresh()
-        return researcher
+    page = afresh("researcher")
 
     def test_trainers_are_compared_by_choosing_them_and_the_link_shows_the_same(self, page: ServicePage) -> None:
         page.go("compare")

@@ -1,0 +1,117 @@
+"""What a script changes from step to step and nobody saves is told after its first step."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import oakum
+from oakum_worker.errors import TrainingWarning
+from training_ranks import Points
+
+BATCH = 12
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 16), nn.Dropout(0.1), nn.ReLU(), nn.Linear(16, 2)).double()
+
+
+def mean(session: Any, batch: Any, model: nn.Module) -> None:
+    session.backward(mse_loss(model(batch[0]), batch[1]))
+
+
+class Average:
+    """A moving average of weights, as found in many repositories: nothing saves it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+        self.updates = 0
+
+    def update(self, model: nn.Module) -> None:
+        self.updates += 1
+        for name, p in model.named_parameters():
+            self.shadow[name].lerp_(p.detach(), 0.1)
+
+
+class Annealing:
+    """A weight that falls with each call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> float:
+        self.calls += 1
+        return 1 / self.calls
+
+
+def warnings_of_a_loop(*, kept: bool) -> list[str]:
+    """Train with state in the loop's variables, some of it handed over as `state` if `kept`. Returns the texts of
+    the warnings."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    swa = torch.optim.swa_utils.AveragedModel(model)
+    average, generator, prior = Average(model), torch.Generator(), torch.zeros(2)
+    taken, loss_sum, losses, best = 0, 0.0, [], None
+    fixed, constants = torch.ones(3), {"width": 16}
+    state = [schedule, swa] if kept else []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with oakum.session(model, optimizer, Points(), batch_size=BATCH, state=state) as session:
+            for batch in session:
+                mean(session, batch, model)
+                session.step()
+                schedule.step()
+                swa.update_parameters(model)
+                loss_sum += session.loss
+                losses.append(session.loss)
+                best = min(losses) if constants and fixed is not None else best
+                if not kept:
+                    taken += 1
+                    average.update(model)
+                    prior = 0.9 * prior + 0.1
+                    torch.rand(1, generator=generator)
+    return [str(one.message) for one in caught if issubclass(one.category, TrainingWarning)]
+
+
+def test_state_that_nobody_saves_is_told_of_by_name_after_the_first_step() -> None:
+    [told] = warnings_of_a_loop(kept=False)
+    named = told.partition(" changed in the first step")[0]
+    assert named == "`schedule`, `swa`, `average`, `generator`, `prior`, `taken`"
+    assert "handed over as state" in told
+
+
+def test_it_is_told_of_however_it_is_kept() -> None:
+    """Numbers with a fraction, counters under a name or in an object that is called, the number that
+    enumerate() counts, and a second loader; not sums of losses, times and what is logged."""
+    model, annealing, counted = network(), Annealing(), {"steps": 0}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    others = iter(torch.utils.data.DataLoader(Points(), batch_size=2))
+    beta, best, total, at_s, logged = 0.1, float("inf"), 0.0, time.time(), [0]
+    session = oakum.session(model, optimizer, Points(), batch_size=BATCH)
+    with warnings.catch_warnings(record=True) as caught, session:
+        warnings.simplefilter("always")
+        for number, batch in enumerate(session):
+            next(others)
+            mean(session, batch, model)
+            session.step()
+            beta, best, at_s = beta + 0.1 * annealing(), min(best, session.loss), time.time()
+            total += session.loss
+            logged.append(number)
+            counted["steps"] += at_s > 0
+    [told] = [str(one.message) for one in caught if "nothing saves it" in str(one.message)]
+    named = told.partition(" changed in the first step")[0]
+    assert named.startswith("the number that enumerate() counts, for which there is session.steps, ")
+    for name in ("annealing", "counted", "others", "beta", "best"):
+        assert f"`{name}`" in told
+    for name in ("total", "at_s", "logged"):
+        assert f"`{name}`" not in named
+
+
+def test_it_is_not_told_of_where_it_is_handed_over() -> None:
+    assert warnings_of_a_loop(kept=True) == []
