@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import uvicorn
 from fastapi import FastAPI
 from selenium.common.exceptions import (
+    ElementClickInterceptedException,
     ElementNotInteractableException,
     NoSuchElementException,
     StaleElementReferenceException,
@@ -26,7 +27,12 @@ from waiting import DEADLINE_S
 
 Seen = TypeVar("Seen")
 _SHOWN_CHARACTERS = 1000
-_NOT_THERE = (NoSuchElementException, StaleElementReferenceException, ElementNotInteractableException)
+_NOT_THERE = (
+    NoSuchElementException,
+    StaleElementReferenceException,
+    ElementNotInteractableException,
+    ElementClickInterceptedException,  # where the page has moved under the mouse meanwhile
+)
 
 
 class Server:
