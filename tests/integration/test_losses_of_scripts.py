@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, mse_loss, normalize
+from torch.nn.functional import cross_entropy, dropout, mse_loss, normalize
 from torch.utils.data import DataLoader
 
 import oakum
@@ -19,6 +19,8 @@ from session_ranks import Plan, Rank, Stage
 from training_ranks import Points
 
 EPOCHS = 3
+STEPS = 4
+"""Of a sequence; no divisor of the batch."""
 STAGES = [Stage(("a", "b"), 3), Stage(("b",), 2), Stage(("c", "b", "d"))]
 
 Script = Callable[[Rank | None], list[torch.Tensor]]
@@ -60,6 +62,33 @@ def test_a_batch_is_gathered_in_a_loop_of_ones_own() -> None:
         session.backward(cross_entropy(first @ gather_batch(second).T, own_rows(second)))
 
     ends_alike(own_loop(among_all))
+
+
+def test_sequences_of_as_many_steps_as_samples_are_computed_at_once_drop_the_same() -> None:
+    """With the sequence first, as `nn.Transformer` has it by default, sizes do not tell steps from samples."""
+
+    class Sequences(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = network()
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            steps = torch.arange(1, STEPS + 1, dtype=inputs.dtype).view(-1, 1, 1)
+            made: torch.Tensor = self.network(dropout(inputs * steps, 0.4)).mean(0)
+            return made
+
+    def whole(session: Any, batch: Any, model: nn.Module) -> None:
+        session.backward(mse_loss(model(batch[0]), batch[1]))
+
+    def in_parts(session: Any, batch: Any, model: nn.Module) -> None:
+        for first in range(0, session.num_samples, STEPS):
+            part = [one[first : first + STEPS] for one in batch]
+            with session.part(first, len(part[0])):
+                whole(session, part, model)
+
+    together, apart = (own_loop(backward, Sequences)(None) for backward in (whole, in_parts))
+    for one, other in zip(apart, together, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
 
 
 def test_synchronised_batch_norm_has_the_statistics_of_the_batch() -> None:

@@ -16,6 +16,7 @@ from oakum_worker.advice.command import advise_command
 from oakum_worker.errors import DivergedError, SpecError, WorkerError
 from oakum_worker.profiling import layout_command, rnn_command  # noqa: F401  their commands are profiles
 from oakum_worker.profiling.command import profile_app
+from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rehearsal import rehearse_and_warn
 from oakum_worker.spec import TrainerSpec, explain, read_spec
 from oakum_worker.step.training_loop import TrainingLoop
@@ -81,9 +82,9 @@ def _spec_from(path: Path | None, overrides: dict[str, Any]) -> TrainerSpec:
 
 def _train(spec: TrainerSpec, console: Console) -> dict[str, Any]:
     torch.set_num_threads(spec.threads_per_rank)
-    task = load_task(spec)
-    rehearse_and_warn(task, spec)
-    loop = TrainingLoop(task, spec)
+    task, batch_dims = load_task(spec), BatchDims()
+    rehearse_and_warn(task, spec, batch_dims=batch_dims)
+    loop = TrainingLoop(task, spec, batch_dims=batch_dims)
     metrics: dict[str, float] = {}
     loss = float("nan")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -19,8 +19,9 @@ import deep_backward_child
 from cells import each
 from oakum_worker.parallel.chunks import share_of
 from oakum_worker.randomness import keyed
+from oakum_worker.randomness.batch_dims import batch_dim
 from oakum_worker.randomness.counters import mix
-from oakum_worker.randomness.keyed import KeyedBits, batch_dim, normal, uniform
+from oakum_worker.randomness.keyed import KeyedBits, normal, uniform
 from oakum_worker.randomness.sample_randomness import SampleRandomness
 from oakum_worker.randomness.torch_functions import _attention_weights
 

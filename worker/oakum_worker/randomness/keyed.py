@@ -23,23 +23,13 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from oakum_worker.errors import TrainingWarning
+from oakum_worker.randomness.batch_dims import BatchDims, Role, batch_dim
 from oakum_worker.randomness.counters import mix, mix_all, signed
-
-Role = Literal["activation", "like", "sizes", "shared"]
-"""What kind of thing has the shape that numbers are drawn for. It decides how the batch is looked for in the
-shape.
-
-- `activation`: something computed from the samples. If no batch is found in it, a warning is given.
-- `like`: any tensor. If no batch is found in it, all samples share the numbers.
-- `sizes`: sizes alone; a batch is found only in a size equal to the number of samples. If there is none, all
-  samples share the numbers.
-- `shared`: something that certainly has no batch, such as a parameter. All samples share the numbers.
-"""
 
 _ALL_SAMPLES, _THESE_SAMPLES = -1, -2
 _INT32 = -(1 << 31), 1 << 31
@@ -64,6 +54,10 @@ class KeyedBits:
     """Source of random bits for the samples of one micro-batch at a time. `begin` has to be called before
     `bits`."""
 
+    def __init__(self, dims: BatchDims | None = None) -> None:
+        """`dims` remembers where the samples lie; without it, sizes alone decide."""
+        self._dims = dims
+
     def begin(self, key: int, first: int, count: int, device: torch.device) -> None:
         """Begin a micro-batch of `count` samples that starts at position `first` of the global batch."""
         samples = mix_all(key, torch.arange(first, first + count))
@@ -72,6 +66,8 @@ class KeyedBits:
         factors = (hashes.to(torch.int32) | 1).split((count, 1, 1))
         offsets = (hashes >> 32).to(torch.int32).split((count, 1, 1))
         self._of_each, self._of_all, self._of_these = map(Keys, factors, offsets)
+        if self._dims is not None:
+            self._dims.begin(key)
 
     def bits(
         self, shape: Sequence[int], device: torch.device, role: Role, *, at_front: bool = False
@@ -83,25 +79,30 @@ class KeyedBits:
         dimension other than 1, the bits then belong to this micro-batch, with a warning, once in the process.
         Advances torch's default CPU generator.
         """
-        count = self._of_each.factors.shape[0]
-        dim = batch_dim(shape[:1] if at_front else shape, count, role)
+        count, numbers = self._of_each.factors.shape[0], _numbers_of_call()
+        if at_front or self._dims is None or torch.compiler.is_compiling():
+            dim = batch_dim(shape[:1] if at_front else shape, count, role)
+        else:
+            dim = self._dims.dim_of(numbers, shape, count, role)
         if dim == 1:
             ones = (1,) * (len(shape) - 2)
-            factors, offsets = (part.view(1, count, *ones) for part in _keys_of_call(self._of_each, device))
+            factors, offsets = (
+                part.view(1, count, *ones) for part in _keys_of_call(self._of_each, numbers, device)
+            )
             elements = _elements((shape[0], *shape[2:]), device).unsqueeze(1)
             return _permute(torch.addcmul(offsets, factors, elements))
-        keys = self._of_each if dim == 0 else self._of_all
+        of = self._of_each if dim == 0 else self._of_all
         if dim is None and role == "activation" and shape[:1] != (1,):
-            keys = self._of_these
+            of = self._of_these
             warn_once(
                 f"dropout of a tensor of shape {tuple(shape)}, in which the {count} samples computed at once were "
                 "not found: its masks depend on how many samples a node computes at once"
             )
-        num_keys = keys.factors.shape[0]
+        num_keys = of.factors.shape[0]
         # What a sample has: one element, its rows one after the other, or what lies behind the first dimension.
         sizes = (shape[0] // num_keys, *shape[1:]) if len(shape) else (1,)
         ones = (1,) * len(sizes)
-        factors, offsets = (part.view(num_keys, *ones) for part in _keys_of_call(keys, device))
+        factors, offsets = (part.view(num_keys, *ones) for part in _keys_of_call(of, numbers, device))
         bits = _permute(torch.addcmul(offsets, factors, _elements(sizes, device)))
         return bits.reshape(tuple(shape))
 
@@ -109,28 +110,6 @@ class KeyedBits:
         """The dimension of `shape`, 0 or 1, along which the samples of the present micro-batch lie; None where
         neither is."""
         return batch_dim(shape, self._of_each.factors.shape[0], role)
-
-
-def batch_dim(shape: Sequence[int], count: int, role: Role) -> int | None:
-    """The dimension of a shape, 0 or 1, along which `count` samples lie; None where neither does, and for the role
-    `shared`.
-
-    These are tried in order: the first dimension, if it is `count`; the second of three or more dimensions, if it
-    is `count` (inputs with the sequence first); the first, if it is a multiple of `count` (a sample's tokens,
-    views or heads one after the other); the second of two dimensions, if it is `count`. For the role `sizes` only
-    the first two are tried.
-    """
-    if role == "shared" or not shape:
-        return None
-    if shape[0] == count:
-        return 0
-    if len(shape) > 2 and shape[1] == count:
-        return 1
-    if role == "sizes":
-        return None
-    if shape[0] > 0 and shape[0] % count == 0:
-        return 0
-    return 1 if len(shape) == 2 and shape[1] == count else None
 
 
 def threshold(probability: float) -> int:
@@ -187,10 +166,10 @@ def call_seed() -> int:
     return mix(*_numbers_of_call())
 
 
-def _keys_of_call(keys: Keys, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """For the next drawing call, the products a A and the offsets b ^ B (see the module) on `device`. Advances
-    torch's default CPU generator."""
-    factor, offset = _numbers_of_call()
+def _keys_of_call(keys: Keys, numbers: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """For a drawing call with these numbers A and B, the products a A and the offsets b ^ B (see the module) on
+    `device`."""
+    factor, offset = numbers
     factors, offsets = keys
     if factors.device != device:
         factors, offsets = factors.to(device), offsets.to(device)

@@ -14,7 +14,8 @@ number that decides for all of them, are equal on all ranks of a step.
 Not covered, with a warning: dropout within torch's recurrent layers of packed sequences (for which there is
 `oakum_worker.recurrent`), fractional pooling, `multinomial`, `poisson`, a `randperm` of the batch and the rarer
 distributions. They draw new numbers for each micro-batch, so the numbers depend on its size. That also holds for
-the masks of dropout in whose input the samples are not found (`keyed.batch_dim` says where they are looked for).
+the masks of dropout in whose input the samples are not found (`batch_dims.batch_dim` says where they are looked
+for).
 
 Calls that pass a generator of their own are left to torch (`oakum_worker.generators` has generators that belong to
 samples). The elements of a sample are numbered by their place in it, so a sample draws the same however far its
@@ -41,12 +42,14 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode, handle_torch_function
 
 from oakum_worker.function_mode import call, opened
+from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.randomness.counters import mix, seed_devices, seed_host, signed
 from oakum_worker.randomness.keyed import KeyedBits, call_seed, warn_once
 from oakum_worker.randomness.torch_functions import DRAWS, RECURRENT, dropout_at_front
 from oakum_worker.torch_internals import SAMPLE_DIRICHLET, STANDARD_GAMMA
 
 _PRESENT: ContextVar[tuple[int, int, int] | None] = ContextVar("samples that are computed", default=None)
+_DIMS: ContextVar[BatchDims | None] = ContextVar("where the samples lie in what is drawn", default=None)
 
 
 def present_samples() -> tuple[int, int, int] | None:
@@ -61,6 +64,8 @@ def begin_layer(number: int) -> None:
     present = _PRESENT.get()
     if present is not None:
         seed_host(mix(present[0], number))
+    if (dims := _DIMS.get()) is not None:
+        dims.begin_layer(number)
 
 
 class SampleRandomness:
@@ -72,13 +77,15 @@ class SampleRandomness:
     shows that, and the function that drew is called once more with the mode.
     """
 
-    def __init__(self, device: torch.device, *, always: bool = False) -> None:
-        """`device` is the device on which most random numbers are needed.
+    def __init__(self, device: torch.device, *, always: bool = False, dims: BatchDims | None = None) -> None:
+        """`device` is the device on which most random numbers are needed. `dims` remembers where the samples lie
+        in what is drawn; without it, sizes alone decide.
 
         `always` keeps the mode active even for a task that does not draw. A compiled model should have this: calls
         in it take no longer, and it would be compiled anew if the mode went.
         """
-        self._mode = _SampleMode()
+        self._mode = _SampleMode(dims)
+        self._dims = dims
         self._device = device
         self._is_on = True
         self._is_settled = always
@@ -94,6 +101,7 @@ class SampleRandomness:
         self._seed(key, first, count)
         with ExitStack() as stack:
             stack.callback(_PRESENT.reset, _PRESENT.set((key, first, count)))
+            stack.callback(_DIMS.reset, _DIMS.set(self._dims))
             if self._is_on:
                 stack.enter_context(self._mode)
             yield partial(self._call, stack, (key, first, count))
@@ -133,9 +141,9 @@ class _SampleMode(TorchFunctionMode):
     there gets equal numbers.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dims: BatchDims | None) -> None:
         super().__init__()
-        self.keyed = KeyedBits()
+        self.keyed = KeyedBits(dims)
 
     def begin(self, key: int, first: int, count: int, device: torch.device) -> None:
         """Draw for the `count` samples from position `first` of the global batch from now on."""

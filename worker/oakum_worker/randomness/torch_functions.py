@@ -15,7 +15,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from oakum_worker.randomness.keyed import KeyedBits, Role, normal, threshold, uniform
+from oakum_worker.randomness.batch_dims import Role
+from oakum_worker.randomness.keyed import KeyedBits, normal, threshold, uniform
 from oakum_worker.randomness.recurrent import one_layer_at_a_time
 
 # Klambauer, Unterthiner, Mayr and Hochreiter, "Self-normalizing neural networks", 2017: minus lambda times alpha.

@@ -26,6 +26,7 @@ from oakum_worker.errors import DivergedError, GroupError
 from oakum_worker.keeping.keeper import Keeper, KeeperContext
 from oakum_worker.parallel.group import GenerationGroup
 from oakum_worker.protocol import FragmentConfig, Generation, Phase, Switch
+from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rank.failures import failure_of
 from oakum_worker.rank.membership import Mailbox, next_generation
 from oakum_worker.rank.reporter import ProgressReporter
@@ -315,14 +316,14 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
             run_script(spec, RankHost(spec, lambda of: set_up(of).turns(), end_process))
             news.send(phase=Phase.FINISHED)
             end_process()
-        task = load_task(spec)
+        task, batch_dims = load_task(spec), BatchDims()
         start_up.ended("task")
         if local_rank == "0" and after == "0" and not checkpoints.candidates():
             from oakum_worker.rehearsal import rehearse_and_warn  # late: who joins later does without
 
-            rehearse_and_warn(task, spec)
+            rehearse_and_warn(task, spec, batch_dims=batch_dims)
             start_up.ended("rehearsal")
-        loop = TrainingLoop(task, spec)
+        loop = TrainingLoop(task, spec, batch_dims=batch_dims)
         set_up(loop).run()
     except Exception as error:
         traceback.print_exc()

@@ -21,6 +21,7 @@ from oakum_worker.errors import TrainingWarning
 from oakum_worker.losses import to_mean
 from oakum_worker.parallel.normalisation import SynchronisedBatchNorm
 from oakum_worker.randomness import keyed
+from oakum_worker.randomness.batch_dims import BatchDims, Seen
 from oakum_worker.randomness.counters import mix
 from oakum_worker.rehearsal.hidden_state import HiddenState, changes
 from oakum_worker.rehearsal.passes import states_elsewhere
@@ -50,6 +51,8 @@ class Passage:
     """Shapes of the batch's tensors, without the first dimension."""
     unkeyed: list[str] = field(default_factory=list)
     """Warnings of draws that belong to no single sample."""
+    draws: Seen = field(default_factory=dict)
+    """The passes' drawing calls, and where the samples may lie in what they draw."""
     draws_elsewhere: bool = False
     """Whether NumPy's or Python's generator was drawn from."""
     gathers: bool = False
@@ -69,7 +72,7 @@ class Passage:
 class Watched:
     """What changes while the body computes some samples. BatchNorm has its running statistics meanwhile."""
 
-    def __init__(self, task: Task, num_samples: int) -> None:
+    def __init__(self, task: Task, num_samples: int, dims: BatchDims) -> None:
         self.passage = Passage(num_samples)
         self._task = task
         self._hidden = [
@@ -79,6 +82,7 @@ class Watched:
         self._before = [hidden.take() for hidden in self._hidden]
         self._elsewhere: list[Any] = []
         self._stack = contextlib.ExitStack()
+        self._draws = self._stack.enter_context(dims.observed())
         self._warned = self._stack.enter_context(_warnings_of_draws())
         self._normalised = self._stack.enter_context(_running_statistics(task.model))
         self._buffers = _buffers(task.model)
@@ -122,6 +126,7 @@ class Watched:
             gathers=gathers,
             gradients=gradients,
             unkeyed=unkeyed,
+            draws=self._draws,
             draws_elsewhere=states_elsewhere() != self._elsewhere,
             normalised=normalised,
             is_comparable=all(_has_statistics(self._task.model, name) for name in normalised),

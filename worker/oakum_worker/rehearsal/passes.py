@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from oakum_worker.function_mode import call
+from oakum_worker.randomness.batch_dims import BatchDims, Seen
 from oakum_worker.rehearsal.samples import Recorded
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.state.cursor import Cursor
@@ -90,6 +91,15 @@ class Passes:
         ):
             value, weight = loss.mean, len(samples) if loss.weight is None else loss.weight
         return LossComputation(value, float(weight), **seen)
+
+    def draws(self, samples: Sequence[Any]) -> Seen:
+        """What the loss of `samples` draws, computed as in training. Raises what `compute` raises."""
+        dims = BatchDims()
+        tried = dataclasses.replace(self._task, dataset=Recorded(samples))
+        forward = ForwardPass(tried, self._spec, contextlib.nullcontext, dims=dims)
+        whole = range(len(samples))
+        with _no_steps(), torch.enable_grad(), dims.observed() as seen, forward.loss(Cursor(), whole, whole):
+            return seen
 
     def _watched(self, seen: dict[str, Any]) -> Callable[[nn.Module, Any], Any]:
         """The task's loss, wrapped to note in `seen` the shapes of its batch and whether it draws."""

@@ -12,6 +12,7 @@ import torch
 from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.listing import some_of
+from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rehearsal.comparison import Comparison, differ, told_of_share
 from oakum_worker.rehearsal.hidden_state import Change, HiddenState, changes
 from oakum_worker.rehearsal.no_trace import Watch, attributes_kept, generators_kept, hidden_state
@@ -43,8 +44,11 @@ class Finding:
     """Whether training itself refuses the property, whatever the spec, also without a rehearsal."""
 
 
-def rehearse(task: Task, spec: TrainerSpec, *, budget_s: float = 1.0) -> tuple[str, ...]:
-    """Try the task and return warnings. Its model must be whole and in no process group.
+def rehearse(
+    task: Task, spec: TrainerSpec, *, budget_s: float = 1.0, batch_dims: BatchDims | None = None
+) -> tuple[str, ...]:
+    """Try the task and return warnings. Its model must be whole and in no process group. `batch_dims` learns where
+    the samples lie in what the task draws.
 
     Takes about `budget_s` seconds, at least the time to read samples and compute a forward pass; checks that do
     not fit are left out. The task and its data set are restored afterwards. A task whose code raises here passes:
@@ -55,7 +59,7 @@ def rehearse(task: Task, spec: TrainerSpec, *, budget_s: float = 1.0) -> tuple[s
     if not spec.rehearsal:
         return ()
     try:
-        findings = _find(task, spec, time.monotonic() + budget_s)
+        findings = _find(task, spec, time.monotonic() + budget_s, batch_dims or BatchDims())
     except TaskError:
         raise
     except Exception as error:  # an object of an unforeseen kind is no reason not to train
@@ -67,23 +71,25 @@ def rehearse(task: Task, spec: TrainerSpec, *, budget_s: float = 1.0) -> tuple[s
     return tuple(finding.text for finding in findings)
 
 
-def _find(task: Task, spec: TrainerSpec, until_s: float) -> list[Finding]:
+def _find(task: Task, spec: TrainerSpec, until_s: float, dims: BatchDims) -> list[Finding]:
     findings: list[Finding] = []
     with generators_kept(), attributes_kept(task):
         try:
             Hooks(task).start_step(Cursor(), rank=0)
         except Exception:
             return []  # training calls the same hooks and reports the error
-        for finding in _Rehearsal(task, spec, until_s).findings():
+        for finding in _Rehearsal(task, spec, until_s, dims).findings():
             findings.append(finding)
             if finding.refuses:
                 break
     return findings
 
 
-def rehearse_and_warn(task: Task, spec: TrainerSpec, *, budget_s: float = 1.0) -> None:
+def rehearse_and_warn(
+    task: Task, spec: TrainerSpec, *, budget_s: float = 1.0, batch_dims: BatchDims | None = None
+) -> None:
     """Rehearse the task and issue each text that `rehearse` returns as a `TrainingWarning`. Raises `TaskError`."""
-    for text in rehearse(task, spec, budget_s=budget_s):
+    for text in rehearse(task, spec, budget_s=budget_s, batch_dims=batch_dims):
         warnings.warn(text, TrainingWarning, stacklevel=2)
 
 
@@ -97,8 +103,8 @@ def splits_batches(spec: TrainerSpec) -> bool:
 
 
 class _Rehearsal:
-    def __init__(self, task: Task, spec: TrainerSpec, until_s: float) -> None:
-        self._task, self._spec, self._until_s = task, spec, until_s
+    def __init__(self, task: Task, spec: TrainerSpec, until_s: float, dims: BatchDims) -> None:
+        self._task, self._spec, self._until_s, self._dims = task, spec, until_s, dims
         self._most = min(_SAMPLES, spec.micro_batch or spec.global_batch)
 
     def findings(self) -> Iterator[Finding]:
@@ -126,12 +132,23 @@ class _Rehearsal:
             # A task whose loss gathers the whole batch computes no part alone, so its parts are not compared.
             if not task.gathers and time.monotonic() < self._until_s:
                 yield from self._of_parts(watch, passes, drawn)
+            self._learn_dims(watch, passes, drawn)
         except SteppedError as error:
             yield Finding(_told_of_step(error, task), refuses=True)
         except Exception:
             return  # what raises here raises in training
         finally:
             watch.restore()
+
+    def _learn_dims(self, watch: Watch, passes: Passes, drawn: Drawn) -> None:
+        """Learn from two sizes where the samples lie in what a pass draws."""
+        samples = drawn.samples
+        if len(samples) > 1:
+            seen = []
+            for part in (samples, samples[:-1]):
+                seen.append(passes.draws(part))
+                watch.restore_state()
+            self._dims.learn(seen)
 
     def _of_repetition(self, watch: Watch, hidden: HiddenState, passes: Passes, drawn: Drawn) -> Iterator[Finding]:
         """Findings from computing one loss twice: about changes of hidden state, weights and `requires_grad` in

@@ -22,6 +22,7 @@ import torch
 
 from oakum_worker.errors import SessionError, TrainingWarning
 from oakum_worker.listing import some_of
+from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rehearsal.apart import Child, CopyError, can_fork, fork
 from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.passage import Passage, Watched, passage_of
@@ -49,9 +50,13 @@ class ScriptRehearsal:
     """Has a loop compute its first samples as a whole and in parts, and says what would depend on the number of
     nodes."""
 
-    def __init__(self, task: Task, seed: int, *, num_samples: int, how_to_weigh: str) -> None:
-        """The first global batch has `num_samples`. `how_to_weigh` tells how this script gives a loss's weight."""
+    def __init__(
+        self, task: Task, seed: int, *, num_samples: int, how_to_weigh: str, batch_dims: BatchDims
+    ) -> None:
+        """The first global batch has `num_samples`. `how_to_weigh` tells how this script gives a loss's weight.
+        `batch_dims` learns where the samples lie in what the loop draws."""
         self._task, self._seed, self._how_to_weigh = task, seed, how_to_weigh
+        self._dims, self._has_learned = batch_dims, False
         most = min(num_samples, _MOST_SAMPLES)
         cut = _cut_of(most)
         self._pieces = [range(most), range(cut), range(cut, most)] if most > 1 else []
@@ -66,7 +71,7 @@ class ScriptRehearsal:
     def next_samples(self) -> range | None:
         """The samples to compute next, as positions of the first global batch; None when all were computed. Where
         processes can be copied, it returns the samples in the copies, and None in this process."""
-        while len(self._passages) < len(self._pieces):
+        while len(self._passages) < len(self._pieces) or self._is_to_be_repeated():
             piece = self._pieces[len(self._passages)]
             began_s = time.monotonic()
             made = self._told_by_copy() if self._copies else None
@@ -78,6 +83,18 @@ class ScriptRehearsal:
                 return None
             self._passages.append(passage_of(made))
         return None
+
+    def _is_to_be_repeated(self) -> bool:
+        """Learn where the samples lie in what is drawn. Returns whether they were taken to lie elsewhere; the
+        passages are then made anew."""
+        made = [one.draws for one in self._passages if one is not None]
+        if self._has_learned or len(made) < len(self._pieces):
+            return False
+        self._has_learned = True
+        if not self._dims.learn(made):
+            return False
+        self._passages.clear()
+        return True
 
     def _told_by_copy(self) -> dict[str, Any] | None:
         """Copy the process. Returns what the copy has told, and in the copy nothing."""
@@ -122,7 +139,7 @@ class ScriptRehearsal:
         self._passages.append(None)
 
     def _begin(self, piece: range) -> None:
-        self._watched = Watched(self._task, len(piece))
+        self._watched = Watched(self._task, len(piece), self._dims)
         if len(self._passages) == 0 and self._child is not None:
             self._watched.passage.unlike = self._read_again()
 

@@ -392,7 +392,11 @@ class Session:
         spec = self._loop.loss_parts.spec
         num_samples = self._loop.loss_parts.sampler.batch_size(self._loop.cursor)
         rehearsal = self._rehearsal = ScriptRehearsal(
-            self._task, spec.seed, num_samples=num_samples, how_to_weigh=self.how_to_weigh
+            self._task,
+            spec.seed,
+            num_samples=num_samples,
+            how_to_weigh=self.how_to_weigh,
+            batch_dims=self._loop.batch_dims,
         )
         while (positions := rehearsal.next_samples()) is not None:
             yield self._begin_rehearsal(rehearsal, positions)

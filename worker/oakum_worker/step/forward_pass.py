@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.losses import NOT_ALWAYS_A_TOTAL, Loss, loss_of
+from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.randomness.counters import mix
 from oakum_worker.randomness.sample_randomness import SampleRandomness
 from oakum_worker.spec import TrainerSpec
@@ -40,12 +41,13 @@ class ForwardPass:
         *,
         read_ahead: Callable[[Cursor, range, Sequence[int]], Any] | None = None,
         always_draws: bool = False,
+        dims: BatchDims | None = None,
     ) -> None:
         """`precision()` returns a context in which models compute in the spec's precision; `times` counts the time
         that reading samples takes. `read_ahead` does in other processes what `read` promises; without it samples
         are read when they are needed. `always_draws`: numbers are each sample's own from the first pass to the
         last, for passes that draw without being called through `drawing`'s function, or that cannot be called
-        twice."""
+        twice. `dims` remembers where the samples lie in what is drawn."""
         self._times = times or StepTimes()
         self._task = task
         self._spec = spec
@@ -54,7 +56,7 @@ class ForwardPass:
         self._read_ahead = read_ahead
         self._has_totals: bool | None = None
         device = next(task.model.parameters()).device
-        self._randomness = SampleRandomness(device, always=spec.compile or always_draws)
+        self._randomness = SampleRandomness(device, always=spec.compile or always_draws, dims=dims)
         self._batch_randomness = SampleRandomness(device)
         """Random numbers for `prepared`, which collates a batch outside the forward pass."""
 

@@ -31,6 +31,7 @@ from oakum_worker.parallel.step_engine import Reduced, StepVotes
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_reduce
 from oakum_worker.protocol import BestEvaluation
+from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.randomness.counters import mix, seed_everything
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.state import trainer_state as state
@@ -83,8 +84,11 @@ class TrainingLoop:
     `evaluate` and the task has not.
     """
 
-    def __init__(self, task: Task, spec: TrainerSpec, *, by_hand: bool = False) -> None:
-        """`by_hand`: the passes are the caller's, who takes steps with `open_step` and `take_step`."""
+    def __init__(
+        self, task: Task, spec: TrainerSpec, *, by_hand: bool = False, batch_dims: BatchDims | None = None
+    ) -> None:
+        """`by_hand`: the passes are the caller's, who takes steps with `open_step` and `take_step`. `batch_dims`
+        is what a rehearsal has learned of where the samples lie in what is drawn."""
         self.task = task
         self._spec = spec
         self._norms = normalise(task.model, spec.parallel.batch_norm)
@@ -99,6 +103,8 @@ class TrainingLoop:
         order = ReadingOrder(
             self._sampler, spec.epochs, lambda samples, share: self.loss_parts.divide(samples, share)
         )
+        self.batch_dims = batch_dims or BatchDims()
+        """Where the samples lie in what the passes draw."""
         self._forward = ForwardPass(
             task,
             spec,
@@ -106,8 +112,13 @@ class TrainingLoop:
             self.times,
             read_ahead=None if self._readers is None else partial(read_in_order, self._readers, order),
             always_draws=by_hand or passes_are_collective(task, spec),
+            dims=self.batch_dims,
         )
-        self._own_parts: dict[str, Stateful] = {"updater": self._updater, "batches": self._batches}
+        self._own_parts: dict[str, Stateful] = {
+            "updater": self._updater,
+            "batches": self._batches,
+            "draws": self.batch_dims,
+        }
         self._metric = self._watched_metric()
         if self._metric is not None:
             self._own_parts["evaluations"] = self._metric

@@ -9,7 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from oakum_worker.parallel.tensor.spread import RULES, Spread, Work, answer_uncut
-from oakum_worker.randomness.keyed import KeyedBits, batch_dim, threshold
+from oakum_worker.randomness.batch_dims import batch_dim
+from oakum_worker.randomness.keyed import KeyedBits, threshold
 from oakum_worker.randomness.sample_randomness import present_samples
 from oakum_worker.torch_internals import DisableTorchFunction
 
