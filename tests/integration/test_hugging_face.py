@@ -20,7 +20,7 @@ from adapters import (
     without_times,
 )
 from cells import each
-from oakum_worker.errors import SessionError
+from oakum_worker.errors import SessionError, TrainingWarning
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.sampler import ElasticSampler
 from session_ranks import Plan, Stage
@@ -205,6 +205,22 @@ def test_a_loss_that_is_said_not_to_be_scaled_is_a_mean_over_samples_as_in_the_l
     whole = trained(transformers.Trainer, NUM_SENTENCES, 1)
     for one, other in zip(trained(Trainer, 7, 8), whole, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+
+
+def test_a_number_that_a_subclass_changes_in_each_step_is_told_of(tmp_path: Path) -> None:
+    from oakum.hugging_face import Trainer
+
+    class Annealing(Trainer):
+        beta = 1.0
+
+        def compute_loss(self, *arguments: Any, **named: Any) -> Any:
+            self.beta *= 0.9
+            return super().compute_loss(*arguments, **named)
+
+    trainer = _trainer(tmp_path, kind=Annealing, max_steps=2)
+    trainer.beta = 1.0
+    with pytest.warns(TrainingWarning, match="the trainer's `beta` changed in the first step"):
+        trainer.train()
 
 
 def test_one_rank_opens_the_run_of_a_tracker_and_a_rank_that_joins_does_not_evaluate_at_the_start(

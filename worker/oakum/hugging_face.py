@@ -281,7 +281,7 @@ class Trainer(transformers.Trainer):
             f"the callback {type(one).__name__}": one
             for one in self.callback_handler.callbacks
             if not isinstance(one, ExportableState)
-        }
+        } | {"the trainer": self}
         self._session.__enter__()
         if self._session.has_batch_schedule:
             raise SessionError(

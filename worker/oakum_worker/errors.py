@@ -16,6 +16,8 @@ WorkerError
     └── SharesMissingError    some ranks gave a step no samples
 """
 
+import warnings
+
 
 class WorkerError(Exception):
     """Something the worker was asked to do cannot be done."""
@@ -80,3 +82,13 @@ class SharesMissingError(GroupError):
 
 class TrainingWarning(UserWarning):
     """Something that the user should know and that does not keep the trainer from training."""
+
+
+def let_warnings_through() -> None:
+    """Have a filter that silences all warnings, as many scripts begin with one, not silence `TrainingWarning`. A
+    filter that names this class is left as it is."""
+    for action, message, category, module, _ in warnings.filters:
+        if message is None and module is None and issubclass(TrainingWarning, category):
+            if action == "ignore" and category is not TrainingWarning:
+                warnings.filterwarnings("default", category=TrainingWarning)
+            return

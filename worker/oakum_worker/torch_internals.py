@@ -29,6 +29,7 @@ __all__ = [
     "backward_pass_id",
     "begin_all_gather_flat",
     "begin_reduce_scatter_flat",
+    "disable_autocast",
     "drop_buffers",
     "end_loading",
     "float_types_of_graph",
@@ -176,6 +177,17 @@ def begin_reduce_scatter_flat(own: torch.Tensor, summed: torch.Tensor, group: di
     backend: Any = group
     work: dist.Work = backend._reduce_scatter_base(own, summed)
     return work
+
+
+def disable_autocast() -> None:
+    """From now on, and until this process ends, have every `torch.autocast` do nothing."""
+    enter = torch.autocast.__enter__
+
+    def enter_disabled(context: torch.autocast) -> Any:
+        context._enabled = False
+        return enter(context)
+
+    torch.autocast.__enter__ = enter_disabled  # type: ignore[method-assign]
 
 
 def float_types_of_graph(result: torch.Tensor) -> set[torch.dtype]:

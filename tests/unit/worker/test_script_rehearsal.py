@@ -243,6 +243,11 @@ def as_trainer(body: Body, model: nn.Module, **fields: Any) -> list[float]:
         HOST.reset(token)
 
 
+def under_autocast(session: Any, batch: Any, model: nn.Module) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        by_token(session, batch, model)
+
+
 REFUSED: dict[str, tuple[Body, Callable[[], nn.Module], dict[str, Any], str]] = {
     "a sum": (total, classifier, {}, "It is the sum over the samples: take reduction='mean'"),
     "weights of classes": (by_class, classifier, {}, r"give session.backward\(total, weight=items\) the sum"),
@@ -251,6 +256,18 @@ REFUSED: dict[str, tuple[Body, Callable[[], nn.Module], dict[str, Any], str]] = 
         by_token,
         Language,
         {"dataset": Stream(), "collate": padded},
+        "no mean over samples",
+    ),
+    "a mean over tokens in half precision": (
+        by_token,
+        lambda: Language().bfloat16(),
+        {"dataset": Texts(), "collate": padded},
+        "no mean over samples",
+    ),
+    "a mean over tokens under autocast": (
+        under_autocast,
+        Language,
+        {"dataset": Texts(), "collate": padded},
         "no mean over samples",
     ),
     "negatives of the share": (among_own, classifier, {}, "gather_batch has them"),

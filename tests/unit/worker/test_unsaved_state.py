@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import oakum
+from cells import each
 from oakum_worker.errors import TrainingWarning
 from training_ranks import Points
 
@@ -79,6 +80,15 @@ def warnings_of_a_loop(*, kept: bool) -> list[str]:
     return [str(one.message) for one in caught if issubclass(one.category, TrainingWarning)]
 
 
+def told_of_a_counter() -> None:
+    model, count = network(), 0
+    with oakum.session(model, torch.optim.SGD(model.parameters(), lr=0.1), Points(), batch_size=BATCH) as session:
+        for batch in session:
+            mean(session, batch, model)
+            session.step()
+            count += 1
+
+
 def test_state_that_nobody_saves_is_told_of_by_name_after_the_first_step() -> None:
     [told] = warnings_of_a_loop(kept=False)
     named = told.partition(" changed in the first step")[0]
@@ -115,3 +125,18 @@ def test_it_is_told_of_however_it_is_kept() -> None:
 
 def test_it_is_not_told_of_where_it_is_handed_over() -> None:
     assert warnings_of_a_loop(kept=True) == []
+
+
+@each("category", [Warning, UserWarning])
+def test_it_is_told_of_where_a_script_silences_all_warnings(category: type[Warning]) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore", category)
+        told_of_a_counter()
+    assert any("`count` changed" in str(one.message) for one in caught)
+
+
+def test_who_silences_what_training_tells_is_told_nothing() -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("ignore", TrainingWarning)
+        told_of_a_counter()
+    assert not caught

@@ -26,6 +26,7 @@ from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rehearsal.apart import Child, CopyError, can_fork, fork
 from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.passage import Passage, Watched, passage_of
+from oakum_worker.rehearsal.precision import compute_in_single
 from oakum_worker.rehearsal.samples import draw, read_again
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
@@ -33,6 +34,8 @@ from oakum_worker.task_checks import describe
 _MOST_SAMPLES = 64
 _PATIENCE_S = 120.0
 _READING_S = 1.0
+_COARSE = 1e-3
+"""Tolerance of losses beyond which they are computed in single precision, too."""
 _GRADIENTS_TOLERANCE = 30.0
 """How many times as much as losses gradients may differ by, in proportion to their norms."""
 _ANOTHER = "on another number of nodes it would be another training"
@@ -63,6 +66,8 @@ class ScriptRehearsal:
         self._passages: list[Passage | None] = []
         self._copies = can_fork()
         """Whether the samples are computed in copies of this process."""
+        self._in_half: list[Passage | None] | None = None
+        """What was computed in half precision, once it is computed in single."""
         self._child: Child | None = None
         self._watched: Watched | None = None
         self.obstacle: str | None = None
@@ -78,6 +83,9 @@ class ScriptRehearsal:
             if self.is_apart or not self._copies:
                 self._begin(piece)
                 return piece
+            if (made is None or "gradients" not in made) and self._in_half is not None:
+                self._passages = self._in_half
+                return None
             if made is None or "gradients" not in made:
                 self.obstacle = _told_of_obstacle(made, len(piece), time.monotonic() - began_s)
                 return None
@@ -85,16 +93,19 @@ class ScriptRehearsal:
         return None
 
     def _is_to_be_repeated(self) -> bool:
-        """Learn where the samples lie in what is drawn. Returns whether they were taken to lie elsewhere; the
-        passages are then made anew."""
-        made = [one.draws for one in self._passages if one is not None]
-        if self._has_learned or len(made) < len(self._pieces):
+        """Returns whether the passages are to be made anew: once where samples were taken to lie elsewhere in what
+        is drawn than they do, of which this learns, and once in single precision."""
+        made = [one for one in self._passages if one is not None]
+        if len(made) < len(self._pieces):
             return False
-        self._has_learned = True
-        if not self._dims.learn(made):
-            return False
-        self._passages.clear()
-        return True
+        learns, self._has_learned = not self._has_learned, True
+        if learns and self._dims.learn([one.draws for one in made]):
+            self._passages = []
+            return True
+        if self._copies and self._in_half is None and any(one.tolerance > _COARSE for one in made):
+            self._in_half, self._passages = self._passages, []
+            return True
+        return False
 
     def _told_by_copy(self) -> dict[str, Any] | None:
         """Copy the process. Returns what the copy has told, and in the copy nothing."""
@@ -139,6 +150,8 @@ class ScriptRehearsal:
         self._passages.append(None)
 
     def _begin(self, piece: range) -> None:
+        if self._in_half is not None and self.is_apart:
+            compute_in_single(self._task.model)
         self._watched = Watched(self._task, len(piece), self._dims)
         if len(self._passages) == 0 and self._child is not None:
             self._watched.passage.unlike = self._read_again()

@@ -7,6 +7,7 @@ and lists of numbers are taken for what a loop logs."""
 
 from __future__ import annotations
 
+import dis
 import gc
 import inspect
 import itertools
@@ -16,6 +17,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import cache
 from types import BuiltinFunctionType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
@@ -98,8 +100,9 @@ class UnsavedState:
 
     def _attributes(self, where: str, holder: object) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        of_libraries = _set_by_libraries(type(holder))  # type: ignore[arg-type]
         for name, value in list(getattr(holder, "__dict__", {}).items()):
-            if not name.startswith("_") and name != "training":
+            if not name.startswith("_") and name not in of_libraries:
                 found |= self._prints(f"{where}'s `{name}`", value)
         return found
 
@@ -136,6 +139,15 @@ class UnsavedState:
         elif hasattr(value, "__dict__") and _package(value) not in _LIBRARIES:
             for item in list(vars(value).values()):
                 yield from self._of(item, depth if isinstance(item, float) else depth + 1)
+
+
+@cache
+def _set_by_libraries(of: type) -> frozenset[str]:
+    """The attributes that the libraries among the bases of a class set themselves."""
+    libraries = [one for one in of.__mro__ if one.__module__.partition(".")[0] in _LIBRARIES | _WRAPPING]
+    codes = [one.__code__ for base in libraries for one in vars(base).values() if isinstance(one, FunctionType)]
+    instructions = itertools.chain.from_iterable(map(dis.get_instructions, codes))
+    return frozenset(one.argval for one in instructions if one.opname == "STORE_ATTR")
 
 
 def _clocks() -> tuple[float, ...]:

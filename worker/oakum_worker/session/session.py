@@ -23,7 +23,13 @@ from torch.optim import LBFGS, Optimizer
 from torch.utils.data import default_collate
 
 from oakum_worker.data_sets import SampleStream, SizedDataset
-from oakum_worker.errors import GroupError, SessionError, SharesMissingError, TrainingWarning
+from oakum_worker.errors import (
+    GroupError,
+    SessionError,
+    SharesMissingError,
+    TrainingWarning,
+    let_warnings_through,
+)
 from oakum_worker.gathering import no_gathering
 from oakum_worker.parallel.chunks import Chunk
 from oakum_worker.parallel.data import GradientReducer
@@ -98,6 +104,7 @@ class Session:
     """A training loop of one's own under way; `session` makes one."""
 
     def __init__(self, task: Task, optimizer: GuardedOptimizer, ending: Ending, host: Host, asked: Asked) -> None:
+        let_warnings_through()
         self._host, self._ending, self._optimizer = host, ending, optimizer
         self._loop = TrainingLoop(task, host.spec(asked), by_hand=True)
         self._loop.is_stopped = lambda: ending.is_stopped
@@ -402,6 +409,7 @@ class Session:
             yield self._begin_rehearsal(rehearsal, positions)
             self._end_rehearsal(rehearsal)
         self._rehearsal, self._unrehearsed = None, rehearsal.obstacle
+        let_warnings_through()
         refuse_or_warn(rehearsal.findings(), is_exact=spec.exact, is_alone=self._host.is_alone)
 
     def _begin_rehearsal(self, rehearsal: ScriptRehearsal, positions: range) -> Any:
@@ -447,6 +455,7 @@ class Session:
         """After the first step, warn of state that has changed and that nobody saves, and of a rehearsal that
         could not be made."""
         unsaved, self._unsaved = self._unsaved, None
+        let_warnings_through()
         if self._unrehearsed is not None:
             warnings.warn(self._unrehearsed, TrainingWarning, stacklevel=4)
             self._unrehearsed = None
