@@ -243,6 +243,13 @@ def as_trainer(body: Body, model: nn.Module, **fields: Any) -> list[float]:
         HOST.reset(token)
 
 
+def with_a_small_term(session: Any, batch: Any, model: nn.Module) -> None:
+    """As a mixture of experts balances their loads: by a product of means over the batch."""
+    out = model(batch[0])
+    loads = F.one_hot(out.argmax(1), CLASSES).double().mean(0) * out.softmax(1).mean(0)
+    session.backward(F.cross_entropy(out, batch[1]) + 1e-3 * loads.sum())
+
+
 def under_autocast(session: Any, batch: Any, model: nn.Module) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         by_token(session, batch, model)
@@ -270,6 +277,7 @@ REFUSED: dict[str, tuple[Body, Callable[[], nn.Module], dict[str, Any], str]] = 
         {"dataset": Texts(), "collate": padded},
         "no mean over samples",
     ),
+    "a small term of the share": (with_a_small_term, classifier, {}, "no mean over samples"),
     "negatives of the share": (among_own, classifier, {}, "gather_batch has them"),
     "NumPy's draws": (mixed_by_numpy, classifier, {}, "draws from NumPy's or Python's generator"),
     "a gradient of all samples": (

@@ -26,7 +26,7 @@ from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rehearsal.apart import Child, CopyError, can_fork, fork
 from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.passage import Passage, Watched, passage_of
-from oakum_worker.rehearsal.precision import compute_in_single
+from oakum_worker.rehearsal.precision import can_be_in_double, compute_in_double, in_double
 from oakum_worker.rehearsal.samples import draw, read_again
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
@@ -34,8 +34,8 @@ from oakum_worker.task_checks import describe
 _MOST_SAMPLES = 64
 _PATIENCE_S = 120.0
 _READING_S = 1.0
-_COARSE = 1e-3
-"""Tolerance of losses beyond which they are computed in single precision, too."""
+_TOLERANCE_IN_DOUBLE = 1e-6
+"""Relative difference of losses that is let pass where copies compute in more digits than training does."""
 _GRADIENTS_TOLERANCE = 30.0
 """How many times as much as losses gradients may differ by, in proportion to their norms."""
 _ANOTHER = "on another number of nodes it would be another training"
@@ -66,8 +66,8 @@ class ScriptRehearsal:
         self._passages: list[Passage | None] = []
         self._copies = can_fork()
         """Whether the samples are computed in copies of this process."""
-        self._in_half: list[Passage | None] | None = None
-        """What was computed in half precision, once it is computed in single."""
+        self._is_double = self._copies and can_be_in_double(task.model)
+        """Whether copies compute in double precision, whatever the script asks for."""
         self._child: Child | None = None
         self._watched: Watched | None = None
         self.obstacle: str | None = None
@@ -80,49 +80,53 @@ class ScriptRehearsal:
             piece = self._pieces[len(self._passages)]
             began_s = time.monotonic()
             made = self._told_by_copy() if self._copies else None
+            took_s = time.monotonic() - began_s
             if self.is_apart or not self._copies:
                 self._begin(piece)
                 return piece
-            if (made is None or "gradients" not in made) and self._in_half is not None:
-                self._passages = self._in_half
-                return None
             if made is None or "gradients" not in made:
-                self.obstacle = _told_of_obstacle(made, len(piece), time.monotonic() - began_s)
+                if self._is_double and took_s < _PATIENCE_S and "obstacle" not in (made or {}):
+                    self._begin_anew_as_asked()
+                    continue
+                self.obstacle = _told_of_obstacle(made, len(piece), took_s)
                 return None
             self._passages.append(passage_of(made))
         return None
 
     def _is_to_be_repeated(self) -> bool:
-        """Returns whether the passages are to be made anew: once where samples were taken to lie elsewhere in what
-        is drawn than they do, of which this learns, and once in single precision."""
-        made = [one for one in self._passages if one is not None]
-        if len(made) < len(self._pieces):
+        """Learn where the samples lie in what is drawn. Returns whether they were taken to lie elsewhere; the
+        passages are then made anew."""
+        made = [one.draws for one in self._passages if one is not None]
+        if self._has_learned or len(made) < len(self._pieces):
             return False
-        learns, self._has_learned = not self._has_learned, True
-        if learns and self._dims.learn([one.draws for one in made]):
-            self._passages = []
-            return True
-        if self._copies and self._in_half is None and any(one.tolerance > _COARSE for one in made):
-            self._in_half, self._passages = self._passages, []
-            return True
-        return False
+        self._has_learned = True
+        if not self._dims.learn(made):
+            return False
+        self._passages.clear()
+        return True
+
+    def _begin_anew_as_asked(self) -> None:
+        """From now on have copies compute in the types that the script asks for: it cannot do with others."""
+        self._is_double = self._has_learned = False
+        self._passages.clear()
 
     def _told_by_copy(self) -> dict[str, Any] | None:
         """Copy the process. Returns what the copy has told, and in the copy nothing."""
         try:
             made = fork(_PATIENCE_S)
         except CopyError:
-            self._copies = False
+            self._copies = self._is_double = False
             return None
         if isinstance(made, Child):
             self._child = made
             return None
         return made
 
-    def take_batch(self, batch: Any) -> None:
-        """The samples were read and collated."""
+    def take_batch(self, batch: Any) -> Any:
+        """The samples were read and collated. Returns the batch that the body is to be given."""
         assert self._watched is not None
         self._watched.take_batch(batch)
+        return in_double(batch) if self._is_double and self.is_apart else batch
 
     def take(
         self, loss: float, weight: float, *, is_total: bool, gathers: bool, types: Iterable[torch.dtype] = ()
@@ -132,6 +136,8 @@ class ScriptRehearsal:
         assert self._watched is not None
         passage = self._watched.end(loss, weight, is_total=is_total, gathers=gathers)
         passage.tolerance = tolerance(self._task, *types)
+        if self._is_double:
+            passage.tolerance = max(passage.tolerance, _TOLERANCE_IN_DOUBLE)
         if self._child is not None:
             self._child.tell(asdict(passage))
         self._passages.append(passage)
@@ -150,8 +156,8 @@ class ScriptRehearsal:
         self._passages.append(None)
 
     def _begin(self, piece: range) -> None:
-        if self._in_half is not None and self.is_apart:
-            compute_in_single(self._task.model)
+        if self._is_double and self.is_apart:
+            compute_in_double(self._task.model)
         self._watched = Watched(self._task, len(piece), self._dims)
         if len(self._passages) == 0 and self._child is not None:
             self._watched.passage.unlike = self._read_again()

@@ -423,8 +423,7 @@ class Session:
         except BaseException:
             self._end_rehearsal(rehearsal)
             raise
-        rehearsal.take_batch(batch)
-        return batch
+        return rehearsal.take_batch(batch)
 
     def _end_rehearsal(self, rehearsal: ScriptRehearsal) -> None:
         iteration, self._open = self._open, None
