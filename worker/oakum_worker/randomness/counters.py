@@ -10,6 +10,8 @@ from __future__ import annotations
 import random
 import sys
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 _MASK = 2**64 - 1
@@ -30,15 +32,23 @@ def permutation(size: int, key: int) -> torch.Tensor:
     """The numbers 0 to `size` - 1 in a random order that depends on `key` alone: int64, shape (size,).
 
     Each number gets a sort key of its own: the hash is a bijection on 64 bits, so no two sort keys are equal and
-    the order does not depend on how the sort treats ties. Takes 16 bytes and about 0.1 us for each number.
+    the order does not depend on how the sort treats ties. Takes 24 bytes and about 0.1 us for each number.
     """
-    return torch.argsort(mix_all(key, torch.arange(size, dtype=torch.int64)))
+    return torch.argsort(torch.from_numpy(mix_all(key, range(size))))
 
 
-def mix_all(key: int, numbers: torch.Tensor) -> torch.Tensor:
-    """A 64-bit hash of (`key`, number) for each of `numbers` (int64); different numbers get different hashes.
-    Returns int64 of the shape of `numbers`."""
-    return _scramble_all(numbers * signed(_GOLDEN) + signed(key & _MASK))
+def mix_all(key: int, numbers: range) -> npt.NDArray[np.int64]:
+    """A 64-bit hash of (`key`, number) for each of `numbers`, as a signed number, of shape (len(numbers),);
+    different numbers get different hashes. By NumPy, whose short operations take a third of the time of
+    torch's."""
+    x = np.arange(numbers.start, numbers.stop, numbers.step, dtype=np.int64).view(np.uint64)
+    x *= np.uint64(_GOLDEN)
+    x += np.uint64(key & _MASK)
+    for bits, factor in ((30, _FIRST), (27, _SECOND)):
+        x ^= x >> np.uint64(bits)
+        x *= np.uint64(factor)
+    x ^= x >> np.uint64(31)
+    return x.view(np.int64)
 
 
 def seed_everything(seed: int) -> None:
@@ -68,17 +78,6 @@ def _scramble(x: int) -> int:
     x = (x ^ (x >> 30)) * _FIRST & _MASK
     x = (x ^ (x >> 27)) * _SECOND & _MASK
     return x ^ (x >> 31)
-
-
-def _scramble_all(x: torch.Tensor) -> torch.Tensor:
-    # torch has no unsigned 64-bit arithmetic: products wrap as they should, right shifts need their sign cut off.
-    x = (x ^ _shift(x, 30)) * signed(_FIRST)
-    x = (x ^ _shift(x, 27)) * signed(_SECOND)
-    return x ^ _shift(x, 31)
-
-
-def _shift(x: torch.Tensor, bits: int) -> torch.Tensor:
-    return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def signed(x: int) -> int:

@@ -21,16 +21,19 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import numpy as np
 import torch
 
 from oakum_worker.errors import TrainingWarning
 from oakum_worker.randomness.batch_dims import BatchDims, Role, batch_dim
 from oakum_worker.randomness.counters import mix, mix_all, signed
 
+_LOW = 0 if sys.byteorder == "little" else 1
 _ALL_SAMPLES, _THESE_SAMPLES = -1, -2
 _INT32 = -(1 << 31), 1 << 31
 _MULTIPLIERS = 0x7FEB352D, 0x846CA68B - (1 << 32)
@@ -43,13 +46,6 @@ _tables: dict[tuple[torch.device, int], torch.Tensor] = {}
 _warned: set[str] = set()
 
 
-class Keys(NamedTuple):
-    """The numbers a and b (see the module) of some samples: int32, shape (samples, 1) each."""
-
-    factors: torch.Tensor
-    offsets: torch.Tensor
-
-
 class KeyedBits:
     """Source of random bits for the samples of one micro-batch at a time. `begin` has to be called before
     `bits`."""
@@ -60,12 +56,12 @@ class KeyedBits:
 
     def begin(self, key: int, first: int, count: int, device: torch.device) -> None:
         """Begin a micro-batch of `count` samples that starts at position `first` of the global batch."""
-        samples = mix_all(key, torch.arange(first, first + count))
-        others = torch.tensor([signed(mix(key, _ALL_SAMPLES)), signed(mix(key, _THESE_SAMPLES, first))])
-        hashes = torch.cat((samples, others)).unsqueeze(1).to(device, non_blocking=True)
-        factors = (hashes.to(torch.int32) | 1).split((count, 1, 1))
-        offsets = (hashes >> 32).to(torch.int32).split((count, 1, 1))
-        self._of_each, self._of_all, self._of_these = map(Keys, factors, offsets)
+        others = signed(mix(key, _ALL_SAMPLES)), signed(mix(key, _THESE_SAMPLES, first))
+        halves = np.append(mix_all(key, range(first, first + count)), others).view(np.int32).reshape(-1, 2)
+        keys = np.empty((2, count + 2, 1), np.int32)
+        keys[0, :, 0], keys[1, :, 0] = halves[:, _LOW] | 1, halves[:, 1 - _LOW]
+        self._keys = torch.from_numpy(keys).to(device, non_blocking=True)
+        """The samples' keys, that of all samples, and that of these samples."""
         if self._dims is not None:
             self._dims.begin(key)
 
@@ -79,7 +75,7 @@ class KeyedBits:
         dimension other than 1, the bits then belong to this micro-batch, with a warning, once in the process.
         Advances torch's default CPU generator.
         """
-        count, numbers = self._of_each.factors.shape[0], _numbers_of_call()
+        count, numbers = self._num_samples, _numbers_of_call()
         if at_front or self._dims is None or torch.compiler.is_compiling():
             dim = batch_dim(shape[:1] if at_front else shape, count, role)
         else:
@@ -87,18 +83,18 @@ class KeyedBits:
         if dim == 1:
             ones = (1,) * (len(shape) - 2)
             factors, offsets = (
-                part.view(1, count, *ones) for part in _keys_of_call(self._of_each, numbers, device)
+                part.view(1, count, *ones) for part in _keys_of_call(self._keys[:, :count], numbers, device)
             )
             elements = _elements((shape[0], *shape[2:]), device).unsqueeze(1)
             return _permute(torch.addcmul(offsets, factors, elements))
-        of = self._of_each if dim == 0 else self._of_all
+        of = self._keys[:, :count] if dim == 0 else self._keys[:, count : count + 1]
         if dim is None and role == "activation" and shape[:1] != (1,):
-            of = self._of_these
+            of = self._keys[:, count + 1 :]
             warn_once(
                 f"dropout of a tensor of shape {tuple(shape)}, in which the {count} samples computed at once were "
                 "not found: its masks depend on how many samples a node computes at once"
             )
-        num_keys = of.factors.shape[0]
+        num_keys = of.shape[1]
         # What a sample has: one element, its rows one after the other, or what lies behind the first dimension.
         sizes = (shape[0] // num_keys, *shape[1:]) if len(shape) else (1,)
         ones = (1,) * len(sizes)
@@ -109,7 +105,12 @@ class KeyedBits:
     def batch_dim(self, shape: Sequence[int], role: Role) -> int | None:
         """The dimension of `shape`, 0 or 1, along which the samples of the present micro-batch lie; None where
         neither is."""
-        return batch_dim(shape, self._of_each.factors.shape[0], role)
+        return batch_dim(shape, self._num_samples, role)
+
+    @property
+    def _num_samples(self) -> int:
+        # Not kept as a number, for which a compiled model would be compiled anew.
+        return self._keys.shape[1] - 2
 
 
 def threshold(probability: float) -> int:
@@ -166,13 +167,11 @@ def call_seed() -> int:
     return mix(*_numbers_of_call())
 
 
-def _keys_of_call(keys: Keys, numbers: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _keys_of_call(keys: torch.Tensor, numbers: Any, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """For a drawing call with these numbers A and B, the products a A and the offsets b ^ B (see the module) on
     `device`."""
     factor, offset = numbers
-    factors, offsets = keys
-    if factors.device != device:
-        factors, offsets = factors.to(device), offsets.to(device)
+    factors, offsets = keys.to(device)
     return factors * factor, offsets ^ offset
 
 
