@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
+from torch.nn.functional import binary_cross_entropy_with_logits, dropout, mse_loss
 
 import oakum
 from cells import each
@@ -317,3 +317,28 @@ def test_each_optimizer_has_its_own_losses_and_steps_as_in_a_plain_loop() -> Non
         cursor = cursor.after(size, NUM_SAMPLES)
         losses[cursor.step] = (of_judge + of_maker).item()
     assert found == pytest.approx(losses, rel=1e-9)
+
+
+def test_a_loop_that_begins_to_draw_draws_for_its_samples_from_the_first_number_on() -> None:
+    """Nothing watches for draws after a step without any. The batch in which they begin comes again."""
+
+    def results(*, draws_from_the_start: bool) -> tuple[list[float], list[bool]]:
+        losses, taken = [], []
+
+        def body(session: Any, batch: Any, rank: Rank | None, model: nn.Module) -> None:
+            hidden = dropout(batch[0], 0.4) if session.steps >= 4 else batch[0]
+            if draws_from_the_start:
+                torch.rand(())
+            session.backward(mse_loss(model(hidden), batch[1]))
+            taken.append(session.step())
+            if taken[-1]:
+                losses.append(session.loss)
+
+        alone(little(body))
+        return losses, taken
+
+    expected, always = results(draws_from_the_start=True)
+    found, taken = results(draws_from_the_start=False)
+    assert found == expected
+    assert all(always)
+    assert [number for number, one in enumerate(taken) if not one] == [4]

@@ -6,6 +6,7 @@ the worker expects, and that no other module of the worker uses a private name o
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -35,6 +36,7 @@ __all__ = [
     "float_types_of_graph",
     "forget_mesh_groups",
     "gathered_parameters",
+    "has_compiled",
     "hear_of_ended_loaders_in_reads_alone",
     "lerp_in_place",
     "mark_first_dimension_dynamic",
@@ -177,6 +179,12 @@ def begin_reduce_scatter_flat(own: torch.Tensor, summed: torch.Tensor, group: di
     backend: Any = group
     work: dist.Work = backend._reduce_scatter_base(own, summed)
     return work
+
+
+def has_compiled() -> bool:
+    """Whether a model was compiled in this process."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and dynamo.counters["stats"]["unique_graphs"] > 0
 
 
 def disable_autocast() -> None:

@@ -75,6 +75,9 @@ class SampleRandomness:
     stays active only for a task that draws random numbers. The first micro-batch is computed with the mode, and
     shows whether the task does. If a later micro-batch draws after all, the changed state of torch's generators
     shows that, and the function that drew is called once more with the mode.
+
+    A loop of someone else's cannot be called once more. For it the mode is always active, until its owner lets it
+    `rest`, and is told by `has_missed` that it has to be undone.
     """
 
     def __init__(self, device: torch.device, *, always: bool = False, dims: BatchDims | None = None) -> None:
@@ -89,6 +92,11 @@ class SampleRandomness:
         self._device = device
         self._is_on = True
         self._is_settled = always
+        self._is_noted = always
+        self.has_drawn = False
+        """Whether numbers were drawn, where the mode is always active or rests."""
+        self.has_missed = False
+        """Whether numbers were drawn while the mode rested. They belong to no sample."""
 
     @contextmanager
     def samples(self, key: int, first: int, count: int) -> Iterator[Callable[..., Any]]:
@@ -104,8 +112,24 @@ class SampleRandomness:
             stack.callback(_DIMS.reset, _DIMS.set(self._dims))
             if self._is_on:
                 stack.enter_context(self._mode)
+            if self._is_noted:
+                stack.callback(self._note, _generator_states(), self._is_on)
             yield partial(self._call, stack, (key, first, count))
         self._is_on = self._is_settled
+
+    def rest(self) -> None:
+        """Leave the mode out of further passes, as no number was drawn so far."""
+        self._is_on = self._is_settled = False
+
+    def wake(self) -> None:
+        """Have the mode active in all further passes."""
+        self._is_on = self._is_settled = True
+        self.has_missed = False
+
+    def _note(self, before: list[torch.Tensor], was_on: bool) -> None:
+        if not all(map(torch.equal, before, _generator_states())):
+            self.has_drawn = True
+            self.has_missed = self.has_missed or not was_on
 
     def _call(
         self, stack: ExitStack, samples: tuple[int, int, int], function: Callable[..., Any], *arguments: Any

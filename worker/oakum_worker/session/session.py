@@ -46,7 +46,7 @@ from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.step.turns import Course
 from oakum_worker.task import Stateful, Task
 from oakum_worker.task_checks import first_complaint
-from oakum_worker.torch_internals import float_types_of_graph
+from oakum_worker.torch_internals import float_types_of_graph, has_compiled
 
 
 def session(
@@ -312,8 +312,8 @@ class Session:
         """Sum the gradients over the ranks: every `p.grad` is then the gradient of the global batch's loss, to be
         clipped or looked at before `step`, which otherwise does the same.
 
-        Returns whether they were summed. They were not where a rank was lost: `step` then takes no step, and what
-        the rest of the loop's body changes is undone. Raises `SessionError` where the loop is at fault.
+        Returns whether they were summed. They were not in the cases that `step` names: it then takes no step, and
+        what the rest of the loop's body changes is undone. Raises `SessionError` where the loop is at fault.
         """
         iteration = self._under_way("reduce")
         if not iteration.is_reduced:
@@ -336,6 +336,8 @@ class Session:
             loss, weight, is_total = self._engine.own_part()
             self._rehearsal.take(loss, weight, is_total=is_total, gathers=iteration.gathers, types=iteration.types)
             return
+        if self._has_missed_draws(iteration):
+            return
         try:
             if iteration.lost_in_passes.error is not None:
                 raise iteration.lost_in_passes.error
@@ -349,11 +351,26 @@ class Session:
         if iteration.reduced is not None:
             self._loss = iteration.reduced.loss
 
+    def _has_missed_draws(self, iteration: Iteration) -> bool:
+        """Whether the loop has drawn numbers for the first time, while nothing watched for it: its batch then has
+        to come again. Nothing watches any more after a step without draws, as watching slows all that the loop
+        computes."""
+        randomness, is_together = self._loop.loss_parts.forward.randomness, self._loop.loss_parts.norms.is_used
+        if randomness.has_missed:
+            randomness.wake()
+            if iteration.gathers:  # the others do not gather again
+                raise SessionError("the loop begins to draw random numbers and to gather the batch in one step")
+            return True
+        if not (randomness.has_drawn or iteration.gathers or is_together or has_compiled()):
+            randomness.rest()
+        return False
+
     def step(self, *optimizers: Optimizer) -> bool:
         """Sum the gradients over the ranks and take the step of the given optimizers, of all where none is given.
 
-        Returns whether the step was taken. It was not where a rank was lost meanwhile: what the rest of the loop's
-        body changes in what was handed over is then undone, and the batch comes again. Raises `SessionError` where
+        Returns whether the step was taken. It was not where a rank was lost meanwhile, or where the loop has drawn
+        its first random number after steps without any: what the rest of the loop's body changes in what was
+        handed over is then undone, and the batch comes again. Raises `SessionError` where
         the loop is at fault, and `DivergedError` where training has diverged.
         """
         iteration = self._under_way("step")
@@ -582,9 +599,7 @@ class Session:
             raise SessionError(f"this {type(optimizer).__name__} is not the session's: give it to session(...)")
 
     def _refuse_other_parameters(self, iteration: Iteration) -> None:
-        present = list(self._task.model.parameters())
-        same = len(present) == len(self._parameters)
-        if not same or any(a is not b for a, b in zip(present, self._parameters, strict=True)):
+        if not (self._has_taken and self.steps % _LOOKED_AT_EVERY) and not self._has_its_parameters():
             raise SessionError(
                 "the model's parameters were replaced since the session began: build the model first, and change "
                 "values in place (`load_state_dict`, `p.data.copy_`)"
@@ -595,12 +610,19 @@ class Session:
                 "it with the model that session(...) was given"
             )
 
+    def _has_its_parameters(self) -> bool:
+        present = list(self._task.model.parameters())
+        same = len(present) == len(self._parameters)
+        return same and all(a is b for a, b in zip(present, self._parameters, strict=True))
+
     def _leave_if_told(self) -> None:
         course = self._course
         if course is not None and course.order is None and not course.is_finished:
             self._host.leave()
 
 
+_LOOKED_AT_EVERY = 16
+"""Steps after which the model's parameters are listed again, which takes as long as computing some layers."""
 _IN_PARTS = (
     "this rank computes its samples in several parts, of which others may have more: compute them at once, by a "
     "larger batch_size of the data loader and less accumulation"

@@ -56,7 +56,7 @@ class ForwardPass:
         self._read_ahead = read_ahead
         self._has_totals: bool | None = None
         device = next(task.model.parameters()).device
-        self._randomness = SampleRandomness(device, always=spec.compile or always_draws, dims=dims)
+        self.randomness = SampleRandomness(device, always=spec.compile or always_draws, dims=dims)
         self._batch_randomness = SampleRandomness(device)
         """Random numbers for `prepared`, which collates a batch outside the forward pass."""
 
@@ -123,7 +123,7 @@ class ForwardPass:
         """
         key = mix(self._spec.seed, step)
         smoothing = label_smoothing(self._spec.label_smoothing)
-        with smoothing, self._randomness.samples(key, positions.start, len(positions)) as call:
+        with smoothing, self.randomness.samples(key, positions.start, len(positions)) as call:
             yield call
 
     def checked(self, returned: Any) -> Loss:
