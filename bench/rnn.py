@@ -8,6 +8,7 @@ All ways of computing take turns, round after round, and the least time of each 
 only adds to it. Medians of the same rounds are printed beside. Sequences of more than 150 steps are shortened to
 25; steps are alike, so a step's time is what is compared. A single step is called once before it is timed.
 
+- `fused`: the loops, also where a layer would have torch compute as it is faster.
 - `torch`: `nn.LSTM` or `nn.GRU` as it is, which for LSTMs runs oneDNN's; `without oneDNN`: with it switched off.
 - `compiled`: a step through torch.compile (inductor), with W_ih x for all steps in one product before.
 - `paper`: the fused loops with W_ih x within each step (a tile of one step), so that nothing is kept.
@@ -44,6 +45,7 @@ from oakum_worker.recurrent.choices import choose
 from oakum_worker.recurrent.design_space import LoopDesign, Shape
 from oakum_worker.recurrent.kernels import Kernels, kernels
 from oakum_worker.recurrent.packing import in_large_pages
+from oakum_worker.recurrent.verdicts import Verdict
 
 DEEPBENCH: tuple[tuple[str, int, int], ...] = (
     *(("lstm", 256, 150), ("lstm", 512, 25), ("lstm", 1024, 25), ("lstm", 1536, 50), ("lstm", 2048, 25)),
@@ -169,7 +171,7 @@ def measure(case: Case, rounds: int, *, with_compiled: bool) -> Figures:
     ways = {
         "torch": lambda: reference(input),
         "without oneDNN": lambda: _without_onednn(lambda: reference(input)),
-        "fused": lambda: fused(input),
+        "fused": lambda: _with_choice(choice, lambda: fused(input)),
         "paper": lambda: _with_choice(dataclasses.replace(choice, tile=1), lambda: fused(input)),
     }
     if with_compiled and not is_training:
@@ -208,7 +210,8 @@ def _without_onednn(run: Callable[[], Any]) -> Any:
 
 
 def _with_choice(choice: LoopDesign, run: Callable[[], Any]) -> Any:
-    with mock.patch.object(layers, "choose", return_value=choice):
+    by_loops = mock.patch.object(layers, "faster", return_value=Verdict(fused_s=1.0, torch_s=2.0))
+    with by_loops, mock.patch.object(layers, "choose", return_value=choice):
         return run()
 
 

@@ -7,8 +7,15 @@ import warnings
 import pytest
 from torch import nn
 
+from loop_verdicts import loops_are_faster
+from oakum_worker.recurrent import layers
 from rank_processes import Processes
 from recurrent_child import build_reader_loop, run
+
+
+@pytest.fixture(autouse=True)
+def _loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "faster", loops_are_faster)
 
 
 def test_an_lstm_with_dropout_has_the_same_losses_through_4_2_3_1_4_nodes() -> None:

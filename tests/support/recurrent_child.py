@@ -13,6 +13,8 @@ from torch.nn.functional import mse_loss
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.data import Dataset
 
+from loop_verdicts import loops_are_faster
+from oakum_worker.recurrent import layers
 from oakum_worker.recurrent.layers import GRU, LSTM
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
@@ -73,6 +75,7 @@ def run(sizes: Sequence[int], steps: int, rank: int, store: dist.Store) -> list[
 
     Generation i has the ranks below sizes[i]. Who was not in the one before gets the state from rank 0.
     """
+    setattr(layers, "faster", loops_are_faster)  # noqa: B010  # of this process, which ends with the test
     loop = build_reader_loop(seed=rank, micro_batch=2)
     losses: list[float] = []
     for number, size in enumerate(sizes):

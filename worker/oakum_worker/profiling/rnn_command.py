@@ -30,6 +30,7 @@ from oakum_worker.recurrent.choices import remembered
 from oakum_worker.recurrent.design_space import GATES, Shape
 from oakum_worker.recurrent.kernels import kernels
 from oakum_worker.recurrent.measuring import RnnProfile, TimedDesign, profile
+from oakum_worker.recurrent.verdicts import Verdict, measure
 
 _SHOWN = 12
 
@@ -69,13 +70,15 @@ def rnn_report(shape: Shape, threads: int | None, seconds: float, *, keep: bool,
     before = remembered(shape, count)
     with told(f"{shape.cell} of {shape.hidden}") as progress:
         found = profile(loaded, shape, count, seconds=seconds, keep=keep, progress=progress)
+        progress("the fastest beside torch")
+        verdict = measure(loaded, shape, count, "none", found.fastest.choice)
     if as_json:
         known = asdict(before) if before else None
-        document = asdict(found) | {"regret": found.regret, "remembered_before": known}
+        document = asdict(found) | {"regret": found.regret, "remembered_before": known, "verdict": asdict(verdict)}
         return json.dumps(document, indent=2)
     lanes = loaded.vector_bytes // shape.number_bytes
-    last = ["layers of this size run with the fastest from now on"] if keep else []
-    return "\n".join([*_lines(found, lanes), *last])
+    last = ["loops of layers of this size run with the fastest from now on"] if keep else []
+    return "\n".join([*_lines(found, lanes), _beside_torch(verdict), *last])
 
 
 def spatial_report(hidden: int, cell: str, chip: str, *, as_json: bool) -> str:
@@ -131,6 +134,11 @@ def _lines(found: RnnProfile, lanes: int) -> Iterator[str]:
         f"{len(found.candidates)} choices, each timed {found.rounds} times; the model's (m) computed "
         f"{found.model.looked_at} of their times and takes {100 * found.regret:.0f} % longer than the fastest"
     )
+
+
+def _beside_torch(verdict: Verdict) -> str:
+    name = "the fused loops" if verdict.is_fused else "torch"
+    return f"inference runs by {name}, {verdict}"
 
 
 def _row(one: TimedDesign, lanes: int, *, is_models: bool) -> str:

@@ -9,6 +9,9 @@ of a model.
 Dropout between layers is drawn for each sample of the batch (`oakum_worker.randomness`), in both cases, so a
 trainer with it computes the same losses on any number of nodes.
 
+Where both can compute, the one runs that is faster at the size: they are measured at the first call with a size
+(`verdicts`).
+
 Second derivatives repeat the forward pass by torch. `OAKUM_FUSED_LOOPS=false` in the environment switches fused
 loops off.
 """
@@ -18,8 +21,9 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -31,6 +35,7 @@ from oakum_worker.recurrent.choices import choose
 from oakum_worker.recurrent.design_space import Cell, Shape
 from oakum_worker.recurrent.kernels import Kernels, kernels
 from oakum_worker.recurrent.passes import LayerPlan, TimeSteps, run_by_torch, run_layer
+from oakum_worker.recurrent.verdicts import Gradients, Verdict, faster
 
 _TYPES = (torch.float32, torch.float64)
 _KINDS = (torch.Tensor, nn.Parameter)
@@ -66,6 +71,22 @@ class _Sequences:
         return self.with_rows(self.rows * mask.transpose(0, 1)[places.to(mask.device)])
 
 
+@dataclass
+class _Met:
+    """What a layer has met so far. Not in the layer's attributes: a pass would change the state of the model."""
+
+    last: Verdict | None = None
+    """The verdict on the last size."""
+    ran_loops: bool = False
+    """Whether the loops computed anything in the last pass."""
+    by_torch: dict[tuple[Any, ...], Verdict | None] = field(default_factory=dict)
+    """Calls that are torch's as a whole: its forward pass in one piece costs a small layer less than ours."""
+
+
+_MOST_MET = 4096
+_met: WeakKeyDictionary[nn.Module, _Met] = WeakKeyDictionary()
+
+
 class _Fused(nn.RNNBase):
     """Base class of both layers: computes by fused loops where they can run, else by torch's function."""
 
@@ -73,17 +94,48 @@ class _Fused(nn.RNNBase):
 
     @property
     def runs(self) -> str:
-        """Text that tells what computes the layer on this machine: "fused loops", or "torch" with the reason in
-        brackets. Compiles the loops if they are missing."""
+        """Text that tells what computes the layer on this machine, "fused loops" or "torch", with the reason in
+        brackets. Which of them is faster is known once the layer has computed something, and told of the last size
+        that it met. Compiles the loops if they are missing."""
         reason = self._unfit(*self.all_weights[0])
-        return "fused loops" if reason is None else f"torch ({reason})"
+        if reason is not None:
+            return f"torch ({reason})"
+        met = _met.get(self)
+        if met is None or (verdict := met.last) is None:
+            return "fused loops (or torch where it is faster, which the first call finds out)"
+        return f"{'fused loops' if verdict.is_fused else 'torch'} ({verdict})"
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]  # a compiler cannot trace the loops
     def forward(self, input: Any, hx: Any = None) -> Any:
         """The outputs and the last states, as torch's layer of the same name returns them for the same arguments.
         Raises `ValueError` or `RuntimeError` for arguments of wrong shapes."""
+        met, call = _met.get(self), self._call(input)
+        if met is not None and call in met.by_torch:
+            met.last = met.by_torch[call]
+            return super().forward(input, hx)  # torch's
+        met = _met.setdefault(self, _Met())
+        met.ran_loops = False
+        found = self._forward_packed(input, hx) if isinstance(input, PackedSequence) else self._forward(input, hx)
+        is_torchs = not (met.ran_loops or self._drops or torch.is_autocast_enabled("cpu"))
+        if is_torchs and len(met.by_torch) < _MOST_MET:
+            met.by_torch[call] = met.last
+        return found
+
+    def _call(self, input: Any) -> tuple[Any, ...]:
+        """All of a call of `forward` that decides what computes it."""
+        size = None
         if isinstance(input, PackedSequence):
-            return self._forward_packed(input, hx)
+            size, input = (len(input.batch_sizes), int(input.batch_sizes[0])), input.data
+        weights: Any = self._flat_weights[0]
+        modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()
+        given = input.shape, input.dtype, input.device, input.requires_grad, weights.requires_grad
+        return size, given, modes, self.training, self.dropout
+
+    @property
+    def _drops(self) -> bool:
+        return self.training and self.dropout > 0
+
+    def _forward(self, input: torch.Tensor, hx: Any) -> Any:
         if input.dim() not in (2, 3):
             raise ValueError(f"{type(self).__name__} takes an input of 2 or 3 dimensions, got {input.dim()}")
         is_batched = input.dim() == 3
@@ -126,7 +178,7 @@ class _Fused(nn.RNNBase):
         weights = self.all_weights
         last: list[list[torch.Tensor]] = []
         for layer in range(self.num_layers):
-            if layer > 0 and self.training and self.dropout > 0:
+            if layer > 0 and self._drops:
                 sequences = sequences.dropped(self.dropout)
             own = slice(layer * directions, (layer + 1) * directions)
             rows, *after = self._layer(
@@ -144,21 +196,30 @@ class _Fused(nn.RNNBase):
         cells = states[1] if len(states) > 1 else None
         given = (sequences.rows, states[0], cells, weights)
         tensors = [sequences.rows, *states, *weights]
-        is_short = sequences.steps.number < _FEWEST_STEPS and torch.is_grad_enabled()
-        if self._unfit(*tensors) is not None or (is_short and any(tensor.requires_grad for tensor in tensors)):
+        plan = self._plan(sequences, _gradients(tensors)) if self._unfit(*tensors) is None else None
+        if plan is None:
             directions = 2 if self.bidirectional else 1
             return list(
                 run_by_torch(self._cell, sequences.steps, *given, directions=directions, training=self.training)
             )
-        y, h_n, c_n = run_layer(self._plan(sequences), *given)
+        _met[self].ran_loops = True
+        y, h_n, c_n = run_layer(plan, *given)
         return [y, h_n] if cells is None else [y, h_n, c_n]
 
-    def _plan(self, sequences: _Sequences) -> LayerPlan:
+    def _plan(self, sequences: _Sequences, gradients: Gradients) -> LayerPlan | None:
+        """How the loops compute a layer for these sequences; None where torch is faster."""
+        steps, rows = sequences.steps, sequences.rows
+        if gradients != "none" and steps.number < _FEWEST_STEPS:
+            return None
         loaded = kernels()
         assert isinstance(loaded, Kernels)  # `_unfit` has looked
-        steps, rows = sequences.steps, sequences.rows
         shape = Shape(self._cell, self.hidden_size, rows.shape[1], steps.number, steps.batch, rows.dtype.itemsize)
-        choice = choose(shape, loaded.vector_bytes, torch.get_num_threads())
+        threads = torch.get_num_threads()
+        verdict = faster(loaded, shape, threads, gradients)
+        _met[self].last = verdict
+        if not verdict.is_fused:
+            return None
+        choice = choose(shape, loaded.vector_bytes, threads)
         return LayerPlan(loaded, self._cell, steps, choice, 2 if self.bidirectional else 1)
 
     def _unfit(self, *tensors: torch.Tensor) -> str | None:
@@ -214,6 +275,13 @@ class GRU(_Fused, nn.GRU):
     """`torch.nn.GRU`, computed by fused loops where they can run, else by torch."""
 
     _cell: Cell = "gru"
+
+
+def _gradients(tensors: Sequence[torch.Tensor]) -> Gradients:
+    """What of a layer is differentiated, given its inputs, states and parameters."""
+    if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
+        return "none"
+    return "inputs" if tensors[0].requires_grad else "weights"
 
 
 @functools.lru_cache(maxsize=64)

@@ -153,17 +153,19 @@ def _tensors(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tenso
     call is cached, since large tensors take long to fill."""
     if shape not in _made:
         _made.clear()
-        made = list(_draw(shape))
+        made = list(draw(shape, torch.Generator().manual_seed(0)))
         _made[shape] = made[0], made[1], made[2:]
     return _made[shape]
 
 
-def _draw(shape: Shape) -> Iterator[torch.Tensor]:
+def draw(shape: Shape, generator: torch.Generator) -> Iterator[torch.Tensor]:
+    """Yield the inputs, (steps * batch, input), the states, (1, batch, hidden), and the parameters of a layer of
+    this shape, drawn from the generator."""
     dtype = _TYPES[shape.number_bytes]
     rows = shape.gates * shape.hidden
-    yield torch.randn(shape.steps * shape.batch, shape.input, dtype=dtype)
+    yield torch.randn(shape.steps * shape.batch, shape.input, dtype=dtype, generator=generator)
     yield torch.zeros(1, shape.batch, shape.hidden, dtype=dtype)
     for width in (shape.input, shape.hidden):
-        yield torch.empty(rows, width, dtype=dtype).uniform_(-0.05, 0.05)
+        yield torch.empty(rows, width, dtype=dtype).uniform_(-0.05, 0.05, generator=generator)
     for _ in range(2):
         yield torch.zeros(rows, dtype=dtype)

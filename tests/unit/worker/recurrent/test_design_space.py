@@ -175,6 +175,7 @@ def test_the_command_prints_the_space_the_choice_and_both_times() -> None:
     assert told.exit_code == 0
     assert "back and forth   predicted    measured" in told.output
     assert "20 choices, each timed 1 times" in told.output
+    assert "inference runs by " in told.output
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     layer = LSTM(32, 32)
@@ -183,6 +184,7 @@ def test_the_command_prints_the_space_the_choice_and_both_times() -> None:
     document = json.loads(CliRunner().invoke(profile_app, [*arguments, "--json"]).output)
     assert document["remembered_before"] is not None
     assert len(document["candidates"]) == 20
+    assert set(document["verdict"]) == {"fused_s", "torch_s"}
 
 
 def test_the_command_shows_the_accelerator_on_paper() -> None:
