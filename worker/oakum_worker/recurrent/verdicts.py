@@ -27,7 +27,7 @@ from oakum_worker.recurrent.passes import LayerPlan, TimeSteps, run_by_torch, ru
 Gradients = Literal["none", "weights", "inputs"]
 """What is differentiated: nothing, a layer's weights alone, or also its inputs."""
 
-_WORTH = 1.05
+_WORTH = 1.1
 """How many times as fast as torch the loops have to be: less may be noise of the measurement."""
 _AROUND_S = 40e-6
 """What a layer takes around a call of the loops beyond torch's forward pass, in Python."""
