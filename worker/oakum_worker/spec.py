@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Self
 
-import yaml
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -19,7 +18,6 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import to_jsonable_python
-from yaml.composer import ComposerError
 
 from oakum_worker.errors import SpecError
 from oakum_worker.option_rules import SPEC_RULES, refuse_conflicts
@@ -38,6 +36,7 @@ from oakum_worker.spec_options import (
     Strict,
     WarmUpSpec,
 )
+from oakum_worker.spec_text import parse_document
 
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
@@ -284,50 +283,6 @@ class TrainerSpec(Strict):
         return self
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML loader that raises an error for aliases, a few lines of which can expand beyond any memory, and for
-    fields that are given twice."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            alias = self.get_event()
-            problem = f"*{alias.anchor} is an alias: write the value out"
-            raise ComposerError(None, None, problem, alias.start_mark)
-        return super().compose_node(parent, index)
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node = super().compose_mapping_node(anchor)
-        lines: dict[str, int] = {}
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            line = key.start_mark.line + 1
-            if key.value in lines:
-                first = lines[key.value]
-                raise SpecError(f"line {line}: {key.value!r} is given again, after line {first}: keep one of them")
-            lines[key.value] = line
-        return node
-
-
-def parse_document(text: str) -> dict[Any, Any]:
-    """The fields in a spec's text, YAML or JSON, which need not be those of a spec. Raises `SpecError` if the text
-    is something else."""
-    try:
-        document = yaml.load(text, _Loader)
-    except RecursionError as error:
-        raise SpecError("is nested too deep: pass a file's name instead") from error
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
-        if isinstance(error, SpecError):
-            raise
-        if (line := _line_with_tab(error, text)) is not None:
-            raise SpecError(
-                f"line {line} is indented with a tab, which YAML does not take: indent with spaces"
-            ) from error
-        # Other errors than YAMLError come from values that their form or tag does not fit, such as 2026-13-99.
-        raise SpecError(f"is neither YAML nor JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise SpecError("expected a mapping of fields such as 'name:' and 'entrypoint:'")
-    return document
-
-
 def read_spec(path: Path) -> TrainerSpec:
     """Read a trainer spec from a YAML or JSON file; a relative `workdir` counts from the file's folder and is made
     absolute. Raises `SpecError` with the file's name and one line for each thing to change."""
@@ -346,17 +301,6 @@ def read_spec(path: Path) -> TrainerSpec:
         return TrainerSpec.model_validate(document)
     except ValidationError as error:
         raise SpecError(f"{path}:\n" + "\n".join(f"  {line}" for line in explain(error))) from error
-
-
-def _line_with_tab(error: Exception, text: str) -> int | None:
-    """Number, from 1, of the line at which the YAML `error` occurred, if that line is indented with a tab; else
-    None."""
-    mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-    lines = text.splitlines()
-    if mark is None or mark.line >= len(lines):
-        return None
-    line = lines[mark.line]
-    return mark.line + 1 if "\t" in line[: len(line) - len(line.lstrip())] else None
 
 
 def explain(error: ValidationError) -> list[str]:

@@ -52,7 +52,8 @@ from oakum_service.log_fields import about
 from oakum_service.states import LIVE_STATES, TrainerState
 from oakum_solver.errors import ProblemError
 from oakum_worker.errors import SpecError
-from oakum_worker.spec import TrainerSpec, explain, parse_document
+from oakum_worker.spec import TrainerSpec, explain
+from oakum_worker.spec_text import parse_document
 
 router = APIRouter(prefix="/v1/trainers", tags=["trainers"])
 

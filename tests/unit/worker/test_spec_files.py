@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -55,10 +56,35 @@ def test_aliases_are_refused_before_they_unfold(tmp_path: Path) -> None:
 
 
 @each(
-    "value", ["2026-13-99", "!!bool maybe", "!!int ''", "!!timestamp noon", "9" * 5000, "!!python/name:os.system"]
+    "value",
+    ["2026-13-99", "!!bool maybe", "!!int ''", "!!timestamp noon", "!!python/name:os.system"],
 )
 def test_a_value_that_is_not_what_its_form_says_is_refused(tmp_path: Path, value: str) -> None:
     assert refusal(tmp_path, f"{SPEC}arguments:\n  x: {value}\n").startswith("is neither YAML nor JSON: ")
+
+
+LARGE = 200_000
+TEXTS = {
+    "many values": ("[" + "1," * (LARGE // 2) + "1]", "has more than 10,000 values"),
+    "many fields": ("".join(f"a{n}: 1\n" for n in range(LARGE // 9)), "has more than 10,000 values"),
+    "lists within lists": ("[" * LARGE, "is nested too deep"),
+    "fields within fields": ("{a: " * (LARGE // 4), "is nested too deep"),
+    "a long number": (f"a: {'9' * LARGE}", "line 1: a value of 200,000 characters that is no text"),
+    "a number in many parts": (f"a: 1{':1' * (LARGE // 2)}", "line 1: a value of 200,001 characters"),
+    "an instant in many parts": (f"a: 1{':1' * (LARGE // 2)}.5", "line 1: a value of 200,003 characters"),
+    "anchors": ("".join(f"- &a{n} 1\n" for n in range(LARGE // 12)), "has more than 10,000 values"),
+    "a comment": ("#" * LARGE, "expected a mapping of fields"),
+    "text": (f'"{"a" * LARGE}"', "expected a mapping of fields"),
+}
+
+
+@each("name", TEXTS)
+def test_a_text_as_large_as_the_service_takes_is_refused_in_little_time(name: str, tmp_path: Path) -> None:
+    """One core of a slow machine may take a second; a parser in Python took ten and more."""
+    text, expected = TEXTS[name]
+    before_s = time.process_time()
+    assert expected in refusal(tmp_path, text)
+    assert time.process_time() - before_s < 1
 
 
 @pytest.mark.parametrize(
