@@ -8,14 +8,13 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import case, func, select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.db.models.callers import QuotaRecord
 from oakum_service.db.models.fragments import Fragment
-from oakum_service.db.models.trainers import Trainer
-from oakum_service.states import LIVE_STATES
+from oakum_service.db.models.trainers import Trainer, live_of
 from oakum_service.trainer_files import Checkpoints
 
 _WEEK_S = 7 * 24 * 3600.0
@@ -81,20 +80,25 @@ def week_begin(now: float) -> float:
 def node_hours_used(session: Session, user: str, now: float) -> float:
     """Node-hours that the user's fragments have had in this calendar week, from their launches on."""
     begin = week_begin(now)
-    mine = select(Trainer.id).where(Trainer.user_name == user)
     start = case((Fragment.launched_at > begin, Fragment.launched_at), else_=begin)
     ended = func.sum(Fragment.ended_at - start)
-    past_s = session.scalar(select(ended).where(Fragment.trainer_id.in_(mine), Fragment.ended_at > begin)) or 0.0
+    past_s = session.scalar(select(ended).where(is_of_trainer_of(user), Fragment.ended_at > begin)) or 0.0
     live = select(func.sum(now - start)).where(
-        Fragment.trainer_id.in_(mine), Fragment.is_live, Fragment.ended_at.is_(None)
+        is_of_trainer_of(user), Fragment.is_live, Fragment.ended_at.is_(None)
     )
     return float(past_s + (session.scalar(live) or 0.0)) / 3600.0
 
 
+def is_of_trainer_of(user: str) -> ColumnElement[bool]:
+    """Condition of the fragments of a user's trainers, asked of each fragment: a user may have many trainers that
+    have ended."""
+    mine = select(Trainer.id).where(Trainer.id == Fragment.trainer_id, Trainer.user_name == user)
+    return mine.correlate(Fragment).exists()
+
+
 def live_trainers(session: Session, user: str) -> int:
     """Number of the user's live trainers."""
-    mine = Trainer.user_name == user, Trainer.state.in_(LIVE_STATES)
-    return session.scalar(select(func.count()).select_from(Trainer).where(*mine)) or 0
+    return session.scalar(select(func.count()).select_from(Trainer).where(*live_of(user))) or 0
 
 
 def storage_used_gib(session: Session, user: str, checkpoints: Checkpoints) -> float:

@@ -22,7 +22,7 @@ from oakum_service.api.schemas.foreground import ForegroundJobRequest, Foregroun
 from oakum_service.api.schemas.intervals import HoleList, Interval
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.control.usage import usage_since
-from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
+from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.models.usage import Harvest
@@ -79,13 +79,11 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         past_s = session.scalar(select(func.sum(Harvest.node_s))) or 0.0
         present = Fragment.ended_at.is_(None) & Fragment.training_at.is_not(None)
         present_s = session.scalar(select(func.sum(now - Fragment.training_at)).where(present)) or 0.0
-        starts = select(ForegroundStart.delay_s).where(ForegroundStart.started_at >= begin)
         num_fragments = session.execute(
             select(func.count()).select_from(Fragment).where(Fragment.is_live)
         ).scalar_one()
         held = hold.held(session)
-        by_time = list(session.execute(starts.order_by(ForegroundStart.started_at)).scalars())
-        delays = sorted(by_time)
+        delays, last_delay = context.delays.ordered(session, now)
     return ClusterView(
         scheduler=context.scheduler.name,
         num_nodes=sum(states.values()),
@@ -99,7 +97,7 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         foreground_delay_p50_s=quantile(delays, 0.5),
         foreground_delay_p99_s=quantile(delays, 0.99),
         foreground_delay_max_s=delays[-1] if delays else None,
-        foreground_delay_last_s=by_time[-1] if by_time else None,
+        foreground_delay_last_s=last_delay,
         num_fragments=num_fragments,
         held=held is not None,
         hold=None if held is None else hold_view(held),

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
+from oakum_service.api.delays import WeekOfDelays
 from oakum_service.api.node_lists import NodeLists
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
@@ -46,6 +47,8 @@ class Context:
     """When the controller of this process last finished a turn."""
     listeners: dict[object, str] = field(default_factory=dict)
     """The hash of its token for each open event stream."""
+    delays: WeekOfDelays = field(default_factory=WeekOfDelays)
+    """How long foreground jobs waited lately."""
     node_lists: NodeLists = field(default_factory=NodeLists)
     """Lists of nodes that were answered lately."""
     kept_hours: KeptHours = field(default_factory=KeptHours)

@@ -136,8 +136,7 @@ def _users(session: Session) -> list[str]:
 
 def _view(session: Session, context: Context, user: str) -> QuotaView:
     quota = quotas.quota_of(session, current(session, context.settings), user)
-    mine = select(Trainer.id).where(Trainer.user_name == user)
-    count = select(func.count()).select_from(Fragment).where(Fragment.trainer_id.in_(mine), Fragment.is_live)
+    count = select(func.count()).select_from(Fragment).where(quotas.is_of_trainer_of(user), Fragment.is_live)
     return QuotaView(
         user=user,
         own=session.get(QuotaRecord, user) is not None,

@@ -12,6 +12,7 @@ handed over is put back when the loop asks for its next batch, which is the same
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -361,7 +362,9 @@ class Session:
             if iteration.gathers:  # the others do not gather again
                 raise SessionError("the loop begins to draw random numbers and to gather the batch in one step")
             return True
-        if not (randomness.has_drawn or iteration.gathers or is_together or has_compiled()):
+        # Threads share torch's generator, so in another than the main one somebody else may draw.
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and not (randomness.has_drawn or iteration.gathers or is_together or has_compiled()):
             randomness.rest()
         return False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ForeignKey, Index, String, Text
+from sqlalchemy import ColumnElement, ForeignKey, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from oakum_service.db.json_columns import JsonOf
@@ -11,6 +11,7 @@ from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.durations import Measured
 from oakum_service.documents.pause import Pause
 from oakum_service.documents.time_account import TimeAccount
+from oakum_service.states import LIVE_STATES
 from oakum_worker.protocol import Pace, TrainingProgress
 from oakum_worker.spec import TrainerSpec
 
@@ -23,7 +24,7 @@ class Trainer(Base):
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     name: Mapped[str] = mapped_column(String(63), index=True)
     spec: Mapped[TrainerSpec] = mapped_column(JsonOf(TrainerSpec, cached=True))
-    state: Mapped[str] = mapped_column(String(16), index=True)
+    state: Mapped[str] = mapped_column(String(16))
     message: Mapped[str] = mapped_column(Text, default="")
     """Why the trainer ended. Before that, its present problem, until training is past it or has its next
     checkpoint."""
@@ -89,7 +90,12 @@ class Trainer(Base):
     waiting_since: Mapped[float | None]
     """When the trainer lost its last node or, before its first node, was submitted; null while it has nodes."""
 
-    __table_args__ = (Index("ix_trainers_submitted", "submitted_at", "id"),)
+    # Lists have the newest first, whatever they are narrowed to: each index gives its rows in that order.
+    __table_args__ = (
+        Index("ix_trainers_submitted", "submitted_at", "id"),
+        Index("ix_trainers_state", "state", "submitted_at", "id"),
+        Index("ix_trainers_user", "user_name", "submitted_at", "id"),
+    )
 
     @property
     def told_step(self) -> int:
@@ -105,6 +111,12 @@ class Trainer(Base):
     def present_batch(self) -> int:
         """Samples per step at present."""
         return (self.progress and self.progress.global_batch) or self.spec.global_batch
+
+
+def live_of(user: str) -> tuple[ColumnElement[bool], ...]:
+    """Conditions of the user's live trainers, for a query that goes by the state: by the user it would go through
+    all that have ended."""
+    return Trainer.state.in_(LIVE_STATES), Trainer.user_name.concat("") == user
 
 
 class GenerationRecord(Base):

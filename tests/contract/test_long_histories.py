@@ -1,0 +1,113 @@
+"""What ended more than a week ago makes no answer take longer: each route reads as much after weeks as after
+months.
+
+What a route reads is counted, not timed: SQLite tells how many instructions its statements took.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from api_under_test import ApiUnderTest, FakeScheduler
+from long_history import fill
+from trained_scene import Scene, train_on_two_nodes
+
+_SHORT_DAYS, _LONG_DAYS = 10, 40
+_INSTRUCTIONS = 100
+"""Counted at once."""
+_SLACK = 20
+"""Such counts by which an answer may differ by chance, as pages of an index do."""
+_VALUES = {"{node}": "n1", "{user}": "user", "{name}": "plan", "{plan_id}": "1"}
+_STREAMS = ("/v1/events", "/v1/fragments/{fragment_id}/directive")
+
+
+class CountedApi:
+    """An API over some days of history, with a count of what its database does."""
+
+    def __init__(self, empty_database: Path, folder: Path, days: int) -> None:
+        folder.mkdir()
+        shutil.copy(empty_database, folder / "oakum.db")
+        self.api = ApiUnderTest(folder, FakeScheduler())
+        self.api.engine_is_changed = True
+        self.scene: Scene = train_on_two_nodes(self.api)
+        fill(self.api, self.scene.now, days)
+        self.count = 0
+        event.listen(self.api.engine, "connect", self._watch)
+        self.api.engine.dispose()
+
+    def _watch(self, connection: Any, _: Any) -> None:
+        connection.set_progress_handler(self._tick, _INSTRUCTIONS)
+
+    def _tick(self) -> int:
+        self.count += 1
+        return 0
+
+    def cost(self, path: str) -> int:
+        """What a repeated question for the path takes; the first one may read what is remembered from then on."""
+        for _ in range(2):
+            self.count = 0
+            response = self.api.admin.get(path)
+            assert response.status_code in (200, 404, 503), (path, response.text)
+        return self.count
+
+
+@pytest.fixture(scope="module")
+def short_and_long(
+    empty_database: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[CountedApi, CountedApi]]:
+    folder = tmp_path_factory.mktemp("histories")
+    made = [CountedApi(empty_database, folder / str(days), days) for days in (_SHORT_DAYS, _LONG_DAYS)]
+    yield made[0], made[1]
+    for one in made:
+        one.api.close()
+
+
+def paths(api: ApiUnderTest, now: float) -> Iterator[str]:
+    """Every path that can be got, with each of its limits, and with the filters of lists."""
+    window = f"from_at={now - 5 * 86400}&to_at={now}"
+    for path, operations in api.app.openapi()["paths"].items():
+        if "get" not in operations or path in _STREAMS:
+            continue
+        own = path.replace("{ref}", "ended-5")
+        for place, value in _VALUES.items():
+            own = own.replace(place, value)
+        asked = {one["name"]: one["schema"] for one in operations["get"].get("parameters", ())}
+        needed = f"{window}&node=n1&" if "from_at" in asked else ""
+        limits = (1, asked["limit"]["maximum"]) if "limit" in asked else (None,)
+        for limit in limits:
+            yield f"{own}?{needed}" + ("" if limit is None else f"limit={limit}")
+    for filters in ("state=failed", "state=finished", "user=nobody", "user=user", "user=user&state=failed"):
+        yield f"/v1/trainers?{filters}&limit=1"
+
+
+def test_no_answer_takes_longer_for_what_has_ended_long_ago(
+    short_and_long: tuple[CountedApi, CountedApi],
+) -> None:
+    short, long = short_and_long
+    grown = {}
+    for path in paths(short.api, short.scene.now):
+        before, after = short.cost(path), long.cost(path)
+        if after > before * 1.3 + _SLACK:
+            grown[path] = f"{before} -> {after}"
+    assert not grown
+
+
+def test_a_long_page_of_ended_trainers_is_cut_and_goes_on(short_and_long: tuple[CountedApi, CountedApi]) -> None:
+    _, long = short_and_long
+    before, seen = "", 0
+    began_s = time.monotonic()
+    while time.monotonic() - began_s < 60:
+        answer = long.api.admin.get(f"/v1/trainers?state=finished&limit=5000{before}").json()
+        assert len(answer["trainers"]) <= 500
+        seen += len(answer["trainers"])
+        if answer["next"] is None:
+            break
+        before = f"&before={answer['next']}"
+    assert seen == 144 * _LONG_DAYS + 1
