@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections import deque
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -71,8 +73,8 @@ def warnings_of_a_loop(*, kept: bool) -> list[str]:
                 swa.update_parameters(model)
                 loss_sum += session.loss
                 losses.append(session.loss)
-                best = min(losses) if constants and fixed is not None else best
                 if not kept:
+                    best = min(losses) if constants and fixed is not None else best
                     taken += 1
                     average.update(model)
                     prior = 0.9 * prior + 0.1
@@ -92,7 +94,7 @@ def told_of_a_counter() -> None:
 def test_state_that_nobody_saves_is_told_of_by_name_after_the_first_step() -> None:
     [told] = warnings_of_a_loop(kept=False)
     named = told.partition(" changed in the first step")[0]
-    assert named == "`schedule`, `swa`, `average`, `generator`, `prior`, `taken`"
+    assert named == "`schedule`, `swa`, `average`, `generator`, `prior`, `taken`, `best`"
     assert "handed over as state" in told
 
 
@@ -125,6 +127,130 @@ def test_it_is_told_of_however_it_is_kept() -> None:
 
 def test_it_is_not_told_of_where_it_is_handed_over() -> None:
     assert warnings_of_a_loop(kept=True) == []
+
+
+class Penalty(nn.Module):
+    """A criterion that counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, predicted: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return 0.01 * self.calls * predicted.square().mean()
+
+
+class Settings:
+    temperature = 3.0
+
+
+class Levels(Points):
+    """A data set whose noise a curriculum raises."""
+
+    level = 0.1
+
+
+class Counting(torch.optim.SGD):
+    """An optimizer that counts its steps without saving it."""
+
+    calls = 0
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        super().step()
+        self.calls += 1
+
+
+def cooling() -> Any:
+    """A function that keeps what it has come to in a variable around it."""
+    heat = 1.0
+
+    def now() -> float:
+        nonlocal heat
+        heat *= 0.9
+        return heat
+
+    return now
+
+
+def told_of_a_loop(change: Any, kept: dict[str, Any], steps: int = 1) -> list[str]:
+    """What is told of a loop that calls `change(kept, loss)` after each step, with `kept` in its variables."""
+    model, dataset = network(), kept.get("dataset", Points())
+    optimizer = kept.get("kind", torch.optim.SGD)(model.parameters(), lr=0.1)
+    held, criterion, heat, settings = (
+        kept.get("held"),
+        kept.get("criterion"),
+        kept.get("heat"),
+        kept.get("settings"),
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with oakum.session(model, optimizer, dataset, batch_size=2) as session:
+            for inputs, targets in session:
+                predicted = model(inputs)
+                loss = mse_loss(predicted, targets)
+                session.backward(loss if criterion is None else loss + criterion(predicted))
+                session.step()
+                held = change(held, session.loss)
+                if heat is not None and settings is not None:
+                    heat()
+                if session.steps == steps:
+                    break
+    return [str(one.message) for one in caught if "nothing saves it" in str(one.message)]
+
+
+def kept_as(held: Any, loss: float) -> Any:
+    return held
+
+
+def lowered(_: Any, loss: float) -> None:
+    Settings.temperature *= 0.9
+
+
+HELD: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "nothing before the first step": (lambda held, loss: 0.5 * loss, {}, "`held`"),
+    "a queue that was empty": (lambda held, _: held.append(torch.ones(4)) or held, {"held": deque()}, "`held`"),
+    "a number in a dictionary": (lambda held, _: {"ema": 0.9 * held["ema"]}, {"held": {"ema": 1.0}}, "`held`"),
+    "an array": (lambda held, _: held.__imul__(0.9), {"held": np.ones(3)}, "`held`"),
+    "a flag": (lambda *_: True, {"held": False}, "`held`"),
+    "a number of a criterion": (kept_as, {"criterion": Penalty()}, "`criterion`"),
+    "a variable around a function": (kept_as, {"heat": cooling(), "settings": Settings}, "`heat`"),
+    "a number of a class": (lowered, {"settings": Settings}, "`settings`"),
+    "a number of an optimizer": (kept_as, {"kind": Counting}, "the optimizer Counting's `calls`"),
+}
+
+
+@each("name", HELD)
+def test_it_is_told_of_in_whatever_it_is_kept(name: str) -> None:
+    change, kept, told = HELD[name]
+    assert told in " ".join(told_of_a_loop(change, kept))
+
+
+def test_a_number_of_the_data_set_is_told_of() -> None:
+    dataset = Levels()
+
+    def raised(held: Any, loss: float) -> Any:
+        dataset.level *= 1.3
+
+    dataset.level = 0.1
+    assert "the data set's `level`" in " ".join(told_of_a_loop(raised, {"dataset": dataset}))
+
+
+def test_what_changes_in_a_later_step_is_told_of_once_then() -> None:
+    calls = iter([7, 7, 8, 8, 9])
+    [told] = told_of_a_loop(lambda *_: next(calls), {"held": 7}, steps=5)
+    assert "`held` changed in the first 3 steps" in told
+
+
+@each("held", [0.0, 1.0])
+def test_losses_their_sums_and_means_are_what_a_loop_logs(held: float) -> None:
+    losses: list[float] = []
+
+    def logged(held: Any, loss: float) -> Any:
+        losses.append(loss)
+        return {"last": loss, "sum": held["sum"] + loss, "mean": sum(losses) / len(losses), "all": losses}
+
+    assert not told_of_a_loop(logged, {"held": {"last": held, "sum": held, "mean": held, "all": []}}, steps=5)
 
 
 @each("category", [Warning, UserWarning])

@@ -1,9 +1,10 @@
 """State that a script changes from step to step and that nobody saves: a node that joins knows nothing of it.
 
-It is looked for where scripts keep it: in the variables of the function whose loop it is, in objects of classes of
-the script's own, in callbacks, and in attributes of the model's modules. What counts is what has changed in the
-first step: tensors, models, generators, numbers, iterators, and what holds these. Sums of losses, times, texts,
-and lists of numbers are taken for what a loop logs."""
+It is looked for where scripts keep it: in the variables of the function whose loop it is, in objects, classes and
+functions of the script's own, in callbacks, and in attributes of the model's modules, of the data set and of
+optimizers. What counts is what has changed from one look to the next: tensors, arrays, models, generators,
+numbers, iterators, and what holds these. Losses, their sums and means, times, texts, and lists of numbers are
+taken for what a loop logs."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from functools import cache
-from types import BuiltinFunctionType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, FrameType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -29,6 +30,11 @@ from oakum_worker.listing import some_of
 from oakum_worker.torch_internals import tensor_version
 
 _DEEPEST, _MOST_ITEMS, _MOST_NAMES = 3, 1000, 8
+_LAST_LOOK = 65
+"""Step after which nothing is looked at any more."""
+_MOST_ELEMENTS = 1 << 20
+"""Of an array of NumPy's that is looked at."""
+_NOTHING = "nothing yet"
 _LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
     *("torch", "numpy", "torchmetrics", "tqdm", "oakum", "oakum_worker"),
 }
@@ -36,6 +42,12 @@ _LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
 _CODE = (ModuleType, type, FunctionType, MethodType, BuiltinFunctionType)
 _WRAPPING = frozenset({"accelerate", "lightning", "pytorch_lightning", "transformers"})
 """Packages whose objects are wrapped around what is saved, or saved by the adapters."""
+
+
+_AROUND: dict[type, str] = {
+    enumerate: "the number that enumerate() counts, for which there is session.steps",
+    zip: "what zip() gives beside the batches",
+}
 
 
 class UnsavedState:
@@ -48,30 +60,48 @@ class UnsavedState:
         holders: Mapping[str, object],
         saved: list[object],
         iterator: object = None,
+        dataset: object = None,
     ) -> None:
-        """Looks at the variables of `frame`, at the `holders`, by what they are called, and at the modules in
-        `saved`, which are the objects whose state is saved: models, optimizers and parts of the state. `iterator`
-        is what the loop goes through."""
+        """Looks at the variables of `frame`, at the `holders`, by what they are called, and at the modules and
+        optimizers in `saved`, which are the objects whose state is saved: models, optimizers and parts of the
+        state. `iterator` is what the loop goes through. Of the `dataset` only numbers are looked at, as it may
+        keep what it has read."""
         own = {name: one for name, one in holders.items() if _package(one) not in _LIBRARIES | _WRAPPING}
-        self._frame, self._holders = frame, own
-        self._is_enumerated = any(isinstance(one, enumerate) for one in gc.get_referrers(iterator))
+        optimizers = [one for one in saved if isinstance(one, Optimizer) and _package(one) not in _LIBRARIES]
+        own |= {f"the optimizer {type(one).__name__}": one for one in optimizers}
+        self._frame, self._holders, self._dataset = frame, own, dataset
+        referrers = gc.get_referrers(iterator)
+        self._around = [text for kind, text in _AROUND.items() if any(isinstance(one, kind) for one in referrers)]
         self._known = _known(saved)
         self._modules = [one for one in saved if isinstance(one, nn.Module)]
+        self._told: set[str] = set()
+        self._losses: list[float] = []
         self._before, self._clocks = self._take(), _clocks()
 
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing more will be told."""
+        return len(self._losses) >= _LAST_LOOK
+
     def told(self, loss: float) -> str | None:
-        """A text that names what has changed since; None if nothing has. A number that has grown by the step's
-        `loss`, or that tells the time, is none of it."""
+        """After a step with this loss, a text that names what has changed and was not named before; None if
+        nothing has. Looks after steps 1, 2, 3, 5, 9 and so on."""
+        self._losses.append(loss)
+        passed = len(self._losses) - 1
+        if passed & (passed - 1):  # no power of two
+            return None
         before, after = self._before, self._take()
-        changed = [
-            n for n, seen in after.items() if n in before and _has_changed(before[n], seen, loss, self._clocks)
-        ]
-        if self._is_enumerated:
-            changed.insert(0, "the number that enumerate() counts, for which there is session.steps")
+        is_logged = _Logged(self._losses, self._clocks)
+        changed = [n for n, seen in after.items() if n in before and _has_changed(before[n], seen, is_logged)]
+        changed = [name for name in (*self._around, *changed) if name not in self._told]
+        # Only of what was there before the loop: the rest is the loop's own, made anew in each iteration.
+        self._before = {name: after[name] for name in before if name in after}
+        self._told |= {*changed}
         if not changed:
             return None
+        when = "the first step" if not passed else f"the first {passed + 1} steps"
         return (
-            f"{some_of(changed, _MOST_NAMES)} changed in the first step, and nothing saves it: "
+            f"{some_of(changed, _MOST_NAMES)} changed in {when}, and nothing saves it: "
             "on a node that joins, and after a restart, it begins anew. Let it follow from the number of "
             "finished steps, or keep it in an object with state_dict and load_state_dict that is handed over as "
             "state. A callback has state_dict for it with Lightning, and is an ExportableState with Hugging "
@@ -80,7 +110,7 @@ class UnsavedState:
 
     def release(self) -> None:
         """Forget the variables, and the objects in them."""
-        self._frame, self._before = None, {}
+        self._frame, self._dataset, self._before = None, None, {}
         self._holders.clear()
 
     def _take(self) -> dict[str, Any]:
@@ -88,8 +118,10 @@ class UnsavedState:
         found: dict[str, Any] = {}
         if self._frame is not None:
             for name, value in _variables(self._frame).items():
-                if not name.startswith("_") and not isinstance(value, _CODE):
+                if not name.startswith("_"):
                     found |= self._prints(f"`{name}`", value)
+        for name, value in _numbers(self._dataset).items():
+            found[f"the data set's `{name}`"] = [value]
         for name, holder in self._holders.items():
             found |= self._attributes(name, holder)
         for model in self._modules:
@@ -101,20 +133,19 @@ class UnsavedState:
     def _attributes(self, where: str, holder: object) -> dict[str, Any]:
         found: dict[str, Any] = {}
         of_libraries = _set_by_libraries(type(holder))  # type: ignore[arg-type]
-        for name, value in list(getattr(holder, "__dict__", {}).items()):
+        for name, value in (_of_class(type(holder)) | dict(getattr(holder, "__dict__", {}))).items():
             if not name.startswith("_") and name not in of_libraries:
                 found |= self._prints(f"{where}'s `{name}`", value)
         return found
 
     def _prints(self, where: str, value: Any) -> dict[str, Any]:
-        prints = list(self._of(value, 0))
-        return {where: prints} if prints else {}
+        return {where: [_NOTHING] if value is None else list(self._of(value, 0))}
 
     def _of(self, value: Any, depth: int) -> Iterator[Any]:
         """What changes with the state in a value; nothing if it holds none, or if that is saved."""
         if id(value) in self._known or depth > _DEEPEST:
             return
-        if isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, int | float):
             if not depth or isinstance(value, int):
                 yield value
         elif isinstance(value, torch.Tensor):
@@ -122,16 +153,18 @@ class UnsavedState:
         elif isinstance(value, nn.Module):
             own = [one for one in (*value.parameters(), *value.buffers()) if id(one) not in self._known]
             yield from ((id(one), tensor_version(one)) for one in own)
+            for module in value.modules():
+                yield from _numbers(module).values()
+        elif isinstance(value, FunctionType | type):
+            yield from self._of_code(value, depth)
+        elif isinstance(value, _CODE):
+            return
         elif (state := _generator(value)) is not None:
             yield state
         elif (place := _place(value)) is not None:
             yield place
         elif isinstance(value, Mapping | list | tuple | deque):
-            if len(value) <= _MOST_ITEMS:
-                items = list(value.values() if isinstance(value, Mapping) else value)
-                # Numbers in a list are what a loop has logged; under a name they are counted.
-                for item in items if isinstance(value, Mapping) else [i for i in items if not isinstance(i, int)]:
-                    yield from self._of(item, depth + 1)
+            yield from self._of_items(value, depth)
         elif _package(value) in _WRAPPING:
             return
         elif callable(getattr(value, "state_dict", None)) and not isinstance(value, Optimizer):
@@ -139,6 +172,31 @@ class UnsavedState:
         elif hasattr(value, "__dict__") and _package(value) not in _LIBRARIES:
             for item in list(vars(value).values()):
                 yield from self._of(item, depth if isinstance(item, float) else depth + 1)
+
+    def _of_items(self, container: Any, depth: int) -> Iterator[Any]:
+        if len(container) > _MOST_ITEMS:
+            return
+        if isinstance(container, Mapping):
+            for item in list(container.values()):
+                yield from self._of(item, depth if isinstance(item, float) else depth + 1)
+            return
+        # Numbers in a list are what a loop has logged; under a name they are counted.
+        for item in list(container):
+            if not (isinstance(item, int) or (isinstance(item, torch.Tensor) and item.numel() == 1)):
+                yield from self._of(item, depth + 1)
+
+    def _of_code(self, code: Any, depth: int) -> Iterator[Any]:
+        """What a function of the script's own keeps in variables around it and in attributes, or a class in
+        its."""
+        if _root(code.__module__) in _LIBRARIES | _WRAPPING:
+            return
+        kept = list(vars(code).values())
+        if isinstance(code, FunctionType):
+            kept += [cell.cell_contents for cell in code.__closure__ or () if _is_filled(cell)]
+            kept += [code.__globals__[n] for n in code.__code__.co_names if n in code.__globals__]
+        for one in kept:
+            if isinstance(one, int | float | torch.Tensor | list | deque | dict):
+                yield from self._of(one, depth if isinstance(one, float) else depth + 1)
 
 
 @cache
@@ -154,14 +212,51 @@ def _clocks() -> tuple[float, ...]:
     return time.time(), time.monotonic(), time.perf_counter()
 
 
-def _has_changed(before: list[Any], after: list[Any], loss: float, clocks: tuple[float, ...]) -> bool:
-    if before == after:
+class _Logged:
+    """Answers whether a number is one that a loop logs: the newest loss, a sum or a mean of losses, or a time."""
+
+    def __init__(self, losses: list[float], clocks: tuple[float, ...]) -> None:
+        self._losses, self._clocks = losses, clocks
+
+    def __call__(self, before: Any, after: Any) -> bool:
+        if isinstance(before, bool) or not isinstance(before, int | float) or not isinstance(after, float):
+            return False
+        if not math.isfinite(before):  # the best so far
+            return False
+        sums = [*itertools.accumulate(reversed(self._losses))]
+        logged = [self._losses[-1], sums[-1], sums[-1] / len(sums), *(before + one for one in sums)]
+        if any(math.isclose(after, one, rel_tol=1e-4) for one in logged):
+            return True
+        return any(begun <= after <= now for begun, now in zip(self._clocks, _clocks(), strict=True))
+
+
+def _has_changed(before: list[Any], after: list[Any], is_logged: _Logged) -> bool:
+    if before == after or (before == [_NOTHING] and not after) or after == [_NOTHING]:
         return False
-    if len(before) == len(after) == 1 and isinstance(before[0], float) and isinstance(after[0], float):
-        is_sum = math.isclose(after[0] - before[0], loss, rel_tol=1e-4)
-        is_time = any(begun <= after[0] <= now for begun, now in zip(clocks, _clocks(), strict=True))
-        return not (is_sum or is_time)
-    return True
+    if len(before) != len(after):
+        return True
+    return any(not (one == other or is_logged(one, other)) for one, other in zip(before, after, strict=True))
+
+
+def _numbers(holder: object) -> dict[str, int | float]:
+    """The numbers that an object of a class of the script's own holds under names."""
+    if holder is None or _package(holder) in _LIBRARIES | _WRAPPING:
+        return {}
+    given = getattr(holder, "__dict__", {}).items()
+    return {n: v for n, v in list(given) if isinstance(v, int | float) and n[:1] != "_" and n != "training"}
+
+
+def _of_class(of: type) -> dict[str, Any]:
+    """The numbers, and what is nothing yet, that classes of the script's own give to their objects."""
+    own = [one for one in of.__mro__ if _root(one.__module__) not in _LIBRARIES | _WRAPPING]
+    return {n: v for one in reversed(own) for n, v in vars(one).items() if v is None or isinstance(v, int | float)}
+
+
+def _is_filled(cell: CellType) -> bool:
+    try:
+        return cell.cell_contents is not None
+    except ValueError:  # not assigned yet
+        return False
 
 
 def _variables(frame: FrameType) -> dict[str, Any]:
@@ -192,12 +287,14 @@ def _known(saved: list[object]) -> set[int]:
 
 
 def _generator(value: Any) -> Any:
-    """The state of a random generator; None for anything else."""
+    """The state of a random generator, and the content of an array; None for anything else."""
     if isinstance(value, torch.Generator):
         return value.get_state().numpy().tobytes()
     if isinstance(value, random.Random):
         return value.getstate()
     numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return hash(value.tobytes()) if value.size <= _MOST_ELEMENTS else None
     if numpy is not None and isinstance(value, numpy.random.Generator):
         return repr(value.bit_generator.state)
     if numpy is not None and isinstance(value, numpy.random.RandomState):
@@ -215,7 +312,11 @@ def _plain(value: Any) -> Any:
 
 
 def _package(value: object) -> str:
-    return type(value).__module__.partition(".")[0]
+    return _root(type(value).__module__)
+
+
+def _root(module: str | None) -> str:
+    return (module or "").partition(".")[0]
 
 
 def frame_of_script() -> FrameType | None:

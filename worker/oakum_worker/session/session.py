@@ -218,6 +218,7 @@ class Session:
             if self._open is not None:
                 self._open.close()
             self._optimizer.release()
+            self._forget_state()
 
     def __iter__(self) -> Iterator[Any]:
         """This rank's share of each global batch, up to the end of the last epoch. Where a batch has fewer samples
@@ -465,22 +466,30 @@ class Session:
         spec = self._loop.loss_parts.spec
         if self.steps or not (spec.rehearsal and self.is_first_rank):
             return
-        saved: list[object] = [self, self._task.model, self._task.dataset, *self._optimizer.members]
+        dataset = self._task.dataset
+        saved: list[object] = [self, self._task.model, dataset, *self._optimizer.members]
         saved += self._task.extra_state.values()
-        self._unsaved = UnsavedState(frame_of_script(), self.holders, saved, self._iterator)
+        self._unsaved = UnsavedState(frame_of_script(), self.holders, saved, self._iterator, dataset)
         self._iterator = None
 
     def _tell_of_state(self) -> None:
-        """After the first step, warn of state that has changed and that nobody saves, and of a rehearsal that
-        could not be made."""
-        unsaved, self._unsaved = self._unsaved, None
-        let_warnings_through()
+        """After one of the first steps, warn of state that has changed and that nobody saves, and after the very
+        first of a rehearsal that could not be made."""
         if self._unrehearsed is not None:
+            let_warnings_through()
             warnings.warn(self._unrehearsed, TrainingWarning, stacklevel=4)
             self._unrehearsed = None
+        if self._unsaved is None:
+            return
+        if (text := self._unsaved.told(self._loss)) is not None:
+            let_warnings_through()
+            warnings.warn(text, TrainingWarning, stacklevel=4)
+        if self._unsaved.is_done:
+            self._forget_state()
+
+    def _forget_state(self) -> None:
+        unsaved, self._unsaved = self._unsaved, None
         if unsaved is not None:
-            if (text := unsaved.told(self._loss)) is not None:
-                warnings.warn(text, TrainingWarning, stacklevel=4)
             unsaved.release()
 
     def _begin(self, course: Course) -> Any:
