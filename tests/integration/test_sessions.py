@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -236,6 +238,11 @@ def _foreign(session: Any, batch: Any, rank: Any, model: nn.Module) -> None:
     session.backward(model(batch[0]).mean(), torch.optim.SGD(model.parameters(), lr=0.1))
 
 
+def _half_weighted(session: Any, batch: Any, rank: Any, model: nn.Module) -> None:
+    session.backward(model(batch[0]).sum(), weight=4)
+    session.backward(model(batch[0]).mean())
+
+
 @each(
     ("body", "message"),
     [
@@ -251,6 +258,7 @@ def _foreign(session: Any, batch: Any, rank: Any, model: nn.Module) -> None:
         (_late, r"session.backward\(\) after session.reduce\(\)"),
         (_beyond, r"session.part\(4, 5\) of a batch of 8 samples"),
         (_foreign, "this SGD is not the session's"),
+        (_half_weighted, "a weight in one call of this iteration and none in another"),
     ],
 )
 def test_a_loop_that_goes_wrong_is_told_what_to_change(body: Any, message: str) -> None:
@@ -342,3 +350,30 @@ def test_a_loop_that_begins_to_draw_draws_for_its_samples_from_the_first_number_
     assert found == expected
     assert all(always)
     assert [number for number, one in enumerate(taken) if not one] == [4]
+
+
+def test_ranks_that_part_by_their_own_shares_are_told_of() -> None:
+    """A scheduler that each rank steps by its own loss, and a buffer that each writes its samples into."""
+
+    def script(rank: Rank | None, *, by_share: bool) -> None:
+        model = nn.Linear(5, 2).double()
+        model.register_buffer("centre", torch.zeros(5, dtype=torch.float64))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)
+        with oakum.session(model, optimizer, Points(), state=[schedule]) as session:
+            for inputs, targets in session:
+                loss = mse_loss(model(inputs), targets)
+                session.backward(loss)
+                if session.step():
+                    schedule.step(loss.item() if by_share else session.loss)
+                    if by_share:
+                        model.get_buffer("centre").lerp_(inputs.mean(0), 0.1)
+
+    def warned(*, by_share: bool) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            Plan([Stage(("a", "b"))], spec(epochs=1), partial(script, by_share=by_share)).run()
+        return [str(one.message) for one in caught if "the ranks differ" in str(one.message)]
+
+    assert not warned(by_share=False)
+    assert "after step 1 the ranks differ in the model's buffers, state state.0" in warned(by_share=True)[0]

@@ -253,6 +253,20 @@ def test_losses_their_sums_and_means_are_what_a_loop_logs(held: float) -> None:
     assert not told_of_a_loop(logged, {"held": {"last": held, "sum": held, "mean": held, "all": []}}, steps=5)
 
 
+def test_the_number_of_the_epoch_is_given_and_no_state() -> None:
+    model, epoch = network(), 0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with oakum.session(model, optimizer, Points(), batch_size=BATCH, epochs=3) as session:
+            for batch in session:
+                epoch = session.epoch
+                mean(session, batch, model)
+                session.step()
+    assert epoch == 2
+    assert not [one for one in caught if "nothing saves it" in str(one.message)]
+
+
 @each("category", [Warning, UserWarning])
 def test_it_is_told_of_where_a_script_silences_all_warnings(category: type[Warning]) -> None:
     with warnings.catch_warnings(record=True) as caught:

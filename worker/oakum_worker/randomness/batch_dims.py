@@ -8,6 +8,7 @@ the trainer's state, since a rank that joins later sees only one size."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -35,8 +36,8 @@ _BEFORE_LAYERS = -1
 class BatchDims:
     """Remembers the dimension of the samples for each drawing call of a forward pass.
 
-    A call is known by its place in the order of a pass's calls, or of those of a chain's layer. Where a pass has
-    other calls than the rehearsal's had, and for calls that were not rehearsed, the sizes decide (`batch_dim`).
+    A call is known by its place in the order of a pass's calls, or of those of a chain's layer, for tensors of as
+    many dimensions and of the same role. For calls that were not rehearsed the sizes decide (`batch_dim`).
     """
 
     def __init__(self) -> None:
@@ -45,14 +46,14 @@ class BatchDims:
         self._key: int | None = None
         self._calls: dict[tuple[int, int], str] = {}
         """Numbers of a drawing call, which are the same whenever it is computed again -> its place in its pass."""
-        self._layer, self._calls_of_layer = _BEFORE_LAYERS, dict[int, int]()
+        self._layer, self._number_of_calls = _BEFORE_LAYERS, Counter[str]()
 
     def begin(self, key: int) -> None:
         """Begin a micro-batch of the step with this key."""
         if key != self._key:
             self._key = key
             self._calls.clear()
-            self._calls_of_layer.clear()
+            self._number_of_calls.clear()
         self._layer = _BEFORE_LAYERS
 
     def begin_layer(self, number: int) -> None:
@@ -65,7 +66,7 @@ class BatchDims:
         guess = batch_dim(shape, count, role)
         if not (self._known or self._seen is not None) or role == "shared" or not shape:
             return guess
-        call, possible = self._call(numbers), _possible(shape, count, role)
+        call, possible = self._call(numbers, f"{role}-{len(shape)}"), _possible(shape, count, role)
         known = self._known.get(call)
         dim = guess
         if known in possible:
@@ -114,12 +115,12 @@ class BatchDims:
             possible = [dim for dim in possible if dim in before[1:]]
         seen[call] = [taken, *possible]
 
-    def _call(self, numbers: tuple[int, int]) -> str:
+    def _call(self, numbers: tuple[int, int], kind: str) -> str:
         call = self._calls.get(numbers)
         if call is None:
-            place = self._calls_of_layer.get(self._layer, 0)
-            self._calls_of_layer[self._layer] = place + 1
-            call = self._calls[numbers] = f"{self._layer}.{place}"
+            kind = f"{self._layer}-{kind}"
+            call = self._calls[numbers] = f"{kind}-{self._number_of_calls[kind]}"
+            self._number_of_calls[kind] += 1
         return call
 
 

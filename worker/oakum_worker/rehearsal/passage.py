@@ -102,13 +102,13 @@ class Watched:
         self.close()
         factor = to_mean(self.passage.num_samples, weight)
         gradients = {
-            name: _projection(name, p.grad * factor)
+            name: projection(name, p.grad * factor)
             for name, p in self._task.model.named_parameters()
             if p.grad is not None
         }
         before = self._buffers
         buffers = {
-            name: _projection(name, now)[0]
+            name: projection(name, now)[0]
             for name, now in _buffers(self._task.model).items()
             if name in before and not torch.equal(now, before[name])
         }
@@ -191,7 +191,7 @@ def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def _projection(name: str, tensor: torch.Tensor) -> tuple[float, float]:
+def projection(name: str, tensor: torch.Tensor) -> tuple[float, float]:
     """The sum of a tensor's elements with random factors that depend on the name alone, and the tensor's norm."""
     elements = tensor.detach().reshape(-1)
     if elements.is_sparse:

@@ -83,15 +83,15 @@ class UnsavedState:
         """Whether nothing more will be told."""
         return len(self._losses) >= _LAST_LOOK
 
-    def told(self, loss: float) -> str | None:
-        """After a step with this loss, a text that names what has changed and was not named before; None if
-        nothing has. Looks after steps 1, 2, 3, 5, 9 and so on."""
+    def told(self, loss: float, epoch: int = 0) -> str | None:
+        """After a step with this loss, when `epoch` epochs are finished, a text that names what has changed and
+        was not named before; None if nothing has. Looks after steps 1, 2, 3, 5, 9 and so on."""
         self._losses.append(loss)
         passed = len(self._losses) - 1
         if passed & (passed - 1):  # no power of two
             return None
         before, after = self._before, self._take()
-        is_logged = _Logged(self._losses, self._clocks)
+        is_logged = _Logged(self._losses, epoch, self._clocks)
         changed = [n for n, seen in after.items() if n in before and _has_changed(before[n], seen, is_logged)]
         changed = [name for name in (*self._around, *changed) if name not in self._told]
         # Only of what was there before the loop: the rest is the loop's own, made anew in each iteration.
@@ -213,13 +213,18 @@ def _clocks() -> tuple[float, ...]:
 
 
 class _Logged:
-    """Answers whether a number is one that a loop logs: the newest loss, a sum or a mean of losses, or a time."""
+    """Answers whether a number is one that a loop logs, or is given: the newest loss, a sum or a mean of losses, a
+    time, the number of the epoch."""
 
-    def __init__(self, losses: list[float], clocks: tuple[float, ...]) -> None:
-        self._losses, self._clocks = losses, clocks
+    def __init__(self, losses: list[float], epoch: int, clocks: tuple[float, ...]) -> None:
+        self._losses, self._epoch, self._clocks = losses, epoch, clocks
 
     def __call__(self, before: Any, after: Any) -> bool:
-        if isinstance(before, bool) or not isinstance(before, int | float) or not isinstance(after, float):
+        if isinstance(before, bool) or isinstance(after, bool) or not isinstance(before, int | float):
+            return False
+        if isinstance(after, int):
+            return before == after - 1 and after in (self._epoch, self._epoch - 1)
+        if not isinstance(after, float):
             return False
         if not math.isfinite(before):  # the best so far
             return False

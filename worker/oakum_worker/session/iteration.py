@@ -35,6 +35,8 @@ class Iteration:
         self.num_counted = self.num_computed = chunk.num_counted
         """Samples that the batch, and the part of it that is being computed, add to the global batch."""
         self.backwards = 0
+        self.is_weighted: bool | None = None
+        """Whether the losses have weights; None before the first one."""
         self.types: set[torch.dtype] = set()
         """In a rehearsal, the types in which losses were computed."""
         self.is_reduced = self.is_stepped = self.is_closed = False

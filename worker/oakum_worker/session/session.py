@@ -20,7 +20,7 @@ from typing import Any, Self
 
 import torch
 from torch import nn
-from torch.optim import LBFGS, Optimizer
+from torch.optim import LBFGS, Optimizer, SparseAdam
 from torch.utils.data import default_collate
 
 from oakum_worker.data_sets import SampleStream, SizedDataset
@@ -38,6 +38,7 @@ from oakum_worker.randomness.counters import mix, seed_everything
 from oakum_worker.rehearsal import splits_batches
 from oakum_worker.rehearsal.script import ScriptRehearsal, refuse_or_warn
 from oakum_worker.rehearsal.unsaved_state import UnsavedState, frame_of_script
+from oakum_worker.session.alike import Prints, differing_text, prints_of, told_by_all
 from oakum_worker.session.hosts import HOST, Asked, Host
 from oakum_worker.session.iteration import Iteration
 from oakum_worker.session.parts import Ending, GuardedOptimizer, as_list, named_parts, one_model
@@ -125,6 +126,8 @@ class Session:
         self.holders: dict[str, object] = {}
         """What else of the script may hold state that changes, such as callbacks, by what it is called."""
         self._unsaved: UnsavedState | None = None
+        self._prints: Prints = {}
+        """Of the state when the iteration began."""
         self._unrehearsed: str | None = None
         """Why the first samples could not be rehearsed."""
         self._iterator: Iterator[Any] | None = None
@@ -287,8 +290,8 @@ class Session:
 
         With an `optimizer`, only its parameters get gradients, as for the losses of a GAN. With a `weight` the
         loss is a sum over items that are no samples, such as tokens, and `weight` is their number: the step's loss
-        is the sum of all ranks' losses over the sum of their weights. Raises `SessionError` for a loss that is no
-        scalar or does not depend on the session's parameters.
+        is the sum of all losses, of all calls and ranks, over the sum of all weights. Raises `SessionError` for a
+        loss that is no scalar or does not depend on the session's parameters.
         """
         iteration = self._under_way("backward")
         if iteration.is_reduced:
@@ -300,6 +303,12 @@ class Session:
                 "backward() got a loss that does not depend on any parameter: compute it with the model that the "
                 "session has, with gradients"
             )
+        if iteration.is_weighted not in (None, weight is not None):
+            raise SessionError(
+                "backward() was given a weight in one call of this iteration and none in another. All that is "
+                "given with weights is divided by their sum: compute one loss, or give each of them a weight"
+            )
+        iteration.is_weighted = weight is not None
         inputs = None
         if optimizer is not None:
             self._member(optimizer)
@@ -348,10 +357,22 @@ class Session:
             except SharesMissingError:
                 self._settle_who_left(is_leaving=False)
             self._loop.check_step()
+            if iteration.reduced is not None:
+                self._compare_ranks()
         except GroupError as error:
             iteration.lost, iteration.reduced = error, None
         if iteration.reduced is not None:
             self._loss = iteration.reduced.loss
+
+    def _compare_ranks(self) -> None:
+        """After some of the first steps, warn where the ranks' states differ as they were when this iteration
+        began."""
+        if not _is_looked_at(self.steps) or self._loop.world_size == 1:
+            return
+        differing = told_by_all(self._loop.sums_over_ranks, self._prints)
+        if differing and self.is_first_rank:
+            let_warnings_through()
+            warnings.warn(differing_text(self.steps, differing), TrainingWarning, stacklevel=4)
 
     def _has_missed_draws(self, iteration: Iteration) -> bool:
         """Whether the loop has drawn numbers for the first time, while nothing watched for it: its batch then has
@@ -481,7 +502,7 @@ class Session:
             self._unrehearsed = None
         if self._unsaved is None:
             return
-        if (text := self._unsaved.told(self._loss)) is not None:
+        if (text := self._unsaved.told(self._loss, self._loop.epoch)) is not None:
             let_warnings_through()
             warnings.warn(text, TrainingWarning, stacklevel=4)
         if self._unsaved.is_done:
@@ -496,6 +517,8 @@ class Session:
         assert course.order is not None
         loop = self._loop
         options = self._optimizer.options()
+        if _is_looked_at(self.steps) and loop.world_size > 1:
+            self._prints = prints_of(self._task, options)
         loop.open_step()
         parts = loop.loss_parts
         total = parts.sampler.batch_size(loop.cursor)
@@ -633,6 +656,7 @@ class Session:
             self._host.leave()
 
 
+_LAST_LOOK = 1024
 _LOOKED_AT_EVERY = 16
 """Steps after which the model's parameters are listed again, which takes as long as computing some layers."""
 _IN_PARTS = (
@@ -641,11 +665,18 @@ _IN_PARTS = (
 )
 
 
+def _is_looked_at(steps: int) -> bool:
+    """Whether the ranks' states are compared after so many steps: 1, 2, 4 and so on."""
+    return 0 < steps <= _LAST_LOOK and steps & (steps - 1) == 0
+
+
 def _no_loss(*_: Any) -> torch.Tensor:
     raise SessionError("a session's losses are computed by its script")
 
 
 def _complaint(task: Task, optimizers: Sequence[Optimizer]) -> str | None:
+    if any(isinstance(one, SparseAdam) for one in optimizers):
+        return "SparseAdam takes sparse gradients alone, and gradients summed over ranks are dense: use Adam"
     if any(isinstance(one, LBFGS) for one in optimizers):
         return "LBFGS evaluates the loss several times in a step: use an optimizer that does so once"
     seen: set[int] = set()

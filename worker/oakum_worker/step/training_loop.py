@@ -310,7 +310,7 @@ class TrainingLoop:
     def sums_over_ranks(self, *numbers: float) -> list[float]:
         """The sum over the ranks of each of the numbers, of which every rank gives as many. A collective. Raises
         `GroupError` where a rank is gone."""
-        tensor = torch.tensor(numbers, device=self._device)
+        tensor = torch.tensor(numbers, dtype=torch.float64, device=self._device)
         if self._group is not None:
             with lost_peers("outside of a step"):
                 all_reduce(tensor, self._group)
