@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import warnings
 from collections import deque
@@ -251,6 +252,18 @@ def test_losses_their_sums_and_means_are_what_a_loop_logs(held: float) -> None:
         return {"last": loss, "sum": held["sum"] + loss, "mean": sum(losses) / len(losses), "all": losses}
 
     assert not told_of_a_loop(logged, {"held": {"last": held, "sum": held, "mean": held, "all": []}}, steps=5)
+
+
+def test_what_a_loop_zips_with_its_batches_is_told_of() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with oakum.session(model, optimizer, Points(), batch_size=BATCH) as session:
+            for _, batch in zip(itertools.count(), session, strict=False):
+                mean(session, batch, model)
+                session.step()
+    assert any("what zip() gives beside the batches" in str(one.message) for one in caught)
 
 
 def test_the_number_of_the_epoch_is_given_and_no_state() -> None:

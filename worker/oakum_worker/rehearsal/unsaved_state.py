@@ -71,6 +71,7 @@ class UnsavedState:
         own |= {f"the optimizer {type(one).__name__}": one for one in optimizers}
         self._frame, self._holders, self._dataset = frame, own, dataset
         referrers = gc.get_referrers(iterator)
+        referrers += [one for held in referrers if isinstance(held, tuple) for one in gc.get_referrers(held)]
         self._around = [text for kind, text in _AROUND.items() if any(isinstance(one, kind) for one in referrers)]
         self._known = _known(saved)
         self._modules = [one for one in saved if isinstance(one, nn.Module)]
