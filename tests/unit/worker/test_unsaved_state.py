@@ -249,9 +249,15 @@ def test_losses_their_sums_and_means_are_what_a_loop_logs(held: float) -> None:
 
     def logged(held: Any, loss: float) -> Any:
         losses.append(loss)
-        return {"last": loss, "sum": held["sum"] + loss, "mean": sum(losses) / len(losses), "all": losses}
+        numbers = {"last": loss, "sum": held["sum"] + loss, "mean": sum(losses) / len(losses), "all": losses}
+        return numbers | {"at_s": time.time()}
 
-    assert not told_of_a_loop(logged, {"held": {"last": held, "sum": held, "mean": held, "all": []}}, steps=5)
+    begun = {"last": held, "sum": held, "mean": held, "all": [], "at_s": time.time()}
+    assert not told_of_a_loop(logged, {"held": begun}, steps=5)
+
+
+def test_when_something_was_is_no_state() -> None:
+    assert not told_of_a_loop(lambda held, _: held or time.perf_counter(), {})
 
 
 def test_what_a_loop_zips_with_its_batches_is_told_of() -> None:

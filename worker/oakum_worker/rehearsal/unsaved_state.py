@@ -221,19 +221,20 @@ class _Logged:
         self._losses, self._epoch, self._clocks = losses, epoch, clocks
 
     def __call__(self, before: Any, after: Any) -> bool:
+        if isinstance(after, float) and self._is_time(after):
+            return True
         if isinstance(before, bool) or isinstance(after, bool) or not isinstance(before, int | float):
             return False
         if isinstance(after, int):
             return before == after - 1 and after in (self._epoch, self._epoch - 1)
-        if not isinstance(after, float):
-            return False
-        if not math.isfinite(before):  # the best so far
+        if not isinstance(after, float) or not math.isfinite(before):  # not finite: the best so far
             return False
         sums = [*itertools.accumulate(reversed(self._losses))]
         logged = [self._losses[-1], sums[-1], sums[-1] / len(sums), *(before + one for one in sums)]
-        if any(math.isclose(after, one, rel_tol=1e-4) for one in logged):
-            return True
-        return any(begun <= after <= now for begun, now in zip(self._clocks, _clocks(), strict=True))
+        return any(math.isclose(after, one, rel_tol=1e-4) for one in logged)
+
+    def _is_time(self, number: float) -> bool:
+        return any(begun <= number <= now for begun, now in zip(self._clocks, _clocks(), strict=True))
 
 
 def _has_changed(before: list[Any], after: list[Any], is_logged: _Logged) -> bool:
