@@ -17,6 +17,7 @@ from sqlalchemy import event
 
 from api_under_test import ApiUnderTest, FakeScheduler
 from long_history import fill
+from oakum_service.db.models.cluster import ForegroundStart
 from trained_scene import Scene, train_on_two_nodes
 
 _SHORT_DAYS, _LONG_DAYS = 10, 40
@@ -111,3 +112,19 @@ def test_a_long_page_of_ended_trainers_is_cut_and_goes_on(short_and_long: tuple[
             break
         before = f"&before={answer['next']}"
     assert seen == 144 * _LONG_DAYS + 1
+
+
+def test_a_start_that_is_recorded_hours_later_counts(api: ApiUnderTest) -> None:
+    """As a service records it that was away: the answers before have settled what is older than an hour."""
+
+    def record(job: str, age_s: float, delay_s: float) -> dict[str, Any]:
+        with api.sessions.begin() as session:
+            started_at = time.time() - age_s
+            session.add(ForegroundStart(job=job, started_at=started_at, num_nodes=1, delay_s=delay_s))
+        shown: dict[str, Any] = api.viewer.get("/v1/cluster").json()
+        return shown
+
+    record("old", 9000.0, 1.0)
+    shown = record("older, recorded later", 10_000.0, 7.0)
+    assert (shown["foreground_jobs_started"], shown["foreground_delay_max_s"]) == (2, 7.0)
+    assert shown["foreground_delay_last_s"] == 1.0

@@ -92,3 +92,10 @@ def let_warnings_through() -> None:
             if action == "ignore" and category is not TrainingWarning:
                 warnings.filterwarnings("default", category=TrainingWarning)
             return
+
+
+def warn_of_training(text: str, stacklevel: int = 1) -> None:
+    """Issue `text` as a `TrainingWarning`, also where a filter has come to silence all warnings. `stacklevel`
+    counts from the caller, as that of `warnings.warn` does."""
+    let_warnings_through()
+    warnings.warn(text, TrainingWarning, stacklevel=stacklevel + 1)

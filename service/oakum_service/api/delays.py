@@ -7,18 +7,19 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
 from oakum_service.control.retention import HISTORY_S
 from oakum_service.db.models.cluster import ForegroundStart
 
 _SETTLED_S = 3600.0
-"""Age from which on a start is not recorded any more, nor changed; younger ones are read each time."""
+"""Age from which on a start is seldom recorded; younger ones are read each time."""
 
 
 class WeekOfDelays:
-    """The delays of a week's foreground starts. Those that are settled are read once by this process."""
+    """The delays of a week's foreground starts. Those that are settled are read once by this process, and counted
+    each time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,21 +39,27 @@ class WeekOfDelays:
             return sorted([*self._ordered, *(delay for _, delay in young)]), newest and newest[1]
 
     def _settle(self, session: Session, now: float) -> None:
-        begin, to = now - HISTORY_S, now - _SETTLED_S
-        if to > self._settled_to:
-            found = _starts(session, max(begin, self._settled_to), to)
-            self._settled.extend(found)
-            self._ordered = sorted([*self._ordered, *(delay for _, delay in found)])
-            self._settled_to = to
-        while self._settled and self._settled[0][0] < begin:
+        begin, to = now - HISTORY_S, max(self._settled_to, now - _SETTLED_S)
+        self._add(_starts(session, max(begin, self._settled_to), to))
+        self._settled_to = to
+        while self._settled and self._settled[0][0] <= begin:
             _, delay = self._settled.popleft()
             del self._ordered[bisect_left(self._ordered, delay)]
+        if session.scalar(select(func.count()).where(*_between(begin, to))) != len(self._settled):
+            # A service that was away has recorded what began meanwhile.
+            self._settled.clear()
+            self._ordered.clear()
+            self._add(_starts(session, begin, to))
+
+    def _add(self, starts: Sequence[tuple[float, float]]) -> None:
+        self._settled.extend(starts)
+        self._ordered = sorted([*self._ordered, *(delay for _, delay in starts)])
+
+
+def _between(after: float, to: float) -> tuple[ColumnElement[bool], ...]:
+    return ForegroundStart.started_at > after, ForegroundStart.started_at <= to
 
 
 def _starts(session: Session, after: float, to: float) -> Sequence[tuple[float, float]]:
-    query = (
-        select(ForegroundStart.started_at, ForegroundStart.delay_s)
-        .where(ForegroundStart.started_at > after, ForegroundStart.started_at <= to)
-        .order_by(ForegroundStart.started_at)
-    )
-    return [(at, delay) for at, delay in session.execute(query)]
+    query = select(ForegroundStart.started_at, ForegroundStart.delay_s).where(*_between(after, to))
+    return [(at, delay) for at, delay in session.execute(query.order_by(ForegroundStart.started_at))]

@@ -62,7 +62,7 @@ class BatchDims:
 
     def dim_of(self, numbers: tuple[int, int], shape: Sequence[int], count: int, role: Role) -> int | None:
         """The dimension of `shape`, 0 or 1, along which the `count` samples lie; None where neither is. `numbers`
-        are those drawn for the call."""
+        are the two that the generator gave for this drawing call, by which it is known again."""
         guess = batch_dim(shape, count, role)
         if not (self._known or self._seen is not None) or role == "shared" or not shape:
             return guess

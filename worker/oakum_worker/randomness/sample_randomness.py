@@ -118,11 +118,12 @@ class SampleRandomness:
         self._is_on = self._is_settled
 
     def rest(self) -> None:
-        """Leave the mode out of further passes, as no number was drawn so far."""
+        """Do without the mode in further passes, as no number was drawn so far: they take less time. Draws are
+        still noticed, afterwards (`has_missed`)."""
         self._is_on = self._is_settled = False
 
     def wake(self) -> None:
-        """Have the mode active in all further passes."""
+        """End the rest: in all further passes each draw is for its sample again."""
         self._is_on = self._is_settled = True
         self.has_missed = False
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from oakum_worker.errors import SessionError, TrainingWarning
+from oakum_worker.errors import SessionError, warn_of_training
 from oakum_worker.listing import some_of
 from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rehearsal.apart import Child, CopyError, can_fork, fork
@@ -252,7 +251,7 @@ def refuse_or_warn(findings: Iterator[Finding], *, is_exact: bool, is_alone: boo
     BatchNorm is warned of, since only a trainer's spec can say what to do about it."""
     for finding in findings:
         if not is_exact or (is_alone and finding.is_of_batch_norm):
-            warnings.warn(finding.text, TrainingWarning, stacklevel=2)
+            warn_of_training(finding.text, stacklevel=2)
         else:
             raise SessionError(f"{finding.text}. {WAY_OUT}")
 

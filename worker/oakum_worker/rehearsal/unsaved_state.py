@@ -39,11 +39,9 @@ _LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
     *("torch", "numpy", "torchmetrics", "tqdm", "oakum", "oakum_worker"),
 }
 """Packages whose objects are not looked into."""
-_CODE = (ModuleType, type, FunctionType, MethodType, BuiltinFunctionType)
 _WRAPPING = frozenset({"accelerate", "lightning", "pytorch_lightning", "transformers"})
 """Packages whose objects are wrapped around what is saved, or saved by the adapters."""
-
-
+_FOREIGN = _LIBRARIES | _WRAPPING
 _AROUND: dict[type, str] = {
     enumerate: "the number that enumerate() counts, for which there is session.steps",
     zip: "what zip() gives beside the batches",
@@ -66,7 +64,7 @@ class UnsavedState:
         optimizers in `saved`, which are the objects whose state is saved: models, optimizers and parts of the
         state. `iterator` is what the loop goes through. Of the `dataset` only numbers are looked at, as it may
         keep what it has read."""
-        own = {name: one for name, one in holders.items() if _package(one) not in _LIBRARIES | _WRAPPING}
+        own = {name: one for name, one in holders.items() if _package(one) not in _FOREIGN}
         optimizers = [one for one in saved if isinstance(one, Optimizer) and _package(one) not in _LIBRARIES]
         own |= {f"the optimizer {type(one).__name__}": one for one in optimizers}
         self._frame, self._holders, self._dataset = frame, own, dataset
@@ -158,7 +156,7 @@ class UnsavedState:
                 yield from _numbers(module).values()
         elif isinstance(value, FunctionType | type):
             yield from self._of_code(value, depth)
-        elif isinstance(value, _CODE):
+        elif isinstance(value, ModuleType | MethodType | BuiltinFunctionType):
             return
         elif (state := _generator(value)) is not None:
             yield state
@@ -189,7 +187,7 @@ class UnsavedState:
     def _of_code(self, code: Any, depth: int) -> Iterator[Any]:
         """What a function of the script's own keeps in variables around it and in attributes, or a class in
         its."""
-        if _root(code.__module__) in _LIBRARIES | _WRAPPING:
+        if _root(code.__module__) in _FOREIGN:
             return
         kept = list(vars(code).values())
         if isinstance(code, FunctionType):
@@ -203,7 +201,7 @@ class UnsavedState:
 @cache
 def _set_by_libraries(of: type) -> frozenset[str]:
     """The attributes that the libraries among the bases of a class set themselves."""
-    libraries = [one for one in of.__mro__ if one.__module__.partition(".")[0] in _LIBRARIES | _WRAPPING]
+    libraries = [one for one in of.__mro__ if _root(one.__module__) in _FOREIGN]
     codes = [one.__code__ for base in libraries for one in vars(base).values() if isinstance(one, FunctionType)]
     instructions = itertools.chain.from_iterable(map(dis.get_instructions, codes))
     return frozenset(one.argval for one in instructions if one.opname == "STORE_ATTR")
@@ -247,7 +245,7 @@ def _has_changed(before: list[Any], after: list[Any], is_logged: _Logged) -> boo
 
 def _numbers(holder: object) -> dict[str, int | float]:
     """The numbers that an object of a class of the script's own holds under names."""
-    if holder is None or _package(holder) in _LIBRARIES | _WRAPPING:
+    if holder is None or _package(holder) in _FOREIGN:
         return {}
     given = getattr(holder, "__dict__", {}).items()
     return {n: v for n, v in list(given) if isinstance(v, int | float) and n[:1] != "_" and n != "training"}
@@ -255,7 +253,7 @@ def _numbers(holder: object) -> dict[str, int | float]:
 
 def _of_class(of: type) -> dict[str, Any]:
     """The numbers, and what is nothing yet, that classes of the script's own give to their objects."""
-    own = [one for one in of.__mro__ if _root(one.__module__) not in _LIBRARIES | _WRAPPING]
+    own = [one for one in of.__mro__ if _root(one.__module__) not in _FOREIGN]
     return {n: v for one in reversed(own) for n, v in vars(one).items() if v is None or isinstance(v, int | float)}
 
 
@@ -335,4 +333,4 @@ def frame_of_script() -> FrameType | None:
 
 
 def _package_of(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _root(frame.f_globals.get("__name__"))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -28,8 +27,8 @@ from oakum_worker.errors import (
     GroupError,
     SessionError,
     SharesMissingError,
-    TrainingWarning,
     let_warnings_through,
+    warn_of_training,
 )
 from oakum_worker.gathering import no_gathering
 from oakum_worker.parallel.chunks import Chunk
@@ -38,7 +37,7 @@ from oakum_worker.randomness.counters import mix, seed_everything
 from oakum_worker.rehearsal import splits_batches
 from oakum_worker.rehearsal.script import ScriptRehearsal, refuse_or_warn
 from oakum_worker.rehearsal.unsaved_state import UnsavedState, frame_of_script
-from oakum_worker.session.alike import Prints, differing_text, prints_of, told_by_all
+from oakum_worker.session.alike import RanksAlike
 from oakum_worker.session.hosts import HOST, Asked, Host
 from oakum_worker.session.iteration import Iteration
 from oakum_worker.session.parts import Ending, GuardedOptimizer, as_list, named_parts, one_model
@@ -126,8 +125,7 @@ class Session:
         self.holders: dict[str, object] = {}
         """What else of the script may hold state that changes, such as callbacks, by what it is called."""
         self._unsaved: UnsavedState | None = None
-        self._prints: Prints = {}
-        """Of the state when the iteration began."""
+        self._alike = RanksAlike(self._loop)
         self._unrehearsed: str | None = None
         """Why the first samples could not be rehearsed."""
         self._iterator: Iterator[Any] | None = None
@@ -357,22 +355,12 @@ class Session:
             except SharesMissingError:
                 self._settle_who_left(is_leaving=False)
             self._loop.check_step()
-            if iteration.reduced is not None:
-                self._compare_ranks()
+            if iteration.reduced is not None and (text := self._alike.told()) and self.is_first_rank:
+                warn_of_training(text, stacklevel=3)
         except GroupError as error:
             iteration.lost, iteration.reduced = error, None
         if iteration.reduced is not None:
             self._loss = iteration.reduced.loss
-
-    def _compare_ranks(self) -> None:
-        """After some of the first steps, warn where the ranks' states differ as they were when this iteration
-        began."""
-        if not _is_looked_at(self.steps) or self._loop.world_size == 1:
-            return
-        differing = told_by_all(self._loop.sums_over_ranks, self._prints)
-        if differing and self.is_first_rank:
-            let_warnings_through()
-            warnings.warn(differing_text(self.steps, differing), TrainingWarning, stacklevel=4)
 
     def _has_missed_draws(self, iteration: Iteration) -> bool:
         """Whether the loop has drawn numbers for the first time, while nothing watched for it: its batch then has
@@ -451,7 +439,6 @@ class Session:
             yield self._begin_rehearsal(rehearsal, positions)
             self._end_rehearsal(rehearsal)
         self._rehearsal, self._unrehearsed = None, rehearsal.obstacle
-        let_warnings_through()
         refuse_or_warn(rehearsal.findings(), is_exact=spec.exact, is_alone=self._host.is_alone)
 
     def _begin_rehearsal(self, rehearsal: ScriptRehearsal, positions: range) -> Any:
@@ -497,14 +484,12 @@ class Session:
         """After one of the first steps, warn of state that has changed and that nobody saves, and after the very
         first of a rehearsal that could not be made."""
         if self._unrehearsed is not None:
-            let_warnings_through()
-            warnings.warn(self._unrehearsed, TrainingWarning, stacklevel=4)
+            warn_of_training(self._unrehearsed, stacklevel=4)
             self._unrehearsed = None
         if self._unsaved is None:
             return
         if (text := self._unsaved.told(self._loss, self._loop.epoch)) is not None:
-            let_warnings_through()
-            warnings.warn(text, TrainingWarning, stacklevel=4)
+            warn_of_training(text, stacklevel=4)
         if self._unsaved.is_done:
             self._forget_state()
 
@@ -517,8 +502,7 @@ class Session:
         assert course.order is not None
         loop = self._loop
         options = self._optimizer.options()
-        if _is_looked_at(self.steps) and loop.world_size > 1:
-            self._prints = prints_of(self._task, options)
+        self._alike.note(options)
         loop.open_step()
         parts = loop.loss_parts
         total = parts.sampler.batch_size(loop.cursor)
@@ -656,18 +640,12 @@ class Session:
             self._host.leave()
 
 
-_LAST_LOOK = 1024
 _LOOKED_AT_EVERY = 16
 """Steps after which the model's parameters are listed again, which takes as long as computing some layers."""
 _IN_PARTS = (
     "this rank computes its samples in several parts, of which others may have more: compute them at once, by a "
     "larger batch_size of the data loader and less accumulation"
 )
-
-
-def _is_looked_at(steps: int) -> bool:
-    """Whether the ranks' states are compared after so many steps: 1, 2, 4 and so on."""
-    return 0 < steps <= _LAST_LOOK and steps & (steps - 1) == 0
 
 
 def _no_loss(*_: Any) -> torch.Tensor:

@@ -57,6 +57,7 @@ class ForwardPass:
         self._has_totals: bool | None = None
         device = next(task.model.parameters()).device
         self.randomness = SampleRandomness(device, always=spec.compile or always_draws, dims=dims)
+        """Of the forward passes: whether they draw, and whose numbers they get."""
         self._batch_randomness = SampleRandomness(device)
         """Random numbers for `prepared`, which collates a batch outside the forward pass."""
 
