@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.nn.functional import cross_entropy, dropout, mse_loss, normalize
+from torch.nn.functional import cross_entropy, mse_loss, normalize
 from torch.utils.data import DataLoader
 
 import oakum
 from adapters import ACCUMULATED, BATCH, PER_RANK, SEED, LightningTrainer, network, spec, weights_of
+from cells import each
 from oakum_worker.gathering import gather_batch, own_rows
 from session_ranks import Plan, Rank, Stage
 from training_ranks import Points
@@ -64,20 +65,25 @@ def test_a_batch_is_gathered_in_a_loop_of_ones_own() -> None:
     ends_alike(own_loop(among_all))
 
 
-def test_sequences_of_as_many_steps_as_samples_are_computed_at_once_drop_the_same() -> None:
-    """With the sequence first, as `nn.Transformer` has it by default, sizes do not tell steps from samples."""
+@each("begins", [0, 2])
+def test_sequences_of_as_many_steps_as_samples_are_computed_at_once_drop_the_same(begins: int) -> None:
+    """With the sequence first, as `nn.Transformer` has it by default, sizes do not tell steps from samples.
+    Dropout that begins after some steps is rehearsed then."""
 
     class Sequences(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.network = network()
+            self.dropout = nn.Dropout(0.0)
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             steps = torch.arange(1, STEPS + 1, dtype=inputs.dtype).view(-1, 1, 1)
-            made: torch.Tensor = self.network(dropout(inputs * steps, 0.4)).mean(0)
+            sequences = inputs * steps
+            made: torch.Tensor = self.network(self.dropout(sequences) if self.dropout.p else sequences).mean(0)
             return made
 
     def whole(session: Any, batch: Any, model: nn.Module) -> None:
+        model.dropout.p = 0.4 if session.steps >= begins else 0.0
         session.backward(mse_loss(model(batch[0]), batch[1]))
 
     def in_parts(session: Any, batch: Any, model: nn.Module) -> None:

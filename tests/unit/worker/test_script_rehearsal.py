@@ -250,6 +250,14 @@ def with_a_small_term(session: Any, batch: Any, model: nn.Module) -> None:
     session.backward(F.cross_entropy(out, batch[1]) + 1e-3 * loads.sum())
 
 
+def sharpness_aware(session: Any, batch: Any, model: nn.Module) -> None:
+    loss = F.cross_entropy(model(batch[0]), batch[1])
+    with torch.no_grad():
+        for p, slope in zip(model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True):
+            p.add_(slope)
+    mean(session, batch, model)
+
+
 def under_autocast(session: Any, batch: Any, model: nn.Module) -> None:
     with torch.autocast("cpu", torch.bfloat16):
         by_token(session, batch, model)
@@ -257,6 +265,7 @@ def under_autocast(session: Any, batch: Any, model: nn.Module) -> None:
 
 REFUSED: dict[str, tuple[Body, Callable[[], nn.Module], dict[str, Any], str]] = {
     "a sum": (total, classifier, {}, "It is the sum over the samples: take reduction='mean'"),
+    "weights moved by SAM": (sharpness_aware, classifier, {}, "weights between its passes, as SAM does"),
     "weights of classes": (by_class, classifier, {}, r"give session.backward\(total, weight=items\) the sum"),
     "a mean over tokens": (by_token, Language, {"dataset": Texts(), "collate": padded}, "no mean over samples"),
     "a mean over tokens of a stream": (

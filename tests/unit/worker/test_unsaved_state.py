@@ -217,6 +217,8 @@ HELD: dict[str, tuple[Any, dict[str, Any], str]] = {
     "a number of a criterion": (kept_as, {"criterion": Penalty()}, "`criterion`"),
     "a variable around a function": (kept_as, {"heat": cooling(), "settings": Settings}, "`heat`"),
     "a number of a class": (lowered, {"settings": Settings}, "`settings`"),
+    "an iterator": (lambda held, _: next(held) and held, {"held": iter(range(1, 99))}, "`held`"),
+    "a cycle": (lambda held, _: next(held) and held, {"held": itertools.cycle(map(abs, [1, 2]))}, "`held`"),
     "a number of an optimizer": (kept_as, {"kind": Counting}, "the optimizer Counting's `calls`"),
 }
 
@@ -227,14 +229,14 @@ def test_it_is_told_of_in_whatever_it_is_kept(name: str) -> None:
     assert told in " ".join(told_of_a_loop(change, kept))
 
 
-def test_a_number_of_the_data_set_is_told_of() -> None:
+@each("view", [lambda whole: whole, lambda whole: torch.utils.data.Subset(whole, range(10))])
+def test_a_number_of_the_data_set_is_told_of(view: Any) -> None:
     dataset = Levels()
 
     def raised(held: Any, loss: float) -> Any:
         dataset.level *= 1.3
 
-    dataset.level = 0.1
-    assert "the data set's `level`" in " ".join(told_of_a_loop(raised, {"dataset": dataset}))
+    assert "the data set's `level`" in " ".join(told_of_a_loop(raised, {"dataset": view(dataset)}))
 
 
 def test_what_changes_in_a_later_step_is_told_of_once_then() -> None:

@@ -26,7 +26,7 @@ from oakum_worker.randomness.counters import mix
 from oakum_worker.rehearsal.hidden_state import HiddenState, changes
 from oakum_worker.rehearsal.passes import states_elsewhere
 from oakum_worker.task import Task
-from oakum_worker.torch_internals import BatchNorm, tree_leaves
+from oakum_worker.torch_internals import BatchNorm, tensor_version, tree_leaves
 
 _MOST_ELEMENTS = 1 << 16
 """Elements of a gradient that are looked at."""
@@ -65,6 +65,8 @@ class Passage:
     """Generators of the script's own that were drawn from."""
     unlike: str | None = None
     """How a sample differed when it was read again."""
+    changes_weights: bool = False
+    """Whether the loop has changed trained weights before its step."""
     buffers: dict[str, float] = field(default_factory=dict)
     """Buffers of other layers that changed -> the sum of their elements with random factors."""
 
@@ -86,6 +88,7 @@ class Watched:
         self._warned = self._stack.enter_context(_warnings_of_draws())
         self._normalised = self._stack.enter_context(_running_statistics(task.model))
         self._buffers = _buffers(task.model)
+        self._versions = _versions(task.model)
 
     def take_batch(self, batch: Any) -> None:
         """The loop's body follows."""
@@ -131,6 +134,7 @@ class Watched:
             normalised=normalised,
             is_comparable=all(_has_statistics(self._task.model, name) for name in normalised),
             moved=moved,
+            changes_weights=_versions(self._task.model) != self._versions,
             buffers=buffers,
         )
 
@@ -179,6 +183,10 @@ def _running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
 
 def _has_statistics(model: nn.Module, name: str) -> bool:
     return model.get_submodule(name).running_mean is not None
+
+
+def _versions(model: nn.Module) -> list[int]:
+    return [tensor_version(p) for p in model.parameters() if p.requires_grad]
 
 
 def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:

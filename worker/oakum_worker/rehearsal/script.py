@@ -5,6 +5,10 @@ whole, the first ones, and the rest, and what it computes is compared where it a
 It does so in copies of the process (`apart`), of which nothing stays. Where there can be none, on accelerators,
 the loop itself gets the samples, and its steps are undone as those of a lost rank are.
 
+Some terms of a loss begin later, and gradients that are clipped have to grow first. So fewer samples are rehearsed
+once more before some later steps, in copies alone. Then it is seen, too, whether numbers that the script seems to
+log take part in training: one more copy changes them, and computes the whole again.
+
 Draws belong to samples and stay as they are. BatchNorm computes with its running statistics meanwhile, as its own
 would differ by design; that it is there is a finding of its own.
 """
@@ -24,14 +28,17 @@ from oakum_worker.listing import some_of
 from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rehearsal.apart import Child, CopyError, can_fork, fork
 from oakum_worker.rehearsal.comparison import tolerance
+from oakum_worker.rehearsal.logged_numbers import LoggedNumbers
 from oakum_worker.rehearsal.passage import Passage, Watched, passage_of
 from oakum_worker.rehearsal.precision import can_be_in_double, compute_in_double, in_double
 from oakum_worker.rehearsal.samples import draw, read_again
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
 
-_MOST_SAMPLES = 64
-_PATIENCE_S = 120.0
+_MOST_SAMPLES, _MOST_LATER = 64, 16
+_PATIENCE_S, _PATIENCE_LATER_S = 120.0, 30.0
+_COMPARED = 3
+"""Passages that are compared: of the whole, and of its two parts."""
 _READING_S = 1.0
 _TOLERANCE_IN_DOUBLE = 1e-6
 """Relative difference of losses that is let pass where copies compute in more digits than training does."""
@@ -53,18 +60,30 @@ class ScriptRehearsal:
     nodes."""
 
     def __init__(
-        self, task: Task, seed: int, *, num_samples: int, how_to_weigh: str, batch_dims: BatchDims
+        self,
+        task: Task,
+        seed: int,
+        *,
+        num_samples: int,
+        how_to_weigh: str,
+        batch_dims: BatchDims,
+        is_first: bool = True,
+        logged: LoggedNumbers | None = None,
     ) -> None:
-        """The first global batch has `num_samples`. `how_to_weigh` tells how this script gives a loss's weight.
-        `batch_dims` learns where the samples lie in what the loop draws."""
+        """The next global batch has `num_samples`. `how_to_weigh` tells how this script gives a loss's weight.
+        `batch_dims` learns where the samples lie in what the loop draws. `logged` are the numbers that the script
+        seems to log; of those it is found out whether the loss depends on them."""
         self._task, self._seed, self._how_to_weigh = task, seed, how_to_weigh
         self._dims, self._has_learned = batch_dims, False
-        most = min(num_samples, _MOST_SAMPLES)
-        cut = _cut_of(most)
-        self._pieces = [range(most), range(cut), range(cut, most)] if most > 1 else []
-        self._passages: list[Passage | None] = []
+        self._is_first, self._logged = is_first, logged
         self._copies = can_fork()
         """Whether the samples are computed in copies of this process."""
+        self._pieces = _pieces(min(num_samples, _MOST_SAMPLES if is_first else _MOST_LATER))
+        if self._pieces and self._copies and logged is not None and logged.changed():
+            self._pieces.append(self._pieces[0])
+        self._patience_s = _PATIENCE_S if is_first else _PATIENCE_LATER_S
+        self._passages: list[Passage | None] = []
+        self._is_fed = False
         self._is_double = self._copies and can_be_in_double(task.model)
         """Whether copies compute in double precision, whatever the script asks for."""
         self._child: Child | None = None
@@ -75,28 +94,35 @@ class ScriptRehearsal:
     def next_samples(self) -> range | None:
         """The samples to compute next, as positions of the first global batch; None when all were computed. Where
         processes can be copied, it returns the samples in the copies, and None in this process."""
-        while len(self._passages) < len(self._pieces) or self._is_to_be_repeated():
+        while (self._copies or self._is_first) and (self._is_under_way or self._is_to_be_repeated()):
             piece = self._pieces[len(self._passages)]
             began_s = time.monotonic()
             made = self._told_by_copy() if self._copies else None
             took_s = time.monotonic() - began_s
-            if self.is_apart or not self._copies:
+            if self.is_apart or (self._is_first and not self._copies):
                 self._begin(piece)
                 return piece
-            if made is None or "gradients" not in made:
-                if self._is_double and took_s < _PATIENCE_S and "obstacle" not in (made or {}):
-                    self._begin_anew_as_asked()
-                    continue
-                self.obstacle = _told_of_obstacle(made, len(piece), took_s)
+            if made is not None and "gradients" in made:
+                self._passages.append(passage_of(made))
+            elif len(self._passages) == _COMPARED:
+                self._is_fed = "raised" in (made or {})
                 return None
-            self._passages.append(passage_of(made))
+            elif self._is_double and took_s < self._patience_s and "obstacle" not in (made or {}):
+                self._begin_anew_as_asked()
+            else:
+                self.obstacle = _told_of_obstacle(made, len(piece), took_s) if self._is_first else None
+                return None
         return None
+
+    @property
+    def _is_under_way(self) -> bool:
+        return len(self._passages) < len(self._pieces)
 
     def _is_to_be_repeated(self) -> bool:
         """Learn where the samples lie in what is drawn. Returns whether they were taken to lie elsewhere; the
         passages are then made anew."""
-        made = [one.draws for one in self._passages if one is not None]
-        if self._has_learned or len(made) < len(self._pieces):
+        made = [one.draws for one in self._passages[:_COMPARED] if one is not None]
+        if self._has_learned or len(made) < min(len(self._pieces), _COMPARED):
             return False
         self._has_learned = True
         if not self._dims.learn(made):
@@ -112,7 +138,7 @@ class ScriptRehearsal:
     def _told_by_copy(self) -> dict[str, Any] | None:
         """Copy the process. Returns what the copy has told, and in the copy nothing."""
         try:
-            made = fork(_PATIENCE_S)
+            made = fork(self._patience_s)
         except CopyError:
             self._copies = self._is_double = False
             return None
@@ -157,8 +183,10 @@ class ScriptRehearsal:
     def _begin(self, piece: range) -> None:
         if self._is_double and self.is_apart:
             compute_in_double(self._task.model)
+        if len(self._passages) == _COMPARED and self._logged is not None and self.is_apart:
+            self._logged.disturb()
         self._watched = Watched(self._task, len(piece), self._dims)
-        if len(self._passages) == 0 and self._child is not None:
+        if len(self._passages) == 0 and self._child is not None and self._is_first:
             self._watched.passage.unlike = self._read_again()
 
     def _read_again(self) -> str | None:
@@ -172,8 +200,8 @@ class ScriptRehearsal:
 
     def findings(self) -> Iterator[Finding]:
         """What would depend on the number of nodes, the most certain first; nothing where the body has raised."""
-        passages = [one for one in self._passages if one is not None]
-        if len(passages) < len(self._pieces) or not passages:
+        passages = [one for one in self._passages[:_COMPARED] if one is not None]
+        if len(passages) < min(len(self._pieces), _COMPARED) or not passages:
             return
         whole, *parts = passages
         if whole.unlike is not None:
@@ -191,6 +219,17 @@ class ScriptRehearsal:
             yield Finding(_told_of_batch_norm(whole.normalised), is_of_batch_norm=True)
         if all(one.is_comparable and not one.gathers for one in passages):
             yield from self._differences(whole, parts)
+
+    def told_of_logged(self) -> str | None:
+        """A sentence about numbers that the script seems to log and that its loss depends on; None if it does
+        not."""
+        if self._logged is None:
+            return None
+        compared = [one for one in self._passages if one is not None]
+        if len(compared) > _COMPARED:
+            loss, disturbed = compared[0].loss, compared[_COMPARED].loss
+            self._is_fed = abs(loss - disturbed) > _TOLERANCE_IN_DOUBLE * abs(loss)
+        return _told_of_logged(self._logged.changed()) if self._is_fed else None
 
     def _differences(self, whole: Passage, parts: Sequence[Passage]) -> Iterator[Finding]:
         names = [n for n in parts[0].buffers if n in parts[1].buffers and _differ(*(p.buffers[n] for p in parts))]
@@ -222,6 +261,11 @@ class ScriptRehearsal:
     def _what_to_write(self, whole: Passage, parts: Sequence[Passage]) -> str:
         if abs(whole.loss - sum(one.loss for one in parts)) <= whole.tolerance * abs(whole.loss):
             return "It is the sum over the samples: take reduction='mean', or divide by their number"
+        if whole.changes_weights:
+            return (
+                "The loop changes weights between its passes, as SAM does, by the gradients of this rank's "
+                "samples. Gradients are summed over the ranks once in a step, so this cannot be made exact"
+            )
         if any(one.draws_elsewhere for one in (whole, *parts)):
             return (
                 "The loop draws from NumPy's or Python's generator, which gives each rank the same numbers for "
@@ -286,6 +330,20 @@ def _told_of_obstacle(told: dict[str, Any] | None, num_samples: int, took_s: flo
         f"{why}. Threads and connections made before the loop are not there in a copy; make files after "
         "session.step()"
     )
+
+
+def _told_of_logged(names: Sequence[str]) -> str:
+    return (
+        f"the loss depends on numbers in {some_of(names)}, which change from step to step, and nothing saves "
+        "them: on a node that joins, and after a restart, they begin anew. Keep them in an object with state_dict "
+        "and load_state_dict that is handed over as state"
+    )
+
+
+def _pieces(most: int) -> list[range]:
+    """The whole, and its two parts."""
+    cut = _cut_of(most)
+    return [range(most), range(cut), range(cut, most)] if most > 1 else []
 
 
 def _cut_of(most: int) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import dis
 import gc
-import inspect
 import itertools
 import math
+import operator
 import random
 import sys
 import time
@@ -27,6 +27,16 @@ from torch import nn
 from torch.optim import Optimizer
 
 from oakum_worker.listing import some_of
+from oakum_worker.rehearsal.logged_numbers import LoggedNumbers
+from oakum_worker.rehearsal.own_objects import (
+    FOREIGN,
+    LIBRARIES,
+    WRAPPING,
+    identities_of,
+    package_of,
+    root_of,
+    variables_of,
+)
 from oakum_worker.torch_internals import tensor_version
 
 _DEEPEST, _MOST_ITEMS, _MOST_NAMES = 3, 1000, 8
@@ -35,13 +45,6 @@ _LAST_LOOK = 65
 _MOST_ELEMENTS = 1 << 20
 """Of an array of NumPy's that is looked at."""
 _NOTHING = "nothing yet"
-_LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
-    *("torch", "numpy", "torchmetrics", "tqdm", "oakum", "oakum_worker"),
-}
-"""Packages whose objects are not looked into."""
-_WRAPPING = frozenset({"accelerate", "lightning", "pytorch_lightning", "transformers"})
-"""Packages whose objects are wrapped around what is saved, or saved by the adapters."""
-_FOREIGN = _LIBRARIES | _WRAPPING
 _AROUND: dict[type, str] = {
     enumerate: "the number that enumerate() counts, for which there is session.steps",
     zip: "what zip() gives beside the batches",
@@ -64,18 +67,19 @@ class UnsavedState:
         optimizers in `saved`, which are the objects whose state is saved: models, optimizers and parts of the
         state. `iterator` is what the loop goes through. Of the `dataset` only numbers are looked at, as it may
         keep what it has read."""
-        own = {name: one for name, one in holders.items() if _package(one) not in _FOREIGN}
-        optimizers = [one for one in saved if isinstance(one, Optimizer) and _package(one) not in _LIBRARIES]
+        own = {name: one for name, one in holders.items() if package_of(one) not in FOREIGN}
+        optimizers = [one for one in saved if isinstance(one, Optimizer) and package_of(one) not in LIBRARIES]
         own |= {f"the optimizer {type(one).__name__}": one for one in optimizers}
         self._frame, self._holders, self._dataset = frame, own, dataset
         referrers = gc.get_referrers(iterator)
         referrers += [one for held in referrers if isinstance(held, tuple) for one in gc.get_referrers(held)]
         self._around = [text for kind, text in _AROUND.items() if any(isinstance(one, kind) for one in referrers)]
-        self._known = _known(saved)
+        self._known = identities_of([*saved, iterator])
         self._modules = [one for one in saved if isinstance(one, nn.Module)]
         self._told: set[str] = set()
         self._losses: list[float] = []
         self._before, self._clocks = self._take(), _clocks()
+        self.logged = LoggedNumbers(frame, own, self._known)
 
     @property
     def is_done(self) -> bool:
@@ -110,22 +114,22 @@ class UnsavedState:
     def release(self) -> None:
         """Forget the variables, and the objects in them."""
         self._frame, self._dataset, self._before = None, None, {}
+        self.logged.release()
         self._holders.clear()
 
     def _take(self) -> dict[str, Any]:
         """Where -> what would differ if the state there had changed."""
         found: dict[str, Any] = {}
         if self._frame is not None:
-            for name, value in _variables(self._frame).items():
-                if not name.startswith("_"):
-                    found |= self._prints(f"`{name}`", value)
-        for name, value in _numbers(self._dataset).items():
+            for name, value in variables_of(self._frame).items():
+                found |= self._prints(f"`{name}`", value)
+        for name, value in _numbers_of_data_set(self._dataset).items():
             found[f"the data set's `{name}`"] = [value]
         for name, holder in self._holders.items():
             found |= self._attributes(name, holder)
         for model in self._modules:
             for path, module in model.named_modules():
-                if _package(module) not in _LIBRARIES:
+                if package_of(module) not in LIBRARIES:
                     found |= self._attributes(f"the model's {path}" if path else "the model", module)
         return found
 
@@ -164,11 +168,11 @@ class UnsavedState:
             yield place
         elif isinstance(value, Mapping | list | tuple | deque):
             yield from self._of_items(value, depth)
-        elif _package(value) in _WRAPPING:
+        elif package_of(value) in WRAPPING:
             return
         elif callable(getattr(value, "state_dict", None)) and not isinstance(value, Optimizer):
             yield repr(_plain(value))
-        elif hasattr(value, "__dict__") and _package(value) not in _LIBRARIES:
+        elif hasattr(value, "__dict__") and package_of(value) not in LIBRARIES:
             for item in list(vars(value).values()):
                 yield from self._of(item, depth if isinstance(item, float) else depth + 1)
 
@@ -187,7 +191,7 @@ class UnsavedState:
     def _of_code(self, code: Any, depth: int) -> Iterator[Any]:
         """What a function of the script's own keeps in variables around it and in attributes, or a class in
         its."""
-        if _root(code.__module__) in _FOREIGN:
+        if root_of(code.__module__) in FOREIGN:
             return
         kept = list(vars(code).values())
         if isinstance(code, FunctionType):
@@ -201,7 +205,7 @@ class UnsavedState:
 @cache
 def _set_by_libraries(of: type) -> frozenset[str]:
     """The attributes that the libraries among the bases of a class set themselves."""
-    libraries = [one for one in of.__mro__ if _root(one.__module__) in _FOREIGN]
+    libraries = [one for one in of.__mro__ if root_of(one.__module__) in FOREIGN]
     codes = [one.__code__ for base in libraries for one in vars(base).values() if isinstance(one, FunctionType)]
     instructions = itertools.chain.from_iterable(map(dis.get_instructions, codes))
     return frozenset(one.argval for one in instructions if one.opname == "STORE_ATTR")
@@ -245,15 +249,25 @@ def _has_changed(before: list[Any], after: list[Any], is_logged: _Logged) -> boo
 
 def _numbers(holder: object) -> dict[str, int | float]:
     """The numbers that an object of a class of the script's own holds under names."""
-    if holder is None or _package(holder) in _FOREIGN:
+    if holder is None or package_of(holder) in FOREIGN:
         return {}
     given = getattr(holder, "__dict__", {}).items()
     return {n: v for n, v in list(given) if isinstance(v, int | float) and n[:1] != "_" and n != "training"}
 
 
+def _numbers_of_data_set(dataset: Any) -> dict[str, int | float]:
+    """Those of a data set, of its class, and of the data sets that it is a view of, as `Subset` is."""
+    found: dict[str, int | float] = {}
+    for _ in range(_DEEPEST):
+        of_class = {n: v for n, v in _of_class(type(dataset)).items() if v is not None and n[:1] != "_"}
+        found = of_class | _numbers(dataset) | found
+        dataset = getattr(dataset, "dataset", None)
+    return found
+
+
 def _of_class(of: type) -> dict[str, Any]:
     """The numbers, and what is nothing yet, that classes of the script's own give to their objects."""
-    own = [one for one in of.__mro__ if _root(one.__module__) not in _FOREIGN]
+    own = [one for one in of.__mro__ if root_of(one.__module__) not in FOREIGN]
     return {n: v for one in reversed(own) for n, v in vars(one).items() if v is None or isinstance(v, int | float)}
 
 
@@ -264,31 +278,22 @@ def _is_filled(cell: CellType) -> bool:
         return False
 
 
-def _variables(frame: FrameType) -> dict[str, Any]:
-    """The variables of a frame, and those of its module that its code names."""
-    shared = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
-    return shared | dict(frame.f_locals)
-
-
-def _place(value: Any) -> Any:
+def _place(value: Any, depth: int = 0) -> Any:
     """How far an iterator has gone; None for anything else."""
     if isinstance(value, GeneratorType) and value.gi_frame is not None:
         numbers = [one for one in value.gi_frame.f_locals.values() if isinstance(one, int)]
         return value.gi_frame.f_lasti, numbers
     if type(value).__name__.endswith("DataLoaderIter"):
         return vars(value).get("_num_yielded")
-    return repr(value) if isinstance(value, itertools.count) else None
-
-
-def _known(saved: list[object]) -> set[int]:
-    """Identities of the objects that are saved, and of what they are made of."""
-    known = {id(one) for one in saved}
-    for one in saved:
-        if isinstance(one, nn.Module):
-            known |= {id(part) for part in (*one.modules(), *one.parameters(), *one.buffers())}
-        elif hasattr(one, "__dict__"):
-            known |= {id(part) for part in vars(one).values() if not isinstance(part, int | float | str)}
-    return known
+    if isinstance(value, itertools.count):
+        return repr(value)
+    if isinstance(value, Iterator) and package_of(value) in ("builtins", "itertools") and depth <= _DEEPEST:
+        # What it goes through, and what `cycle` has kept to give it again.
+        held = gc.get_referents(value)
+        within = [_place(one, depth + 1) for one in held if isinstance(one, Iterator)]
+        kept = [len(one) for one in held if isinstance(one, list)]
+        return operator.length_hint(value), within, kept
+    return None
 
 
 def _generator(value: Any) -> Any:
@@ -314,23 +319,3 @@ def _plain(value: Any) -> Any:
         return {name: each for name, each in state.items() if isinstance(each, int | float | str | list | tuple)}
     except Exception:  # whatever the script's own class raises
         return None
-
-
-def _package(value: object) -> str:
-    return _root(type(value).__module__)
-
-
-def _root(module: str | None) -> str:
-    return (module or "").partition(".")[0]
-
-
-def frame_of_script() -> FrameType | None:
-    """The frame whose loop asks for a batch; None if that is a library's."""
-    frame = inspect.currentframe()
-    while frame is not None and _package_of(frame) in _LIBRARIES:
-        frame = frame.f_back
-    return None if frame is None or _package_of(frame) in _WRAPPING else frame
-
-
-def _package_of(frame: FrameType) -> str:
-    return _root(frame.f_globals.get("__name__"))

@@ -35,8 +35,9 @@ from oakum_worker.parallel.chunks import Chunk
 from oakum_worker.parallel.data import GradientReducer
 from oakum_worker.randomness.counters import mix, seed_everything
 from oakum_worker.rehearsal import splits_batches
+from oakum_worker.rehearsal.own_objects import frame_of_script
 from oakum_worker.rehearsal.script import ScriptRehearsal, refuse_or_warn
-from oakum_worker.rehearsal.unsaved_state import UnsavedState, frame_of_script
+from oakum_worker.rehearsal.unsaved_state import UnsavedState
 from oakum_worker.session.alike import RanksAlike
 from oakum_worker.session.hosts import HOST, Asked, Host
 from oakum_worker.session.iteration import Iteration
@@ -126,6 +127,9 @@ class Session:
         """What else of the script may hold state that changes, such as callbacks, by what it is called."""
         self._unsaved: UnsavedState | None = None
         self._alike = RanksAlike(self._loop)
+        self._rehearsed_at: int | None = None
+        self._begins_to_draw = False
+        """Whether a step was undone because the loop has drawn numbers in it for the first time."""
         self._unrehearsed: str | None = None
         """Why the first samples could not be rehearsed."""
         self._iterator: Iterator[Any] | None = None
@@ -369,6 +373,7 @@ class Session:
         randomness, is_together = self._loop.loss_parts.forward.randomness, self._loop.loss_parts.norms.is_used
         if randomness.has_missed:
             randomness.wake()
+            self._begins_to_draw = True
             if iteration.gathers:  # the others do not gather again
                 raise SessionError("the loop begins to draw random numbers and to gather the batch in one step")
             return True
@@ -402,13 +407,13 @@ class Session:
     def _batches(self, course: Course) -> Iterator[Any]:
         self._note_state()
         try:
-            if self._is_to_be_rehearsed:
-                yield from self._rehearsed()
             while not self._is_over:
                 self._close_iteration(course)
                 if course.order is None or self._ending.is_stopped:
                     self._finish(course)
                     return
+                if self._is_to_be_rehearsed:
+                    yield from self._rehearsed()
                 yield self._begin(course)
         finally:
             # A copy of the process goes on to `__exit__`, which is told the error.
@@ -420,13 +425,17 @@ class Session:
     def _is_to_be_rehearsed(self) -> bool:
         spec = self._loop.loss_parts.spec
         depends = self._host.is_alone or splits_batches(spec)
-        return spec.rehearsal and self.steps == 0 and depends
+        if not (spec.rehearsal and depends):
+            return False
+        is_later = self.steps in _REHEARSED_LATER or self._begins_to_draw
+        is_due = not self.steps or (is_later and spec.exact and not has_compiled())
+        return is_due and (self._rehearsed_at != self.steps or self._begins_to_draw)
 
     def _rehearsed(self) -> Iterator[Any]:
-        """The first samples, as a whole and in parts, each in a copy of this process or, where there can be none,
-        in an iteration that is undone. Raises `SessionError` where training would depend on the number of
+        """Some of the next samples, as a whole and in parts, each in a copy of this process or, where there can be
+        none, in an iteration that is undone. Raises `SessionError` where training would depend on the number of
         nodes."""
-        spec = self._loop.loss_parts.spec
+        spec, is_first = self._loop.loss_parts.spec, not self.steps
         num_samples = self._loop.loss_parts.sampler.batch_size(self._loop.cursor)
         rehearsal = self._rehearsal = ScriptRehearsal(
             self._task,
@@ -434,16 +443,24 @@ class Session:
             num_samples=num_samples,
             how_to_weigh=self.how_to_weigh,
             batch_dims=self._loop.batch_dims,
+            is_first=is_first,
+            logged=self._unsaved.logged if self._unsaved is not None else None,
         )
+        self._rehearsed_at, self._begins_to_draw = self.steps, False
         while (positions := rehearsal.next_samples()) is not None:
             yield self._begin_rehearsal(rehearsal, positions)
             self._end_rehearsal(rehearsal)
         self._rehearsal, self._unrehearsed = None, rehearsal.obstacle
-        refuse_or_warn(rehearsal.findings(), is_exact=spec.exact, is_alone=self._host.is_alone)
+        found = (one for one in rehearsal.findings() if is_first or not one.is_of_batch_norm)
+        refuse_or_warn(found, is_exact=spec.exact, is_alone=self._host.is_alone)
+        if (text := rehearsal.told_of_logged()) is not None and self.is_first_rank:
+            warn_of_training(text, stacklevel=3)
 
     def _begin_rehearsal(self, rehearsal: ScriptRehearsal, positions: range) -> Any:
         loop, options = self._loop, self._optimizer.options()
         loop.open_step()
+        if rehearsal.is_apart and self.steps:
+            loop.loss_parts.forward.randomness.wake()
         chunk = Chunk(positions, len(positions))
         iteration = self._open = Iteration(loop.cursor, options, chunk, is_rehearsal=True)
         self._engine.begin(len(positions), len(positions))
@@ -472,7 +489,7 @@ class Session:
     def _note_state(self) -> None:
         """Before the first step, note what the script holds that nothing saves."""
         spec = self._loop.loss_parts.spec
-        if self.steps or not (spec.rehearsal and self.is_first_rank):
+        if self.steps or not spec.rehearsal:
             return
         dataset = self._task.dataset
         saved: list[object] = [self, self._task.model, dataset, *self._optimizer.members]
@@ -488,7 +505,8 @@ class Session:
             self._unrehearsed = None
         if self._unsaved is None:
             return
-        if (text := self._unsaved.told(self._loss, self._loop.epoch)) is not None:
+        text = self._unsaved.told(self._loss, self._loop.epoch)
+        if text is not None and self.is_first_rank:
             warn_of_training(text, stacklevel=4)
         if self._unsaved.is_done:
             self._forget_state()
@@ -640,6 +658,8 @@ class Session:
             self._host.leave()
 
 
+_REHEARSED_LATER = (8, 64)
+"""Finished steps after which a script is rehearsed again."""
 _LOOKED_AT_EVERY = 16
 """Steps after which the model's parameters are listed again, which takes as long as computing some layers."""
 _IN_PARTS = (

@@ -1,0 +1,57 @@
+"""A script's own objects: those whose classes and functions no library has made, and that nobody saves."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from types import FrameType
+from typing import Any
+
+from torch import nn
+
+LIBRARIES = sys.stdlib_module_names - {"__main__"} | {
+    *("torch", "numpy", "torchmetrics", "tqdm", "oakum", "oakum_worker"),
+}
+"""Packages whose objects are not looked into."""
+WRAPPING = frozenset({"accelerate", "lightning", "pytorch_lightning", "transformers"})
+"""Packages whose objects are wrapped around what is saved, or saved by the adapters."""
+FOREIGN = LIBRARIES | WRAPPING
+
+
+def package_of(value: object) -> str:
+    return root_of(type(value).__module__)
+
+
+def root_of(module: str | None) -> str:
+    return (module or "").partition(".")[0]
+
+
+def frame_of_script() -> FrameType | None:
+    """The frame whose loop asks for a batch; None if that is a library's."""
+    frame = inspect.currentframe()
+    while frame is not None and _package_of(frame) in LIBRARIES:
+        frame = frame.f_back
+    return None if frame is None or _package_of(frame) in WRAPPING else frame
+
+
+def _package_of(frame: FrameType) -> str:
+    return root_of(frame.f_globals.get("__name__"))
+
+
+def identities_of(saved: list[object]) -> set[int]:
+    """Identities of the objects that are saved, and of what they are made of."""
+    known = {id(one) for one in saved}
+    for one in saved:
+        if isinstance(one, nn.Module):
+            known |= {id(part) for part in (*one.modules(), *one.parameters(), *one.buffers())}
+        elif hasattr(one, "__dict__"):
+            known |= {id(part) for part in vars(one).values() if not isinstance(part, int | float | str)}
+    return known
+
+
+def variables_of(frame: FrameType) -> dict[str, Any]:
+    """The variables of a frame, and those of its module that its code names, but for names that begin with an
+    underscore."""
+    shared = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
+    own = shared | dict(frame.f_locals)
+    return {name: value for name, value in own.items() if name[:1] != "_"}
