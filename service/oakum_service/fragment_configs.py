@@ -1,5 +1,5 @@
-"""The config that a fragment gets at its start, and the token with which its agent may speak for this fragment
-only."""
+"""The config that a fragment gets at its start, the token with which its agent may speak for this fragment only,
+and the secrets of the generations that it is a member of."""
 
 from __future__ import annotations
 
@@ -29,6 +29,10 @@ class FragmentConfigs:
     def token(self, fragment: str) -> str:
         """The fragment's bearer token. It is derived from the service's secret, so nothing has to be stored."""
         return "fragment-" + hmac.new(self._secret, fragment.encode(), hashlib.sha256).hexdigest()
+
+    def secret_of(self, trainer: str, generation: int) -> str:
+        """The secret of a trainer's generation, in hexadecimal digits, derived as tokens are."""
+        return hmac.new(self._secret, f"generation {generation} of {trainer}".encode(), hashlib.sha256).hexdigest()
 
     def make(self, fragment: str, trainer: Trainer, node: str, address: str) -> FragmentConfig:
         """The config of a fragment of this trainer on this node; `address` is the node's."""

@@ -357,6 +357,7 @@ class TestDirectives:
         api.change_row(trainer, revision=4, generation=3, ended_through=2, members=[other, fragment])
         told = [poll(api.fragment_client(each), each).json() for each in (fragment, other)]
         assert told[0] == told[1]
+        assert len(bytes.fromhex(told[0]["generation"].pop("secret"))) == 32
         assert told[0] == {
             "revision": 4,
             "generation": {
@@ -386,7 +387,27 @@ class TestDirectives:
         api.change_row(trainer, state=state, revision=1, generation=2, members=[], saver=fragment)
         directive = poll(agent, fragment).json()
         assert directive["leave"] is state.ended
-        assert directive["generation"] == {"number": 2, "members": [], "closer": fragment, "has_state": False}
+        assert directive["generation"] == {
+            "number": 2,
+            "members": [],
+            "closer": fragment,
+            "has_state": False,
+            "secret": None,
+        }
+
+    def test_each_generations_secret_is_its_members_alone(
+        self, api: ApiUnderTest, trainer: str, fragment: str
+    ) -> None:
+        newcomer, another = api.add_fragment(trainer, "n2"), str(api.submit(name="another")["id"])
+        stranger = api.add_fragment(another, "n3")
+        secrets = set()
+        for generation in (3, 4):
+            for of, each in ((trainer, fragment), (another, stranger)):
+                send(api.fragment_client(each), each, report(generation, Phase.READY, ranks=ENDPOINTS[:1]))
+                api.change_row(of, revision=generation, generation=generation, members=[each])
+                secrets.add(poll(api.fragment_client(each), each).json()["generation"]["secret"])
+            assert poll(api.fragment_client(newcomer), newcomer).json()["generation"]["secret"] is None
+        assert len(secrets) == 4
 
 
 def test_half_a_surrogate_pair_in_a_report_stops_no_turn_of_the_controller(api: ApiUnderTest) -> None:

@@ -97,6 +97,9 @@ class Generation(_Message):
     has_state: bool = False
     """Whether the service knew of a member with the trainer's state when it made the generation. If no member has
     the state after all, the ranks break the generation and do not begin anew: another fragment may have it."""
+    secret: str | None = Field(default=None, repr=False)
+    """What the members alone know, in hexadecimal digits: by it they know each other. None where the service
+    is too old to tell."""
 
     @property
     def world_size(self) -> int:

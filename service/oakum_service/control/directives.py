@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -11,16 +13,24 @@ from oakum_service.errors import NoLongerWanted
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Directive, Generation, Member
 
+SecretOf = Callable[[str, int], str]
+"""(trainer's id, number of a generation) -> the generation's secret, in hexadecimal digits."""
 
-def read_directive(session: Session, fragment_id: str) -> Directive:
-    """The fragment's directive. Raises `NoLongerWanted` if the fragment has ended or is unknown."""
+
+def read_directive(session: Session, fragment_id: str, secret_of: SecretOf) -> Directive:
+    """The fragment's directive. A generation's secret is in those of its members alone. Raises `NoLongerWanted` if
+    the fragment has ended or is unknown."""
     fragment = session.get(Fragment, fragment_id)
     if fragment is None or fragment.state == FragmentState.ENDED:
         raise NoLongerWanted(f"fragment {fragment_id} has ended")
     trainer = session.get_one(Trainer, fragment.trainer_id)
+    generation = _generation(session, trainer) if trainer.generation else None
+    if generation is not None and fragment_id in trainer.members:
+        secret = secret_of(trainer.id, generation.number)
+        generation = generation.model_copy(update={"secret": secret})
     return Directive(
         revision=trainer.revision,
-        generation=_generation(session, trainer) if trainer.generation else None,
+        generation=generation,
         ended_through=trainer.ended_through,
         leave=fragment.released or bool(fragment.cause) or TrainerState(trainer.state).ended,
     )

@@ -20,6 +20,7 @@ from oakum_worker.parallel.pipeline.messages import BoundaryTensors
 from oakum_worker.parallel.subgroups import StoreSubgroups, wait_for_all_ranks
 from oakum_worker.parallel.waiting import all_reduce
 from oakum_worker.protocol import Generation, Member
+from oakum_worker.rendezvous.store_client import MembersStore
 
 _TIMEOUT = timedelta(seconds=60)
 
@@ -44,12 +45,14 @@ def test_a_rank_that_dies_between_coming_and_connecting_holds_a_generation_up_fo
     monkeypatch.setattr(group_module, "MESH_TIMEOUT", timedelta(seconds=0.5))
     group = GenerationGroup("127.0.0.1")
     members = [Member(fragment=name, node=name, ranks=(group.endpoint,)) for name in ("f1", "f2")]
-    client = dist.TCPStore("127.0.0.1", group.endpoint.port, is_master=False, wait_for_workers=False)
+    generation = Generation(number=1, members=tuple(members))
+    group.expect(generation)
+    client = MembersStore(group.endpoint, 1, b"", _TIMEOUT)
     with ThreadPoolExecutor(1) as threads:
         dying = threads.submit(wait_for_all_ranks, dist.PrefixStore("generation-1", client), 2, _TIMEOUT)
         began_s = time.monotonic()
         with pytest.raises(GroupError, match="generation 1 could not be formed"):
-            group.form(Generation(number=1, members=tuple(members)), 0)
+            group.form(generation, 0)
         assert time.monotonic() - began_s < _TIMEOUT.total_seconds() / 2
         dying.result()
 

@@ -1,7 +1,9 @@
 """Forms a generation's process group in the running processes, and breaks it when a member is lost.
 
 Every rank process keeps a key-value store open from its start. The ranks of a generation meet at the store of its
-rank 0, so no port has to be agreed on. gloo connects every pair of ranks while the group is formed.
+rank 0, so no port has to be agreed on. gloo connects every pair of ranks while the group is formed. The store
+answers members alone, and each pair proves to each other that it is one before anything else is sent
+(`oakum_worker.rendezvous`).
 
 When a rank dies, only its direct neighbours in the collective see an error. The other ranks would stay blocked
 until the group's timeout, because their own neighbours' sockets are still open, and aborting a gloo group releases
@@ -35,23 +37,38 @@ from oakum_worker.parallel.broken_groups import let_go_of
 from oakum_worker.parallel.subgroups import MESH_TIMEOUT, StoreSubgroups, Subgroups, wait_for_all_ranks
 from oakum_worker.parallel.waiting import COLLECTIVE_TIMEOUT, give_up_where
 from oakum_worker.protocol import Endpoint, Generation
+from oakum_worker.rendezvous.addresses import interface_of, listen_on
+from oakum_worker.rendezvous.proofs import confirm_members
+from oakum_worker.rendezvous.store_client import MembersStore, NotServedError
+from oakum_worker.rendezvous.store_server import StoreServer
 from oakum_worker.torch_internals import set_group_timeout
 
-_CONNECT_TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S, _HEARING_S, _RETRY_S = 10.0, 30.0, 0.05
+"""Time for rank 0 to answer; to hear of the generation, if it answers; and between two tries."""
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _CLOSING_S = 5.0
 """Time for gloo to close the connections of a group that is cut. It does not close one on which data has come for
 an operation that has failed."""
-_TRY_S = 1.0
-"""Seconds for one attempt of torch's to connect; nothing can interrupt an attempt."""
+_TRY = timedelta(seconds=1)
+"""Time for one attempt to connect, which nothing can interrupt."""
 
 
 class GenerationGroup:
     """Forms, leaves and cuts the process group of the generation that this process is in; it is in one generation
     at a time."""
 
-    def __init__(self, host: str) -> None:
-        self._store = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False)
+    def __init__(self, host: str, towards: str | None = None) -> None:
+        """`host` is the name or address by which the other nodes reach this one, and `towards` a host to which
+        this node's way leads over the same network: the service's. Raises `OSError` where this process cannot
+        listen."""
+        listening, host = listen_on(host, towards)
+        # gloo would listen on whatever address the host's name leads to.
+        if _GLOO_INTERFACE not in os.environ and (name := interface_of(listening.getsockname()[0])) is not None:
+            os.environ[_GLOO_INTERFACE] = name
+        self._store = StoreServer(listening)
         self.endpoint = Endpoint(host=host, port=self._store.port)
+        self._client: MembersStore | None = None
+        """The connection to the generation's store. torch's reference does not keep it alive."""
         self._lock = threading.Lock()
         self._number: int | None = None
         self._before: set[str] = set()
@@ -83,14 +100,16 @@ class GenerationGroup:
 
         Raises `GroupError` when a peer is gone or the generation is cut meanwhile.
         """
-        size = generation.world_size
+        size, secret = generation.world_size, _secret_of(generation)
         if size == 1:
             return None
+        self.expect(generation)
         with self._lock:
             self._number, self._before, self._sockets = generation.number, set(_sockets()), None
             self._cut_s = math.inf
         try:
-            store = dist.PrefixStore(f"generation-{generation.number}", self._connect(generation))
+            self._client = self._connect(generation)
+            store = dist.PrefixStore(f"generation-{generation.number}", self._client)
             self._store_sockets = set(_sockets()) - self._before
             wait_for_all_ranks(store, size, COLLECTIVE_TIMEOUT)
             dist.init_process_group(
@@ -101,6 +120,11 @@ class GenerationGroup:
                 timeout=MESH_TIMEOUT,
             )
             set_group_timeout(COLLECTIVE_TIMEOUT)
+            if secret:
+                confirm_members(_world(), rank, size, "of all ranks", secret)
+        except GroupError:
+            self.leave()
+            raise
         except (OSError, RuntimeError, ValueError) as error:
             self.leave()
             _forget_failed_attempt()
@@ -108,12 +132,23 @@ class GenerationGroup:
         with self._lock:
             was_cut = self.is_cut
             self._sockets = set(_sockets()) - self._before
-            self._subgroups = StoreSubgroups(store, rank, COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo")
+            self._subgroups = StoreSubgroups(
+                store, rank, COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo", secret=secret
+            )
         give_up_where(partial(self._is_disconnected, generation.number))
         if was_cut:  # and has connected after that
             self.leave()
             raise GroupError(f"generation {generation.number} was ended by the service while it was formed")
         return dist.group.WORLD
+
+    def expect(self, generation: Generation) -> None:
+        """Let the members of a generation meet here, if this process is its rank 0. To be called as soon as it is
+        known, from any thread."""
+        if generation.world_size < 2:
+            return
+        first = _rank_0(generation)
+        if (first.host, first.port) == (self.endpoint.host, self.endpoint.port):
+            self._store.open(generation.number, _secret_of(generation))
 
     @property
     def subgroups(self) -> Subgroups:
@@ -145,17 +180,22 @@ class GenerationGroup:
         """Number of the present generation if it was cut, else None."""
         return self._number if self.is_cut else None
 
-    def _connect(self, generation: Generation) -> dist.TCPStore:
-        """Connect to the key-value store of the generation's rank 0, trying again while it does not answer.
-        Raises `OSError` when nothing listens there or the generation is over, and `DistNetworkError` when no
-        try succeeds in time. Returns the store."""
-        deadline_s = time.monotonic() + _CONNECT_TIMEOUT_S
+    def _connect(self, generation: Generation) -> MembersStore:
+        """Connect to the key-value store of the generation's rank 0, trying again while it does not answer or has
+        not heard of the generation. Raises `OSError` when nothing listens there, the generation is over, or no try
+        succeeds in time. Returns the store."""
+        began_s = time.monotonic()
         while True:
+            client: MembersStore | None = None
+            waited_s = time.monotonic() - began_s
             try:
-                client = _try_to_connect(generation.members[0].ranks[0])
-            except dist.DistNetworkError:
-                client = None
-                if time.monotonic() >= deadline_s:
+                client = _try_to_connect(generation)
+            except NotServedError:
+                if waited_s >= _HEARING_S:
+                    raise
+                time.sleep(_RETRY_S)
+            except TimeoutError:
+                if waited_s >= _CONNECT_TIMEOUT_S:
                     raise
             if generation.number <= self._refused:  # refused before there was a connection to cut
                 raise ConnectionAbortedError("it is over already")
@@ -166,11 +206,14 @@ class GenerationGroup:
         """Release the generation's group, whether it is broken or not. Does nothing without a group."""
         with self._lock:
             groups = self._broken_groups()
-            self._number, self._sockets, self._subgroups = None, None, None
+            self._number, self._sockets, self._subgroups, client = None, None, None, self._client
+            self._client = None
             if dist.is_initialized():
                 # A broken group may raise because of its broken connections; it is released in any case.
                 with contextlib.suppress(RuntimeError):
                     dist.destroy_process_group()
+            if client is not None:
+                client.close()
         if groups:
             let_go_of(groups)
 
@@ -259,24 +302,27 @@ def _forget_failed_attempt() -> None:
     dist.destroy_process_group()
 
 
-def _try_to_connect(rendezvous: Endpoint) -> dist.TCPStore:
+def _try_to_connect(generation: Generation) -> MembersStore:
     """Connect to rank 0's store. Raises `OSError` at once when nothing listens there, because rank 0 is gone.
-    Returns the store.
-
-    torch's client would retry until its timeout without a connection that `cut` could shut down. So a plain
-    connection is tried first, and torch's client gets a short timeout, because rank 0 may die in between.
-    """
-    socket.create_connection((rendezvous.host, rendezvous.port), timeout=_CONNECT_TIMEOUT_S).close()
-    client = dist.TCPStore(
-        rendezvous.host,
-        rendezvous.port,
-        is_master=False,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=_TRY_S),
-    )
+    Returns the store."""
+    store = MembersStore(_rank_0(generation), generation.number, _secret_of(generation), _TRY)
     # From here on a peer may be late by as much as one of its steps takes.
-    client.set_timeout(COLLECTIVE_TIMEOUT)
-    return client
+    store.set_timeout(COLLECTIVE_TIMEOUT)
+    return store
+
+
+def _rank_0(generation: Generation) -> Endpoint:
+    return generation.members[0].ranks[0]
+
+
+def _secret_of(generation: Generation) -> bytes:
+    """Empty where the service is of a version that gives none."""
+    return bytes.fromhex(generation.secret or "")
+
+
+def _world() -> dist.ProcessGroup:
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD
 
 
 def _sockets() -> dict[str, int]:

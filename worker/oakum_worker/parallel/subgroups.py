@@ -9,6 +9,7 @@ from typing import Protocol
 import torch.distributed as dist
 
 from oakum_worker.errors import GroupError
+from oakum_worker.rendezvous.proofs import confirm_members
 from oakum_worker.torch_internals import new_group
 
 MESH_TIMEOUT = timedelta(seconds=20)
@@ -67,12 +68,15 @@ class StoreSubgroups:
     rank has formed, which may differ between ranks.
     """
 
-    def __init__(self, store: dist.Store, rank: int, timeout: timedelta, *, on_gpus: bool = False) -> None:
-        """`rank` is this process's rank in the generation; with `on_gpus`, tensors on GPUs go through NCCL."""
+    def __init__(
+        self, store: dist.Store, rank: int, timeout: timedelta, *, on_gpus: bool = False, secret: bytes = b""
+    ) -> None:
+        """`rank` is this process's rank in the generation; with `on_gpus`, tensors on GPUs go through NCCL. The
+        members of a group prove to each other that they know the `secret`, if it is not empty."""
         self._store = store
         self._rank = rank
         self.timeout = timeout
-        self._on_gpus = on_gpus
+        self._on_gpus, self._secret = on_gpus, secret
         self.formed: list[dist.ProcessGroup] = []
         """All groups so far, in the order in which they were formed."""
 
@@ -84,8 +88,10 @@ class StoreSubgroups:
         store = dist.PrefixStore(f"subgroup-{name}", self._store)
         try:
             group = self._meet(store, ranks.index(self._rank), len(ranks))
-        except RuntimeError as error:
+        except (OSError, RuntimeError) as error:
             raise GroupError(f"the group {name} of ranks {list(ranks)} could not be formed: {error}") from error
+        if self._secret:
+            confirm_members(group, ranks.index(self._rank), len(ranks), name, self._secret)
         self.formed.append(group)
         return group
 

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 
@@ -282,7 +283,8 @@ def main(config_file: str, local_rank: str, news_descriptor: str, memory: str, a
     start_up.ended("imports")
     config = FragmentConfig.model_validate_json(Path(config_file).read_text(encoding="utf-8"))
     spec = config.spec
-    news, mailbox, group = NewsWriter(int(news_descriptor)), Mailbox(), GenerationGroup(config.node_address)
+    news, mailbox = NewsWriter(int(news_descriptor)), Mailbox()
+    group = GenerationGroup(config.node_address, towards=urlsplit(config.service_url).hostname)
     hand_on_warnings(news)
     commands = Commands(news, mailbox, group)
     threading.Thread(target=commands.run, daemon=True, name="commands").start()

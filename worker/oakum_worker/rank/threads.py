@@ -54,6 +54,7 @@ class Commands:
             self._news.send(broken=broken)
         if directive.generation is not None:
             self._group.cut_forming(below=directive.generation.number)
+            self._group.expect(directive.generation)
         if command.close and self._closes_at_once(save=command.save):
             if command.save and self._reporter is not None:
                 self._reporter.flush()

@@ -1,0 +1,90 @@
+"""The address on which a rank listens: the one by which the other ranks come, and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import ipaddress
+import socket
+import struct
+
+_GET_ADDRESS = 0x8915
+"""SIOCGIFADDR of linux/sockios.h."""
+
+
+def listen_on(host: str, towards: str | None = None) -> tuple[socket.socket, str]:
+    """A listening TCP socket with a free port, and the host by which others reach it: `host`, which is the name or
+    address of this node.
+
+    Where this node takes its own name for a loopback address, as Debian's `/etc/hosts` has it, or for one that is
+    no interface's, the socket listens on the address from which packets to the host `towards` go, and others are
+    told that address. Raises `OSError` where neither can be listened on.
+    """
+    refused: OSError | None = None
+    for address in _addresses_of(host):
+        if not _is_loopback(address) or _is_meant(host):
+            try:
+                return _listening(address), host
+            except OSError as error:
+                refused = error
+    source = _source_towards(towards) if towards is not None else None
+    if source is None:
+        raise refused or OSError(f"{host}, the name of this node, leads to none of its addresses")
+    return _listening(source), source
+
+
+def interface_of(address: str) -> str | None:
+    """The name of the interface that has an IPv4 address; None where none has it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            asked = struct.pack("256s", name.encode())
+            with contextlib.suppress(OSError):  # it has none
+                answer = fcntl.ioctl(any_socket, _GET_ADDRESS, asked)
+                if socket.inet_ntoa(answer[20:24]) == address:
+                    return name
+    return None
+
+
+def _listening(address: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.bind((address, 0))
+        listening.listen(socket.SOMAXCONN)
+    except OSError:
+        listening.close()
+        raise
+    return listening
+
+
+def _addresses_of(host: str) -> list[str]:
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return []
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def _source_towards(host: str) -> str | None:
+    """The address of this node from which packets to a host go."""
+    for address in _addresses_of(host):
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((address, 9))  # sends nothing
+            except OSError:
+                continue
+            return str(probe.getsockname()[0])
+    return None
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _is_meant(host: str) -> bool:
+    """Whether the host is a loopback address by what it is called: then all ranks are on this node."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")

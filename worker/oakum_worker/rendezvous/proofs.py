@@ -1,0 +1,45 @@
+"""What members of a generation compute from its secret, so that each knows that the other is one."""
+
+from __future__ import annotations
+
+import hmac
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from oakum_worker.errors import GroupError
+
+NONCE_BYTES = PROOF_BYTES = 32
+_PATIENCE = timedelta(seconds=10)
+"""Time for the proofs of ranks that have just connected to each other."""
+
+
+def proof(secret: bytes, role: str, generation: int, *nonces: bytes) -> bytes:
+    """Proof that who plays `role` knows the secret of a generation. The nonces of both sides keep it from being
+    used a second time. Returns `PROOF_BYTES` bytes."""
+    message = b"|".join((role.encode(), str(generation).encode(), *nonces))
+    return hmac.digest(secret, message, "sha256")
+
+
+def confirm_members(group: dist.ProcessGroup, rank: int, size: int, name: str, secret: bytes) -> None:
+    """Have each pair of a group's ranks prove to each other, over the connection between them, that they know the
+    generation's secret. Collective. `rank` is the caller's in the group, whose `name` no other group of the
+    generation has.
+
+    gloo takes the first who connects for the rank that was to come. Raises `GroupError` where that was somebody
+    else, or where a rank is gone.
+    """
+    given = torch.tensor([[*_of_pair(secret, name, rank, other)] for other in range(size)], dtype=torch.uint8)
+    taken = torch.zeros_like(given)
+    try:
+        group.alltoall_base(taken, given, [], []).wait(_PATIENCE)
+    except RuntimeError as error:
+        raise GroupError(f"the members of the group {name} could not prove who they are: {error}") from error
+    for other in range(size):
+        if not hmac.compare_digest(bytes(taken[other].tolist()), _of_pair(secret, name, other, rank)):
+            raise GroupError(f"rank {other} of the group {name} does not know the secret of the generation")
+
+
+def _of_pair(secret: bytes, name: str, of: int, to: int) -> bytes:
+    return hmac.digest(secret, f"rank {of} of {name} to rank {to}".encode(), "sha256")

@@ -1,0 +1,163 @@
+"""The key-value store at which a generation's ranks meet, served to those that prove to know its secret."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import os
+import socket
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from oakum_worker.rendezvous.proofs import NONCE_BYTES, PROOF_BYTES, proof
+
+_STRANGER_S = 10.0
+"""Time for a caller to prove that it is a member."""
+_MOST_STRANGERS = 512
+"""Callers that have not yet proved it. Of more, the oldest is sent away; a member needs milliseconds."""
+_SERVED = 2
+"""Generations: while one is announced, ranks of the one before may still form groups of some of them."""
+_LARGEST_BYTES = 64 << 20
+HELLO = struct.Struct(f"!q{NONCE_BYTES}s{PROOF_BYTES}s")
+"""A caller's first words: generation, nonce, proof. The store's nonce comes before them."""
+LENGTH = struct.Struct("!I")
+
+
+class StoreServer:
+    """Serves the keys of the newest generations, in a thread of its own."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.port: int = listening.getsockname()[1]
+        self._listening = listening
+        self._tables: dict[int, _Table] = {}
+        self._strangers: OrderedDict[asyncio.Task[Any], None] = OrderedDict()
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._run, daemon=True, name="rendezvous").start()
+
+    def open(self, generation: int, secret: bytes) -> None:
+        """From now on serve this generation, beside the one before. The keys of older ones are gone, and who waits
+        for one is cut off. Does nothing where it, or a newer one, is served."""
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(self._open, generation, secret, done)
+        done.wait()
+
+    def close(self) -> None:
+        """Serve nobody any more."""
+        with contextlib.suppress(RuntimeError):  # closed before
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_until_complete(asyncio.start_server(self._serve, sock=self._listening))
+        self._loop.run_forever()
+        serving = asyncio.all_tasks(self._loop)
+        for task in serving:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*serving, return_exceptions=True))
+        self._listening.close()
+        self._loop.close()
+
+    def _open(self, generation: int, secret: bytes, done: threading.Event) -> None:
+        if generation > max(self._tables, default=-1):
+            self._tables[generation] = _Table(generation, secret)
+            for old in sorted(self._tables)[:-_SERVED]:
+                self._tables.pop(old).end()
+        done.set()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._strangers[task] = None
+        if len(self._strangers) > _MOST_STRANGERS:
+            self._strangers.popitem(last=False)[0].cancel()
+        try:
+            async with asyncio.timeout(_STRANGER_S):
+                table = await self._proven(reader, writer)
+            self._strangers.pop(task, None)
+            if table is not None:
+                table.members.add(task)
+                task.add_done_callback(table.members.discard)
+                await _answer_all(table, reader, writer)
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.CancelledError):
+            pass  # whoever it was is gone, or no member
+        finally:
+            self._strangers.pop(task, None)
+            writer.close()
+
+    async def _proven(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Table | None:
+        """The table that the caller may use, once each side has proved to know the secret; None for strangers, and
+        for members of a generation that is not served yet."""
+        nonce = os.urandom(NONCE_BYTES)
+        writer.write(nonce)
+        generation, theirs, given = HELLO.unpack(await reader.readexactly(HELLO.size))
+        table = self._tables.get(generation)
+        if table is None:
+            return None
+        if not hmac.compare_digest(given, proof(table.secret, "member", generation, nonce, theirs)):
+            return None
+        writer.write(proof(table.secret, "store", generation, nonce, theirs))
+        return table
+
+
+class _Table:
+    """The keys of one generation."""
+
+    def __init__(self, generation: int, secret: bytes) -> None:
+        self.generation, self.secret = generation, secret
+        self.members: set[asyncio.Task[Any]] = set()
+        self._values: dict[str, str] = {}
+        self._changed = asyncio.Condition()
+        self._operations: dict[str, Callable[..., Any]] = {
+            "set": self._values.__setitem__,
+            "add": self._add,
+            "append": self._append,
+            "compare": self._compare,
+            "has": lambda keys: all(key in self._values for key in keys),
+            "delete": lambda key: self._values.pop(key, None) is not None,
+            "count": lambda: len(self._values),
+        }
+
+    def end(self) -> None:
+        for member in [*self.members]:
+            member.cancel()
+
+    async def answer(self, operation: str, *arguments: Any) -> Any:
+        if operation == "get":
+            keys = arguments[0]
+            async with self._changed:
+                await self._changed.wait_for(lambda: all(key in self._values for key in keys))
+            return [self._values[key] for key in keys]
+        made = self._operations[operation](*arguments)
+        async with self._changed:
+            self._changed.notify_all()
+        return made
+
+    def _add(self, key: str, number: int) -> int:
+        total = int(self._values.get(key, "0")) + number
+        self._values[key] = str(total)
+        return total
+
+    def _append(self, key: str, value: str) -> None:
+        self._values[key] = self._values.get(key, "") + value
+
+    def _compare(self, key: str, expected: str, desired: str) -> str:
+        """Set `desired` if the value is `expected`, or if there is none and nothing is expected."""
+        if self._values.get(key, "") == expected:
+            self._values[key] = desired
+        return self._values.get(key, expected)
+
+
+async def _answer_all(table: _Table, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+        if length > _LARGEST_BYTES:
+            return
+        asked = json.loads(await reader.readexactly(length))
+        answer = json.dumps(await table.answer(*asked)).encode()
+        writer.write(LENGTH.pack(len(answer)) + answer)
+        await writer.drain()
