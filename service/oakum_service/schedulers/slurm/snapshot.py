@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from ClusterShell.NodeSet import NodeSet, NodeSetException
-
 from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
@@ -22,6 +20,7 @@ from oakum_service.schedulers.slurm.arrays import JobArray
 from oakum_service.schedulers.slurm.reading.jobs import lacked_memory, was_ended_by_slurm
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
+from oakum_solver.logs import node_lists
 
 _USABLE = {"IDLE", "ALLOCATED", "MIXED"}
 _HARMLESS_FLAGS = {"PLANNED", "CLOUD", "DYNAMIC_NORM"}
@@ -77,13 +76,12 @@ class HolePolicy:
 
 @lru_cache(maxsize=65536)
 def unfold(nodes: str) -> tuple[str, ...]:
-    """The nodes of a folded list. Raises `SchedulerError` if it cannot be read."""
-    if not nodes:
-        return ()
+    """The nodes of a folded list. Raises `SchedulerError` if it cannot be read, or names more nodes than Slurm
+    manages."""
     try:
-        return tuple(NodeSet(nodes))
-    except NodeSetException as error:
-        raise SchedulerError(f"node list {nodes!r} cannot be read: {error}") from error
+        return node_lists.unfold(nodes)
+    except ValueError as error:
+        raise SchedulerError(str(error)) from error
 
 
 def is_live(job: SlurmJob) -> bool:

@@ -10,9 +10,8 @@ from functools import lru_cache
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
 from oakum_service.schedulers.slurm.hooks.event import HookKind
+from oakum_solver.logs.node_lists import MOST_NODES
 
-MOST_NODES = 200_000
-"""Most nodes that one list may name."""
 # Possessive, and one alternative for each character: users may write what they like, and the event loop waits.
 _FOLDED = re.compile(r"(?:[A-Za-z0-9_.,-]|\[[0-9,-]*+\])*+")
 _TERM = re.compile(r"(?:[^,\[]|\[[^\]]*\])+")

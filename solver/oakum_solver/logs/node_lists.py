@@ -1,0 +1,73 @@
+"""Unfolds the node lists that Slurm writes, such as `n[001-003,007],r[1-2]c[0-3],login`.
+
+The size of a list is computed from its text before anything is unfolded: `a[1-999999999]` is thirteen characters.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+
+MOST_NODES = 65_536
+"""Most nodes of one list: the most that Slurm manages (MaxNodeCount)."""
+# Possessive, so that a text of any length is read once, not again from each of its commas.
+_TERM = re.compile(r"(?:[^\s,\[\]]|\[[0-9,-]++\])++")
+_LIST = re.compile(rf"{_TERM.pattern}(?:,{_TERM.pattern})*+")
+_PARTS = re.compile(r"\[([^\]]*)\]")
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_LONGEST_SHOWN = 80
+
+_Range = tuple[range, int]
+"""Numbers, and the width that zeros fill."""
+
+
+def is_folded(text: str) -> bool:
+    """Whether the text is a list with brackets, rather than one node's name."""
+    return "[" in text and _LIST.fullmatch(text) is not None
+
+
+def unfold(folded: str, most: int = MOST_NODES) -> tuple[str, ...]:
+    """The nodes of a folded list, each once, in the list's order; none for an empty text.
+
+    Raises `ValueError` for what is no list, and for a list of more than `most` nodes.
+    """
+    if not folded:
+        return ()
+    if not _LIST.fullmatch(folded):
+        raise ValueError(f"node list {_shown(folded)}: expected one such as n[001-003,007],gpu1")
+    terms = [_parts(folded, term) for term in _TERM.findall(folded)]
+    size = sum(math.prod(map(_size, parts)) for parts in terms)
+    if size > most:
+        raise ValueError(f"node list {_shown(folded)} names {size:,} nodes: expected at most {most:,}")
+    names = ("".join(name) for parts in terms for name in itertools.product(*map(_names, parts)))
+    return tuple(dict.fromkeys(names))
+
+
+def _parts(folded: str, term: str) -> list[str | list[_Range]]:
+    """The parts of a term: texts, and the ranges in brackets."""
+    return [
+        [_range(folded, one) for one in text.split(",")] if at % 2 else text
+        for at, text in enumerate(_PARTS.split(term))
+    ]
+
+
+def _range(folded: str, text: str) -> _Range:
+    ends = _RANGE.fullmatch(text)
+    if ends is None or int(ends[2] or ends[1]) < int(ends[1]):
+        raise ValueError(f"node list {_shown(folded)}: {text[:40]!r} is no range such as 001-003")
+    return range(int(ends[1]), int(ends[2] or ends[1]) + 1), len(ends[1])
+
+
+def _size(part: str | list[_Range]) -> int:
+    return 1 if isinstance(part, str) else sum(len(numbers) for numbers, _ in part)
+
+
+def _names(part: str | list[_Range]) -> list[str]:
+    if isinstance(part, str):
+        return [part]
+    return [f"{number:0{width}}" for numbers, width in part for number in numbers]
+
+
+def _shown(folded: str) -> str:
+    return repr(folded if len(folded) <= _LONGEST_SHOWN else folded[:_LONGEST_SHOWN] + "...")
