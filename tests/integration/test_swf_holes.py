@@ -58,8 +58,46 @@ def test_the_size_is_the_given_one_else_the_headers(
 
 @pytest.mark.parametrize("header", ["", "; MaxNodes: many", "; MaxNodes: 99999999"])
 def test_a_header_without_a_usable_size_asks_for_it(tmp_path: Path, header: str) -> None:
-    with pytest.raises(LogError, match=r"MaxNodes and MaxProcs are .*--nodes"):
+    with pytest.raises(LogError, match=r"MaxNodes is '.*' and MaxProcs is 'missing': .*--nodes"):
         read_swf_holes(swf(tmp_path, line(0, 0, 10, 1), header=header))
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "busy", "note"),
+    [
+        ("; MaxNodes: 64\n; MaxProcs: 1536", {}, 2, "processors of a node: 24, as 1,536 on 64 nodes"),
+        ("; MaxProcs: 1536", {"nodes": 64}, 2, "processors of a node: 24, as 1,536 on 64 nodes"),
+        (
+            "; MaxNodes: 64\n; MaxProcs: 128",
+            {},
+            24,
+            "processors of a node: 2, as 128 on 64 nodes; no job has more than 64: if the log counts nodes, give "
+            "--procs-per-node 1",
+        ),
+        ("; MaxNodes: 64\n; MaxProcs: 1536", {"procs_per_node": 1}, 48, None),
+        ("; MaxNodes: 64\n; MaxProcs: 64", {}, 48, None),
+    ],
+)
+def test_nodes_and_processors_of_the_header_make_the_size_of_a_node(
+    tmp_path: Path, header: str, options: dict[str, Any], busy: int, note: str | None
+) -> None:
+    path = swf(tmp_path, line(0, 0, 10, 48), header=header)
+    if "1536" in header and not options.get("procs_per_node"):
+        path = swf(tmp_path, line(0, 0, 10, 48), line(20, 0, 10, 1536), header=header)
+    log = read_swf_holes(path, **options)
+    assert sum(start_s == 0.0 for _, start_s, _ in holes(log)) == 64 - busy
+    assert [text for text in log.notes if text.startswith("processors")] == ([note] if note else [])
+
+
+@pytest.mark.parametrize("easy", [False, True])
+def test_a_replay_of_another_machine_than_the_logs_says_so_first(tmp_path: Path, easy: bool) -> None:
+    """Jobs that ran side by side on 8 nodes cannot run side by side on 2."""
+    lines = [line(number, 5, 7200, 2) for number in range(4)]
+    log = read_swf_holes(swf(tmp_path, *lines), easy=easy)
+    assert log.notes[0].startswith("NOT TO BE BELIEVED: ")
+    assert "is the machine larger than 2 nodes (--nodes)" in log.notes[0]
+    whole = read_swf_holes(swf(tmp_path, *lines, header="; MaxNodes: 8"), easy=easy)
+    assert not any("BELIEVED" in note for note in whole.notes)
 
 
 def test_jobs_that_cannot_be_placed_are_skipped_and_counted_by_cause(tmp_path: Path) -> None:

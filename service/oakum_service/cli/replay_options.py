@@ -34,7 +34,9 @@ class LogOptions:
     nodes: Annotated[
         int | None, _log_option(min=1, help="Nodes of the machine; by default as the SWF header says.")
     ] = None
-    procs_per_node: Annotated[int, _log_option(min=1, help="Processors of a node, where SWF counts these.")] = 1
+    procs_per_node: Annotated[
+        int | None, _log_option(min=1, help="Processors of a node; by default as the SWF header says.")
+    ] = None
     placement: Annotated[
         Literal["first", "fifo"],
         _log_option(help="A job of an SWF log takes the lowest-numbered or longest-free nodes."),

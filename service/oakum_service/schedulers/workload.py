@@ -4,6 +4,7 @@ time."""
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from oakum_service.config import LocalClusterSettings
 from oakum_solver.logs.lublin import lublin_jobs
 from oakum_solver.logs.swf import read_swf
 
+_log = logging.getLogger("oakum.local")
 _SAMPLE = 2000
 _LONGEST_GAP_S = 25.0
 
@@ -78,6 +80,8 @@ def _stretch(sample: list[ForegroundRequest], settings: LocalClusterSettings) ->
 def _from_log(settings: LocalClusterSettings) -> Iterator[ForegroundRequest]:
     assert settings.swf is not None
     log = read_swf(settings.swf)
+    for note in log.notes:
+        _log.warning("%s: %s", settings.swf, note)
     usable = [job for job in log.jobs if job.run_s and job.procs]
     procs = log.max_procs or max((job.procs or 1 for job in usable), default=1)
     arrived_s = 0.0

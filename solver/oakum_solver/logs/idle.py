@@ -1,7 +1,8 @@
 """Reads and writes idle logs: CSV files that tell which node was idle from when to when.
 
 The file is CSV in UTF-8, compressed where its name ends in `.gz`, with the header `node,start_s,end_s` and one row
-for each hole. Rows are in any order; times are seconds on any clock.
+for each hole. Rows are in any order; times are seconds on any clock. A row whose node is a list as Slurm writes
+it, `n[1-4]`, stands for a row for each of its nodes.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from oakum_solver.errors import LogError
 from oakum_solver.logs.files import FURTHEST_S, open_log
 from oakum_solver.logs.holes import HoleLog
+from oakum_solver.logs.node_lists import is_folded, unfold
 
 HEADER = ("node", "start_s", "end_s")
 _ROWS_AT_ONCE = 100_000
@@ -38,6 +40,7 @@ class _Rows:
     end_s: array[float] = field(default_factory=lambda: array("d"))
     line: array[int] = field(default_factory=lambda: array("i"))
     num_empty: int = 0
+    num_folded: int = 0
 
 
 def read_idle_log(path: Path) -> HoleLog:
@@ -74,7 +77,7 @@ def read_idle_log(path: Path) -> HoleLog:
         start_s=start_s[by_start],
         end_s=end_s[by_start],
         duration_s=float(end_s.max()),
-        notes=tuple(_notes(rows.num_empty, int(touches.sum()))),
+        notes=tuple(_notes(rows, int(touches.sum()))),
     )
 
 
@@ -136,10 +139,13 @@ def _add(rows: _Rows, row: list[str], line: int) -> None:
     if start_s == end_s:
         rows.num_empty += 1
         return
-    rows.node.append(rows.nodes.setdefault(name, len(rows.nodes)))
-    rows.start_s.append(start_s)
-    rows.end_s.append(end_s)
-    rows.line.append(line)
+    names = unfold(name) if is_folded(name) else (name,)
+    rows.num_folded += len(names) > 1
+    for node in names:
+        rows.node.append(rows.nodes.setdefault(node, len(rows.nodes)))
+        rows.start_s.append(start_s)
+        rows.end_s.append(end_s)
+        rows.line.append(line)
 
 
 def _what_is_wrong(name: str, start_s: float, end_s: float) -> str:
@@ -165,8 +171,10 @@ def _check_overlaps(path: Path, rows: _Rows, order: NDArray[np.intp], overlaps: 
     )
 
 
-def _notes(num_empty: int, num_touching: int) -> Iterator[str]:
-    if num_empty:
-        yield f"rows without length skipped: {num_empty}"
+def _notes(rows: _Rows, num_touching: int) -> Iterator[str]:
+    if rows.num_folded:
+        yield f"rows of a list of nodes, read as a row for each node: {rows.num_folded}"
+    if rows.num_empty:
+        yield f"rows without length skipped: {rows.num_empty}"
     if num_touching:
         yield f"holes joined to the one that ends on their node as they begin: {num_touching}"

@@ -30,6 +30,12 @@ Maintenance = Literal["cut", "keep"]
 _MOST_NODES = 1_000_000
 """Largest number of nodes accepted: several times the largest machine. Bounds the memory that a wrong header or
 option can take."""
+_DOUBT = "NOT TO BE BELIEVED: "
+"""Begins a note by which the log was probably misread. Such notes come first."""
+_LONG_S = 3600.0
+"""Mean delay in seconds that rounded times do not explain, and mean wait that a machine may have to its log's."""
+_WAITS_LONGER = 5.0
+"""Waits of a schedule this many times as long as the log's own are another machine's."""
 _PARTS = (SwfStatus.PARTIAL, SwfStatus.PARTIAL_COMPLETED, SwfStatus.PARTIAL_FAILED)
 
 
@@ -64,7 +70,7 @@ def holes_of_jobs(
     start_s, end_s, delay_s = place_jobs(fitting, machine, progress)
     notes += [
         f"each job placed on the {'lowest-numbered' if placement == 'first' else 'longest-idle'} free nodes",
-        *_delayed(delay_s),
+        *_delayed(delay_s, num_nodes),
         "the gap between two jobs on a node counts as idle"
         if turnover_s == 0.0
         else f"the first {turnover_s:g} s after each job do not count as idle",
@@ -80,7 +86,7 @@ def holes_of_jobs(
 def read_swf_holes(
     path: Path,
     nodes: int | None = None,
-    procs_per_node: int = 1,
+    procs_per_node: int | None = None,
     placement: Placement = "first",
     easy: bool = False,
     turnover_s: float = 0.0,
@@ -95,22 +101,27 @@ def read_swf_holes(
     instead.
 
     The machine has `nodes` nodes; if that is None, the header's MaxNodes; without it, MaxProcs /
-    `procs_per_node`. Some sites count processors in MaxNodes: give `nodes` then.
+    `procs_per_node`. Some sites count processors in MaxNodes: give `nodes` then. If `procs_per_node` is None, it
+    is MaxProcs / the number of nodes, rounded up; without MaxProcs it is 1.
 
     Jobs that never ran, or whose time or size the log does not tell, are skipped and counted in the notes. So
     are the partial runs of checkpointed jobs, because the log has one more line for the whole job.
     """
-    if procs_per_node < 1:
+    if procs_per_node is not None and procs_per_node < 1:
         raise ProblemError(f"{procs_per_node} processors per node: expected at least 1")
     swf = read_swf(path)
+    notes = list(swf.notes)
+    if procs_per_node is None:
+        procs_per_node, told = _node_size(swf, nodes)
+        notes += told
     num_nodes = _machine_size(path, swf, procs_per_node) if nodes is None else nodes
     _check_machine(num_nodes, turnover_s)
     why_skipped = [_why_skipped(job, easy, num_nodes * procs_per_node) for job in swf.jobs]
     ran = [job for job, cause in zip(swf.jobs, why_skipped, strict=True) if cause is None]
-    notes = _skipped(why_skipped)
+    notes += _skipped(why_skipped)
     if easy:
-        started, note = _scheduled(ran, procs_per_node, num_nodes, _part(progress, 0.0, 0.5))
-        notes.append(note)
+        started, told = _scheduled(ran, procs_per_node, num_nodes, _part(progress, 0.0, 0.5))
+        notes += told
     else:
         started = [_started(job, procs_per_node) for job in ran]
     log = holes_of_jobs(
@@ -122,7 +133,7 @@ def read_swf_holes(
         maintenance=maintenance,
         progress=_part(progress, 0.5, 0.5) if easy else progress,
     )
-    return replace(log, notes=(*notes, *log.notes))
+    return replace(log, notes=tuple(sorted((*notes, *log.notes), key=lambda note: not note.startswith(_DOUBT))))
 
 
 def _without_maintenance(log: HoleLog, stretches: Sequence[tuple[float, float]]) -> tuple[HoleLog, list[str]]:
@@ -140,14 +151,27 @@ def _without_maintenance(log: HoleLog, stretches: Sequence[tuple[float, float]])
     return cut_out(log, stretches), [f"stretches of maintenance cut out ({rule}): {cuts}"]
 
 
-def _delayed(delay_s: NDArray[np.float64]) -> list[str]:
-    delay_s = delay_s[delay_s > 0]
-    if not len(delay_s):
+def _delayed(delay_s: NDArray[np.float64], num_nodes: int) -> list[str]:
+    delayed_s = delay_s[delay_s > 0]
+    if not len(delayed_s):
         return []
-    return [
+    told = (
         "jobs started later than recorded, because fewer nodes were free than they needed: "
-        f"{len(delay_s)}, by {delay_s.mean():.0f} s on average and {delay_s.max():.0f} s at most"
+        f"{len(delayed_s)}, by {delayed_s.mean():.0f} s on average and {delayed_s.max():.0f} s at most"
+    )
+    if delay_s.mean() <= _LONG_S:
+        return [told]
+    return [
+        _doubt(f"all jobs would start {delay_s.mean():,.0f} s later than recorded on average", num_nodes),
+        told,
     ]
+
+
+def _doubt(what: str, num_nodes: int) -> str:
+    return (
+        f"{_DOUBT}{what}; is the machine larger than {num_nodes:,} nodes (--nodes), or has a node more processors "
+        "(--procs-per-node)?"
+    )
 
 
 def _skipped(causes: Iterable[str | None]) -> list[str]:
@@ -184,11 +208,25 @@ def _check_machine(num_nodes: int, turnover_s: float) -> None:
 def _machine_size(path: Path, log: SwfLog, procs_per_node: int) -> int:
     num_nodes = log.max_nodes or math.ceil((log.max_procs or 0) / procs_per_node)
     if not 1 <= num_nodes <= _MOST_NODES:
+        given = " and ".join(f"{key} is {log.header.get(key, 'missing')!r}" for key in ("MaxNodes", "MaxProcs"))
         raise LogError(
-            f"{path}: the header's MaxNodes and MaxProcs are {log.max_nodes} and {log.max_procs}: expected one "
-            f"that makes from 1 to {_MOST_NODES:,} nodes; give the number of nodes (--nodes)"
+            f"{path}: in the header {given}: expected one of them with a number that makes from 1 to "
+            f"{_MOST_NODES:,} nodes; give the number of nodes (--nodes)"
         )
     return num_nodes
+
+
+def _node_size(log: SwfLog, nodes: int | None) -> tuple[int, list[str]]:
+    """(processors of a node by the log's header, 1 where it does not tell; notes on that). `nodes`: the number of
+    nodes that was given."""
+    num_nodes = log.max_nodes or nodes
+    if log.max_procs is None or num_nodes is None or log.max_procs <= num_nodes:
+        return 1, []
+    per_node = math.ceil(log.max_procs / num_nodes)
+    told = f"processors of a node: {per_node:,}, as {log.max_procs:,} on {num_nodes:,} nodes"
+    if max((job.procs or 0 for job in log.jobs), default=0) <= num_nodes:
+        told += f"; no job has more than {num_nodes:,}: if the log counts nodes, give --procs-per-node 1"
+    return per_node, [told]
 
 
 def _why_skipped(job: Job, easy: bool, max_procs: int) -> str | None:
@@ -209,12 +247,18 @@ def _why_skipped(job: Job, easy: bool, max_procs: int) -> str | None:
 
 def _scheduled(
     jobs: Sequence[Job], procs_per_node: int, num_nodes: int, progress: Progress | None
-) -> tuple[list[StartedJob], str]:
+) -> tuple[list[StartedJob], list[str]]:
     submitted = [_submitted(job, procs_per_node) for job in jobs]
     started = easy_schedule(submitted, num_nodes, progress)
     wait_s = sum(job.start_s for job in started) - sum(job.submit_s for job in submitted)
     mean_wait_s = wait_s / max(1, len(started))
-    return started, f"recorded waits ignored: FCFS and EASY backfilling, mean wait {mean_wait_s:,.0f} s"
+    notes = [f"recorded waits ignored: FCFS and EASY backfilling, mean wait {mean_wait_s:,.0f} s"]
+    recorded_s = [job.wait_s for job in jobs if job.wait_s is not None]
+    mean_recorded_s = sum(recorded_s) / max(1, len(recorded_s))
+    if recorded_s and mean_wait_s > max(_LONG_S, _WAITS_LONGER * mean_recorded_s):
+        told = f"jobs would wait {mean_wait_s:,.0f} s on average, in the log {mean_recorded_s:,.0f} s"
+        notes.insert(0, _doubt(told, num_nodes))
+    return started, notes
 
 
 def _submitted(job: Job, procs_per_node: int) -> SubmittedJob:

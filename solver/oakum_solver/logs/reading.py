@@ -16,7 +16,7 @@ def read_log(
     path: Path,
     *,
     nodes: int | None = None,
-    procs_per_node: int = 1,
+    procs_per_node: int | None = None,
     placement: Placement = "first",
     easy: bool = False,
     turnover_s: float = 0.0,
@@ -38,7 +38,7 @@ def read_log(
     log = read_idle_log(path)
     given = {
         "the number of nodes": nodes is not None,
-        "processors per node": procs_per_node != 1,
+        "processors per node": procs_per_node is not None,
         "the placement": placement != "first",
         "EASY backfilling": easy,
         "the turnover time": turnover_s != 0.0,

@@ -51,6 +51,12 @@ def test_rows_without_length_are_skipped_and_counted(tmp_path: Path) -> None:
     assert log.notes == ("rows without length skipped: 2",)
 
 
+def test_a_row_of_a_folded_list_counts_for_each_of_its_nodes(tmp_path: Path) -> None:
+    log = read_idle_log(written(tmp_path, HEADER + '"n[1-2],x",0,10\nn[3],0,5\nrack[a],0,5\n'))
+    assert log.nodes == ("n1", "n2", "n3", "rack[a]", "x")
+    assert log.notes == ("rows of a list of nodes, read as a row for each node: 1",)
+
+
 def test_a_hole_within_another_node_s_is_no_overlap(tmp_path: Path) -> None:
     assert read_idle_log(written(tmp_path, HEADER + "a,0,10\nb,2,5\n")).num_holes == 2
 
@@ -69,6 +75,7 @@ def test_a_hole_within_another_node_s_is_no_overlap(tmp_path: Path) -> None:
         (HEADER + "a,0,inf\n", 2, "inf: expected seconds"),
         (HEADER + "a,0,1e13\n", 2, "10000000000000.0: expected seconds, within 1e+12 of 0"),
         (HEADER + ",0,1\n", 2, "the node has no name"),
+        (HEADER + "n[1-99999],0,1\n", 2, "names 99,999 nodes: expected at most 65,536"),
         (HEADER + "a,0,1\n\na,9,8\n", 4, "the hole of a ends at 8.0 s, before it starts at 9.0 s"),
         (HEADER + 'a,0,1\n"a,0,1\n', 3, "unexpected end of data"),
     ],

@@ -1,6 +1,7 @@
 """The Standard Workload Format, from the definition's own rules to whole logs."""
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,10 +60,10 @@ def test_a_compressed_log_is_read(tmp_path: Path) -> None:
     [
         ("1 2 3", "3 fields: expected 18"),
         (LINE.replace("600", "fast"), "fast"),
-        (LINE.replace("100", "-1"), "submit time is unknown"),
-        (LINE.replace("600", "-7"), "run time -7: expected seconds >= 0"),
+        (LINE.replace("100", "-1"), "submit time -1: expected seconds"),
         (LINE.replace("600", "nan"), "run time nan"),
-        (LINE.replace(" 1 3 ", " 9 3 "), "9 is not a valid SwfStatus"),
+        (LINE.replace("16", "16.5"), "16.5: expected a whole number"),
+        ("node,start_s,end_s", "1 fields: expected 18"),
     ],
 )
 def test_a_malformed_line_is_named_with_file_line_and_cause(tmp_path: Path, line: str, cause: str) -> None:
@@ -72,6 +73,57 @@ def test_a_malformed_line_is_named_with_file_line_and_cause(tmp_path: Path, line
         read_swf(path)
     assert str(caught.value).startswith(f"{path}, line 3: ")
     assert cause in str(caught.value)
+
+
+@each(
+    ("text", "job", "note"),
+    [
+        ("\ufeff" + LINE.strip() + "\r\n", JOB, "a byte-order mark before the first line, left out: 1"),
+        (f"{LINE} 0 x", JOB, "lines with more than 18 fields, of which the others are not read: 1"),
+        (
+            " ".join(f"{float(field)}" for field in LINE.split()),
+            JOB,
+            "lines with whole numbers as decimals, read as whole: 1",
+        ),
+        (LINE.replace(" 30 ", " -3600 "), replace(JOB, wait_s=0.0), "negative wait times, read as 0: 1"),
+        (LINE.replace("600", "-7"), replace(JOB, run_s=None), "negative run times, read as unknown: 1"),
+        (
+            LINE.replace(" 1 3 ", " 6 3 "),
+            replace(JOB, status=SwfStatus.UNKNOWN),
+            "jobs of a status that the format does not list, read as unknown: 1",
+        ),
+        (
+            "\n".join([LINE] * 9 + [LINE[:30]]),
+            JOB,
+            "lines that describe no job, left out: 1; the first is line 10: 9 fields: expected 18",
+        ),
+    ],
+)
+def test_what_strays_from_the_format_is_read_noted_and_counted(
+    tmp_path: Path, text: str, job: Job, note: str
+) -> None:
+    path = tmp_path / "log.swf"
+    path.write_bytes(text.encode())
+    log = read_swf(path)
+    assert (set(log.jobs), log.notes) == ({job}, (note,))
+
+
+@each(
+    ("told", "size"),
+    [
+        ("1,152", 1152),
+        ("1'152'000", 1152000),
+        ("1152.0", 1152),
+        ("128 (64 fat)", 128),
+        ("1.152", None),
+        ("1,15", None),
+        ("12k", None),
+    ],
+)
+def test_the_size_in_the_header_is_read_whole_or_not_at_all(tmp_path: Path, told: str, size: int | None) -> None:
+    path = tmp_path / "log.swf"
+    path.write_text(f"; MaxNodes: {told}\n{LINE}\n")
+    assert read_swf(path).max_nodes == size
 
 
 def test_a_missing_file_is_a_log_error(tmp_path: Path) -> None:
