@@ -184,6 +184,9 @@ class SlurmSettings(SettingsGroup):
     """Node features that define a node type, in addition to the nodes' GRES."""
     planned_are_holes: bool = True
     """Whether a node that Slurm has planned for a pending job may be used until that job's announced start."""
+    powered_down_are_holes: bool = False
+    """Whether nodes that Slurm has powered down, or is powering up, may be used: Slurm then starts them for
+    fragments, which takes its time and its power."""
     options: dict[str, str] = Field(default_factory=dict)
     """Further `sbatch` options of every fragment's job, by long name: `{"gres": "gpu:4"}`."""
     grace_s: Annotated[float, Field(gt=0)] | None = None

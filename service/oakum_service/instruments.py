@@ -73,6 +73,12 @@ CALL_S = Histogram(
     buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100),
 )
 
+UNREAD = Gauge(
+    "oakum_scheduler_unread",
+    "Nodes, jobs and reservations in the scheduler's newest state that could not be understood, by kind.",
+    ["kind"],
+)
+
 REPORTS = Counter("oakum_reports", "Reports of agents that were written.")
 REPORT_WRITE_S = Histogram(
     "oakum_report_write_seconds", "Time to write the reports that arrived together.", buckets=_SHORT_S

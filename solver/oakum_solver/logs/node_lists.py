@@ -34,14 +34,26 @@ def unfold(folded: str, most: int = MOST_NODES) -> tuple[str, ...]:
     """
     if not folded:
         return ()
+    terms = _checked(folded, most)
+    names = ("".join(name) for parts in terms for name in itertools.product(*map(_names, parts)))
+    return tuple(dict.fromkeys(names))
+
+
+def check(folded: str, most: int = MOST_NODES) -> None:
+    """Raise `ValueError` as `unfold` does, without unfolding anything."""
+    if folded:
+        _checked(folded, most)
+
+
+def _checked(folded: str, most: int) -> list[list[str | list[_Range]]]:
+    """The parts of each term. Raises `ValueError`."""
     if not _LIST.fullmatch(folded):
         raise ValueError(f"node list {_shown(folded)}: expected one such as n[001-003,007],gpu1")
     terms = [_parts(folded, term) for term in _TERM.findall(folded)]
     size = sum(math.prod(map(_size, parts)) for parts in terms)
     if size > most:
         raise ValueError(f"node list {_shown(folded)} names {size:,} nodes: expected at most {most:,}")
-    names = ("".join(name) for parts in terms for name in itertools.product(*map(_names, parts)))
-    return tuple(dict.fromkeys(names))
+    return terms
 
 
 def _parts(folded: str, term: str) -> list[str | list[_Range]]:

@@ -11,7 +11,13 @@ from cells import each
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArray
-from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
+from oakum_service.schedulers.slurm.reading.state import (
+    SlurmJob,
+    SlurmNode,
+    SlurmReservation,
+    SlurmState,
+    Unread,
+)
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, own_tasks, to_snapshot
 from oakum_service.states import NodeState
 
@@ -57,6 +63,8 @@ def states_of(
         (("ALLOCATED",), NodeState.FOREGROUND),
         (("MIXED",), NodeState.FOREGROUND),
         (("IDLE", "DRAIN"), NodeState.UNAVAILABLE),
+        (("IDLE", "CLOUD", "POWERED_DOWN"), NodeState.UNAVAILABLE),
+        (("IDLE", "POWERING_UP"), NodeState.UNAVAILABLE),
         (("IDLE", "MAINTENANCE", "RESERVED"), NodeState.UNAVAILABLE),
         (("IDLE", "COMPLETING"), NodeState.UNAVAILABLE),
         (("IDLE", "POWERED_DOWN"), NodeState.UNAVAILABLE),
@@ -234,3 +242,32 @@ def test_types_follow_gres_and_the_features_that_count() -> None:
 def test_a_node_list_that_cannot_be_read_is_an_error_and_no_empty_cluster() -> None:
     with pytest.raises(SchedulerError, match=r"'n\[1-'"):
         states_of([node("n1")], [job(1, nodes="n[1-")])
+
+
+@each("flag", ["POWERED_DOWN", "POWERING_UP"])
+def test_nodes_that_slurm_starts_are_holes_where_the_admin_says_so(flag: str) -> None:
+    policy = HolePolicy("fill", powered_down_are_holes=True)
+    nodes = [node("n1", "IDLE", flag), node("n2", "IDLE", flag, "DRAIN"), node("n3", "IDLE", "POWERING_DOWN")]
+    assert list(states_of(nodes, policy=policy).values()) == [
+        NodeState.HOLE,
+        NodeState.UNAVAILABLE,
+        NodeState.UNAVAILABLE,
+    ]
+
+
+def test_what_could_not_be_understood_costs_its_nodes_and_no_others() -> None:
+    jobs = (job(1, "UNKNOWN", nodes="n1"), job(2, "SOMETHING_NEW", nodes="n2"))
+    unread = (Unread("reservation", "r", "why", "n3"), Unread("reservation", "s", "why"))
+    nodes = (node("n1"), node("n2"), node("n3"), node("n4"), node("n5", "UNKNOWN"))
+    snapshot = snapshot_of(SlurmState(NOW, "22.05.8", nodes, jobs, unread=unread))
+    assert [found.state for found in snapshot.nodes] == [
+        NodeState.FOREGROUND,
+        NodeState.FOREGROUND,
+        NodeState.UNAVAILABLE,
+        NodeState.HOLE,
+        NodeState.UNAVAILABLE,
+    ]
+
+
+def test_a_job_of_ours_of_an_unknown_state_is_there() -> None:
+    assert own_tasks([own(1, "f1", "SOMETHING_NEW", nodes="n1")], INSTANCE).keys() == {"f1"}

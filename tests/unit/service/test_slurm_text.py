@@ -11,6 +11,7 @@ from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.reading import text
 from oakum_service.schedulers.slurm.reading.payloads import Origin
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation
+from oakum_service.schedulers.slurm.snapshot import is_live
 
 ORIGIN = Origin("`squeue`", "Slurm 20.11.9")
 MARK = "oakum-0123456789abcdef"
@@ -48,12 +49,14 @@ def line(**fields: str) -> str:
 
 
 def read(*lines: str) -> tuple[SlurmJob, ...]:
-    return text.read_jobs("".join(lines).encode(), MARK, ORIGIN)
+    found = text.read_jobs("".join(lines).encode(), MARK, ORIGIN)
+    assert found.unread == ()
+    return found.values
 
 
 def read_node(state: str, reason: str = "") -> SlurmNode:
     output = NODE.format(state=f"State={state}", reason=reason).encode()
-    return text.read_nodes(output, ORIGIN)[0]
+    return text.read_nodes(output, ORIGIN).values[0]
 
 
 def test_a_running_job_is_read_whole() -> None:
@@ -132,18 +135,29 @@ def test_marks_cannot_be_guessed() -> None:
 @each(
     ("fields", "said"),
     [
-        ({"id": "x"}, "id is 'x'"),
         ({"num": ""}, "num_nodes is ''"),
         ({"start": "tomorrow"}, "start_at is 'tomorrow'"),
         ({"state": ""}, "job_state is"),
         ({"nodes": ""}, "nodes is ''"),
         ({"nodes": "(null)"}, "nodes is ''"),
+        ({"nodes": "n[1-"}, "nodes is 'n[1-'"),
+        ({"nodes": "n[1-99999]"}, "99,999 nodes: expected at most 65,536"),
     ],
 )
-def test_an_unreadable_job_is_named(fields: dict[str, str], said: str) -> None:
-    with pytest.raises(PayloadError, match=said) as caught:
-        read(line(**fields))
-    assert str(caught.value).startswith(f"`squeue` (Slurm 20.11.9), job {fields.get('id', '3')}: ")
+def test_an_unreadable_job_costs_itself_and_is_named(fields: dict[str, str], said: str) -> None:
+    found = text.read_jobs((line(**fields) + line(id="4")).encode(), MARK, ORIGIN)
+    assert [(job.id, job.nodes, is_live(job)) for job in found.values] == [
+        (3, "" if "nodes" in fields else "n3", True),
+        (4, "n3", True),
+    ]
+    (unread,) = found.unread
+    assert unread.why.startswith("`squeue` (Slurm 20.11.9), job 3: ")
+    assert said in unread.why
+
+
+def test_a_job_without_a_number_is_an_error() -> None:
+    with pytest.raises(PayloadError, match="job x: id is 'x'"):
+        read(line(id="x"))
 
 
 def test_a_torn_line_is_an_error() -> None:
@@ -182,9 +196,31 @@ def test_a_node_is_read_whole() -> None:
         ("DOWN*+DRAIN", ("DOWN", "NOT_RESPONDING", "DRAIN")),
         ("IDLE+CLOUD+POWER", ("IDLE", "CLOUD", "POWERED_DOWN")),
         ("MIXED", ("MIXED",)),
+        ("REBOOT*+DRAIN", ("IDLE", "REBOOT_REQUESTED", "NOT_RESPONDING", "DRAIN")),
+        ("REBOOT^", ("IDLE", "REBOOT_REQUESTED", "REBOOT_ISSUED")),
+        ("RESERVED", ("IDLE", "RESERVED")),
+        ("MAINT*", ("IDLE", "MAINT", "NOT_RESPONDING")),
+        ("PLANNED", ("IDLE", "PLANNED")),
+        ("DRAINED*", ("UNKNOWN", "DRAIN", "NOT_RESPONDING")),
+        ("ALLOCATED+", ("ALLOCATED",)),
+        ("IDLE+CLOUD+POWERED_DOWN", ("IDLE", "CLOUD", "POWERED_DOWN")),
+        *[
+            (f"IDLE{sign}", ("IDLE", flag))
+            for sign, flag in {
+                "*": "NOT_RESPONDING",
+                "~": "POWERED_DOWN",
+                "#": "POWERING_UP",
+                "%": "POWERING_DOWN",
+                "!": "POWER_DOWN",
+                "$": "MAINT",
+                "@": "REBOOT_REQUESTED",
+                "^": "REBOOT_ISSUED",
+                "-": "PLANNED",
+            }.items()
+        ],
     ],
 )
-def test_states_of_old_versions_are_read(state: str, states: tuple[str, ...]) -> None:
+def test_states_of_every_version_are_read(state: str, states: tuple[str, ...]) -> None:
     assert read_node(state).states == states
 
 
@@ -192,10 +228,19 @@ def test_a_reason_cannot_change_a_nodes_state() -> None:
     assert read_node("DOWN", "Reason=look: State=IDLE [root@x]").states == ("DOWN",)
 
 
-@each("state", ["", "idle?", "DRAIN", "3"])
-def test_an_unreadable_state_is_named(state: str) -> None:
-    with pytest.raises(PayloadError, match="node n1: state is"):
-        read_node(state)
+@each("state", ["", "idle?", "NEW", "IDLE+ALLOCATED", "3"])
+def test_a_node_of_an_unreadable_state_is_unavailable_and_the_others_are_read(state: str) -> None:
+    lines = [NODE.format(state=f"State={told}", reason="") for told in (state, "IDLE", "MIXED")]
+    found = text.read_nodes("\n".join(lines).encode(), ORIGIN)
+    states = [node.states for node in found.values]
+    assert (states, found.values[0].partitions) == ([("UNKNOWN",), ("IDLE",), ("MIXED",)], ("main", "fill"))
+    assert [(one.kind, one.name) for one in found.unread] == [("node", "n1")]
+    assert "node n1: state is" in found.unread[0].why
+
+
+def test_where_no_node_can_be_understood_none_is_used() -> None:
+    with pytest.raises(PayloadError, match=r"no node can be understood: .* state is"):
+        read_node("NEW")
 
 
 def test_no_node_is_an_error() -> None:
@@ -204,20 +249,21 @@ def test_no_node_is_an_error() -> None:
 
 
 def test_reservations_are_read_whole() -> None:
-    assert text.read_reservations(RESERVATION.encode(), ORIGIN) == (
+    assert text.read_reservations(RESERVATION.encode(), ORIGIN).values == (
         SlurmReservation("maint", "n[3-4]", 1795290216.0, 1795293816.0, ("MAINT", "IGNORE_JOBS")),
     )
-    assert text.read_reservations(b"No reservations in the system\n", ORIGIN) == ()
+    assert text.read_reservations(b"No reservations in the system\n", ORIGIN).values == ()
 
 
 def test_times_in_words_are_read_where_seconds_cannot_be_asked_for() -> None:
     words = RESERVATION.replace("1795290216", "2026-11-21T19:43:36")
-    assert text.read_reservations(words.encode(), ORIGIN)[0].start_at == 1795290216.0
+    assert text.read_reservations(words.encode(), ORIGIN).values[0].start_at == 1795290216.0
 
 
 def test_a_reservation_without_a_start_is_named() -> None:
-    with pytest.raises(PayloadError, match="reservation maint: StartTime"):
-        text.read_reservations(RESERVATION.replace("1795290216", "Unknown").encode(), ORIGIN)
+    found = text.read_reservations(RESERVATION.replace("1795290216", "Unknown").encode(), ORIGIN)
+    assert found.values == ()
+    assert (found.unread[0].nodes, "reservation maint: StartTime" in found.unread[0].why) == ("n[3-4]", True)
 
 
 def test_the_main_schedulers_cycle_is_told_in_seconds() -> None:

@@ -18,6 +18,7 @@ from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.read_pace import ReadPace
 from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, encode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmState, StateSource
+from oakum_service.schedulers.slurm.unread import UnreadLog
 from oakum_service.tls import client_context
 
 _PATH = "/v1/cluster/snapshots"
@@ -103,6 +104,7 @@ class Collector:
         self._clock = clock
         self._backoff_s = 0.0
         self._failing = False
+        self._unread = UnreadLog()
 
     def run(self) -> None:
         """Read and post until interrupted. Raises `PostRefused` where the service rejects the states or the token;
@@ -121,6 +123,7 @@ class Collector:
             self._pace.failed(self._clock())
             raise
         self._pace.took(began, self._clock(), self._source.cycle_s())
+        self._unread.note_reading(state.unread)
         self._post(state, lambda: self._clock() - began)
         return state
 

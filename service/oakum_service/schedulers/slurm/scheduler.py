@@ -31,6 +31,7 @@ from oakum_service.schedulers.slurm.reading.pushed_source import PushedSource
 from oakum_service.schedulers.slurm.reading.state import SlurmState, StateSource
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, unfold
 from oakum_service.schedulers.slurm.submission import Submitter
+from oakum_service.schedulers.slurm.unread import UnreadLog
 from oakum_worker.protocol import FragmentConfig
 
 _log = logging.getLogger("oakum.slurm")
@@ -65,7 +66,12 @@ class SlurmScheduler:
         self._settings = settings
         fragments_dir = data_dir.resolve() / "fragments"
         self._submitter = Submitter(settings, instance, commands, fragments_dir, grace_s)
-        policy = HolePolicy(settings.partition, settings.planned_are_holes, tuple(settings.type_features))
+        policy = HolePolicy(
+            settings.partition,
+            settings.planned_are_holes,
+            settings.powered_down_are_holes,
+            tuple(settings.type_features),
+        )
         self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s)
         self._source = source
         self._commands = commands
@@ -79,6 +85,7 @@ class SlurmScheduler:
         self._cancellations = Cancellations()
         self._job_starts = JobStarts(instance)
         self._completing = CompletingNodes()
+        self._unread = UnreadLog()
         self._hinted = False
         """Whether a reading is wanted sooner than the usual pace allows."""
         self._stopping = False
@@ -253,6 +260,7 @@ class SlurmScheduler:
     def _take(self, picture: Picture, began_s: float) -> None:
         """Make a picture the newest one; its reading began at `began_s` (monotonic)."""
         state, own = picture.state, picture.own
+        self._unread.note_reading(state.unread)
         vain = waiting_in_vain(own, state.taken_at, self._settings.pending_limit_s)
         with self._changed:
             self._picture, self._error = picture, None

@@ -17,15 +17,15 @@ from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArray
-from oakum_service.schedulers.slurm.reading.jobs import lacked_memory, was_ended_by_slurm
+from oakum_service.schedulers.slurm.reading.jobs import has_ended, lacked_memory, was_ended_by_slurm
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
 from oakum_solver.logs import node_lists
 
 _USABLE = {"IDLE", "ALLOCATED", "MIXED"}
 _HARMLESS_FLAGS = {"PLANNED", "CLOUD", "DYNAMIC_NORM"}
-_ON_NODES = {"RUNNING", "CONFIGURING", "SUSPENDED", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING"}
-_LIVE = _ON_NODES | {"PENDING"}
+_POWER_FLAGS = {"POWERED_DOWN", "POWERING_UP", "POWER_UP"}
+"""Flags of a node that Slurm starts for the next job there."""
 _UNKNOWN_JOB = "unknown"
 """Shown for a node allocated to a job that we may not see (`PrivateData=jobs`)."""
 _SOCKETS = re.compile(r"\([^)]*\)")
@@ -70,6 +70,7 @@ class HolePolicy:
 
     partition: str
     planned_are_holes: bool = True
+    powered_down_are_holes: bool = False
     type_features: tuple[str, ...] = ()
     """Node features that define a node type."""
 
@@ -85,13 +86,13 @@ def unfold(nodes: str) -> tuple[str, ...]:
 
 
 def is_live(job: SlurmJob) -> bool:
-    """Whether the job is pending or on its nodes, and not completing."""
-    return job.states[0] in _LIVE and "COMPLETING" not in job.states
+    """Whether the job is pending or on its nodes, and not completing. A job of an unknown state is."""
+    return not has_ended(job.states) and "COMPLETING" not in job.states
 
 
 def occupies_nodes(job: SlurmJob) -> bool:
     """Whether the job is on its nodes, completing or not."""
-    return bool(job.nodes) and (job.states[0] in _ON_NODES or "COMPLETING" in job.states)
+    return bool(job.nodes) and ("COMPLETING" in job.states or (is_live(job) and job.states[0] != "PENDING"))
 
 
 def own_tasks(
@@ -181,6 +182,9 @@ def to_snapshot(
     )
     free = {node.name for node in nodes if node.state is NodeState.HOLE and node.name not in ours}
     kept = tuple(_kept_for(wanted[n.name], n) if n.name in free and n.name in wanted else n for n in nodes)
+    reserved = {node for one in state.unread if one.kind == "reservation" for node in unfold(one.nodes)} & free
+    if reserved:  # by whom, from when on and until when is not known
+        kept = tuple(replace(n, state=NodeState.UNAVAILABLE) if n.name in reserved else n for n in kept)
     return Snapshot(state.taken_at, kept, tuple(_own_jobs(own)))
 
 
@@ -247,6 +251,8 @@ def _state(
     policy: HolePolicy,
 ) -> NodeState:
     base, flags = node.states[0], set(node.states[1:])
+    if policy.powered_down_are_holes:
+        flags -= _POWER_FLAGS
     if base not in _USABLE or flags - _HARMLESS_FLAGS:
         return NodeState.UNAVAILABLE
     if holder is not None and "COMPLETING" not in holder.states:

@@ -11,8 +11,9 @@ from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.preflight import limits, node, plugins, preemption
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, gather
-from oakum_service.schedulers.slurm.preflight.finding import Level, PreflightFinding, error, note, ok
+from oakum_service.schedulers.slurm.preflight.finding import Level, PreflightFinding, error, note, ok, warning
 from oakum_service.schedulers.slurm.reading.sources import open_source
+from oakum_service.schedulers.slurm.unread import counted
 
 
 def check_cluster(settings: Settings, *, job: bool = True, wait_s: int = 30) -> list[PreflightFinding]:
@@ -69,4 +70,7 @@ def _state(settings: Settings) -> PreflightFinding:
         return error("state", str(failure), change)
     took_s = time.monotonic() - began_s
     found = f"{len(state.nodes)} nodes, {len(state.jobs)} jobs by {settings.slurm.state} in {took_s:.2f} s"
+    if state.unread:
+        found += f", of which {counted(state.unread)} could not be understood: {state.unread[0].why}"
+        return warning("state", found, "the rest is used; tell Oakum's makers the line and the version of Slurm")
     return ok("state", found)

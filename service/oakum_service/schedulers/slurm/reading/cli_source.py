@@ -12,7 +12,7 @@ from oakum_service.config import SlurmSettings
 from oakum_service.errors import CommandFailed, SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.reading import payloads, reservations, text
-from oakum_service.schedulers.slurm.reading.payloads import Origin
+from oakum_service.schedulers.slurm.reading.payloads import Origin, ParsedAnswer, to_state
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.schedulers.slurm.reading.versions import Dialect, SlurmVersion, choose_dialect
 
@@ -41,7 +41,7 @@ class CliSource:
         self._format = settings.format
         self._dialect: Dialect | None = None
         self._controller = ""
-        self._reservations: tuple[SlurmReservation, ...] = ()
+        self._reservations: ParsedAnswer[SlurmReservation] = ParsedAnswer(())
         self._reservations_at: float | None = None
 
     def read(self) -> SlurmState:
@@ -73,7 +73,7 @@ class CliSource:
         if reservations.are_old(self._reservations_at, taken_at):
             self._reservations = self._read_reservations(dialect)
             self._reservations_at = taken_at
-        return SlurmState(taken_at, self._controller, nodes, jobs, self._reservations)
+        return to_state(taken_at, self._controller, nodes, jobs, self._reservations)
 
     def _known_dialect(self) -> Dialect:
         if self._dialect is None:
@@ -85,25 +85,25 @@ class CliSource:
             self._dialect = choose_dialect(version, self._format, self._settings.parser)
         return self._dialect
 
-    def _nodes(self, dialect: Dialect) -> tuple[SlurmNode, ...]:
+    def _nodes(self, dialect: Dialect) -> ParsedAnswer[SlurmNode]:
         if dialect.whole_json:
             answer = self._ask(dialect, "scontrol", "--all", "show", "nodes", dialect.json_option)
-            return payloads.read_nodes(*answer).values
+            return payloads.read_nodes(*answer)
         if dialect.json:
-            return payloads.read_nodes(*self._ask(dialect, "sinfo", "--all", dialect.json_option)).values
+            return payloads.read_nodes(*self._ask(dialect, "sinfo", "--all", dialect.json_option))
         return text.read_nodes(*self._ask(dialect, "scontrol", "--all", "--oneliner", "show", "nodes"))
 
-    def _jobs(self, dialect: Dialect) -> tuple[SlurmJob, ...]:
+    def _jobs(self, dialect: Dialect) -> ParsedAnswer[SlurmJob]:
         if dialect.json:
-            return payloads.read_jobs(*self._ask(dialect, "squeue", *_EVERY_JOB, dialect.json_option)).values
+            return payloads.read_jobs(*self._ask(dialect, "squeue", *_EVERY_JOB, dialect.json_option))
         mark = text.new_mark()
         output, _ = self._ask(dialect, "squeue", *_EVERY_JOB, "--noheader", f"--Format={text.job_format(mark)}")
         return text.read_jobs(output, mark, Origin("`squeue`", dialect.name))
 
-    def _read_reservations(self, dialect: Dialect) -> tuple[SlurmReservation, ...]:
+    def _read_reservations(self, dialect: Dialect) -> ParsedAnswer[SlurmReservation]:
         if dialect.whole_json:
             answer = self._ask(dialect, "scontrol", "--all", "show", "reservations", dialect.json_option)
-            return payloads.read_reservations(*answer).values
+            return payloads.read_reservations(*answer)
         answer = self._ask(dialect, "scontrol", "--all", "--oneliner", "show", "reservations")
         return text.read_reservations(*answer)
 

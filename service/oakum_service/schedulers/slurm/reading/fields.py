@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from oakum_solver.logs import node_lists
+
 _NO_VALUES = frozenset({2**16 - 2, 2**32 - 2, 2**64 - 2})
 _INFINITE = frozenset({2**16 - 1, 2**32 - 1, 2**64 - 1})
 """The values of Slurm's INFINITE; `_NO_VALUES` are those of its NO_VAL. Old parsers write them as plain
@@ -66,6 +68,24 @@ def count(field: str, value: Number) -> int:
     if given is None or not math.isfinite(given) or given < 0:
         raise FieldError(field, "not set" if given is None else given, "a number of 0 or more")
     return int(given)
+
+
+def nodes(field: str, value: Text) -> str:
+    """A folded node list, empty for None. Raises `FieldError` for what is none, or names more nodes than Slurm
+    manages."""
+    try:
+        node_lists.check(value or "")
+    except ValueError as error:
+        raise FieldError(field, value, str(error)) from error
+    return value or ""
+
+
+def nodes_or_none(field: str, value: Text) -> str:
+    """A folded node list as `nodes` returns it; empty for what is none."""
+    try:
+        return nodes(field, value)
+    except FieldError:
+        return ""
 
 
 def words(value: Texts) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -13,6 +15,8 @@ from oakum_service.schedulers.slurm.reading.fields import (
     Text,
     count,
     moment,
+    nodes,
+    nodes_or_none,
     number,
     ordered_states,
 )
@@ -29,6 +33,7 @@ _ENDED = frozenset(
         "NODE_FAIL",
         "OUT_OF_MEMORY",
         "PREEMPTED",
+        "REVOKED",
         "TIMEOUT",
     }
 )
@@ -40,6 +45,8 @@ _BASE_OF_FLAG = {
     "SIGNALING": "RUNNING",
     "STOPPED": "RUNNING",
     "POWER_UP_NODE": "RUNNING",
+    "EXPEDITING": "PENDING",
+    "LAUNCH_FAILED": "PENDING",
     "REQUEUED": "PENDING",
     "REQUEUE_FED": "PENDING",
     "REQUEUE_HOLD": "PENDING",
@@ -93,7 +100,7 @@ def to_job(wire: WireJob) -> SlurmJob | None:
         partition=wire.partition or "",
         states=states,
         qos=wire.qos or "",
-        nodes=allocated(states, wire.nodes or "", num_nodes),
+        nodes=allocated(states, nodes("nodes", wire.nodes), num_nodes),
         planned_nodes=_planned(wire),
         num_nodes=num_nodes,
         submitted_at=moment("submit_time", wire.submit_time),
@@ -155,9 +162,60 @@ def allocated(states: tuple[str, ...], nodes: str, num_nodes: int) -> str:
     return nodes
 
 
+def salvaged_job(told: Mapping[str, Any]) -> SlurmJob | None:
+    """What can be used of a job that cannot be read: it counts as live, on the nodes that it names. None if it
+    says that it has ended.
+
+    Raises `FieldError` unless number, name and user can be read: without them it might be one of ours.
+    """
+    number_, name, user = _told(told, "job_id", int), _told(told, "name", Text), _told(told, "user_name", Text)
+    given = _told_or(told, "job_state", str | list[str], [])
+    try:
+        states = job_states([given] if isinstance(given, str) else given)
+    except FieldError:
+        states = ("UNKNOWN",)
+    if has_ended(states):
+        return None
+    array_task_id = _told_or(told, "array_task_id", Number, None)
+    return SlurmJob(
+        id=number_,
+        name=name or "",
+        user=user or "",
+        partition=_told_or(told, "partition", Text, "") or "",
+        states=states,
+        nodes=nodes_or_none("nodes", _told_or(told, "nodes", Text, "")),
+        array_job_id=_id_or_none(_told_or(told, "array_job_id", Number, None)) or None,
+        array_task_id=_id_or_none(array_task_id),
+    )
+
+
+def _told(told: Mapping[str, Any], field: str, kind: Any) -> Any:
+    """A field of a job, of the given kind. Raises `FieldError`."""
+    if field not in told:
+        raise FieldError(field, "missing", "a value")
+    try:
+        return msgspec.convert(told[field], kind)
+    except msgspec.ValidationError as error:
+        raise FieldError(field, told[field], str(error)) from error
+
+
+def _told_or(told: Mapping[str, Any], field: str, kind: Any, default: Any) -> Any:
+    try:
+        return _told(told, field, kind)
+    except FieldError:
+        return default
+
+
+def _id_or_none(value: Number) -> int | None:
+    try:
+        return _id("array", value)
+    except FieldError:
+        return None
+
+
 def _planned(wire: WireJob) -> str:
     if wire.scheduled_nodes is not msgspec.UNSET:
-        return wire.scheduled_nodes or ""
+        return nodes("scheduled_nodes", wire.scheduled_nodes)
     if isinstance(wire.node_count, SetNumber):
         raise FieldError("scheduled_nodes", "missing", "the nodes planned for it, as told since 23.02")
     return ""

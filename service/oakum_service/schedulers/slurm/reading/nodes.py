@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 
 import msgspec
 
@@ -12,16 +15,50 @@ from oakum_service.schedulers.slurm.reading.state import SlurmNode
 _BASES = frozenset({"ALLOCATED", "DOWN", "ERROR", "FUTURE", "IDLE", "MIXED", "UNKNOWN", "INVALID"})
 _RENAMED = {
     "ALLOC": "ALLOCATED",
-    "MIX": "MIXED",
+    "BLOCK": "BLOCKED",
+    "COMP": "COMPLETING",
     "DRAINING": "DRAIN",
     "DRAINED": "DRAIN",
+    "DRNG": "DRAIN",
     "FAILED": "FAIL",
+    "FAILG": "FAIL",
+    "FAILING": "FAIL",
+    "FUTR": "FUTURE",
+    "INVAL": "INVALID",
     "MAINTENANCE": "MAINT",
+    "MIX": "MIXED",
     "NO_RESPOND": "NOT_RESPONDING",
+    "NPC": "PERFCTRS",
+    "PLND": "PLANNED",
     "POWER": "POWERED_DOWN",
     "POWER_SAVING": "POWERED_DOWN",
+    "POW_DN": "POWERING_DOWN",
+    "POW_UP": "POWERING_UP",
+    "REBOOT": "REBOOT_REQUESTED",
+    "RESV": "RESERVED",
+    "UNK": "UNKNOWN",
 }
-"""State as old versions and some parsers write it -> state as `scontrol` writes it today."""
+"""State as old versions, `sinfo` and some parsers write it -> state as `scontrol` writes it today."""
+_BASE_OF_FLAG = {
+    "BLOCKED": "IDLE",
+    "COMPLETING": "IDLE",
+    "MAINT": "IDLE",
+    "PERFCTRS": "IDLE",
+    "PLANNED": "IDLE",
+    "POWERED_DOWN": "IDLE",
+    "POWERING_DOWN": "IDLE",
+    "POWERING_UP": "IDLE",
+    "POWER_DOWN": "IDLE",
+    "POWER_UP": "IDLE",
+    "REBOOT_ISSUED": "IDLE",
+    "REBOOT_REQUESTED": "IDLE",
+    "RESERVED": "IDLE",
+    "DRAIN": "UNKNOWN",
+    "FAIL": "UNKNOWN",
+    "NOT_RESPONDING": "UNKNOWN",
+}
+"""Flag -> base state of a node of which Slurm gives the flag in place of the base state. It does so for a node
+that is idle, and until 20.11 also within a longer word: `REBOOT*+DRAIN`."""
 _SUFFIXES = {
     "*": "NOT_RESPONDING",
     "~": "POWERED_DOWN",
@@ -67,17 +104,34 @@ def to_node(wire: WireNode) -> SlurmNode:
     )
 
 
+def salvaged_node(told: Mapping[str, Any]) -> SlurmNode | None:
+    """What can be used of a node that cannot be read: its name and its partitions. None if it has no name."""
+    if not isinstance(told.get("name"), str) or not told["name"]:
+        return None
+    partitions: tuple[str, ...] = ()
+    with suppress(msgspec.ValidationError):
+        partitions = words(msgspec.convert(told.get("partitions"), Texts))
+    return unknown_node(told["name"], partitions)
+
+
+def unknown_node(name: str, partitions: tuple[str, ...]) -> SlurmNode:
+    """A node of which nothing else is known; it counts as unavailable."""
+    return SlurmNode(name=name, address=name, states=("UNKNOWN",), partitions=partitions)
+
+
 def node_states(given: list[str]) -> tuple[str, ...]:
-    """Base state first, then flags, in today's names. Raises `FieldError` unless there is exactly one base
-    state."""
+    """Base state first, then flags, in today's names. Where no base state is given, it follows from the first flag
+    that Slurm writes in its place. Raises `FieldError` for two base states, or none."""
     states: list[str] = []
-    for state in given:
+    for state in filter(None, given):
         match = _STATE.fullmatch(state.upper())
         if match is None:
             raise FieldError("state", given, "states such as IDLE or DRAIN")
         states.append(_RENAMED.get(match[1], match[1]))
         states.extend(_SUFFIXES[sign] for sign in match[2])
     ordered = ordered_states(states, _BASES)
+    if ordered and ordered[0] not in _BASES and not _BASE_OF_FLAG.keys().isdisjoint(ordered):
+        ordered = (next(_BASE_OF_FLAG[state] for state in ordered if state in _BASE_OF_FLAG), *ordered)
     if not ordered or ordered[0] not in _BASES or (len(ordered) > 1 and ordered[1] in _BASES):
         raise FieldError("state", given, f"exactly one of {', '.join(sorted(_BASES))}, and flags")
     return ordered

@@ -1,27 +1,28 @@
 """Parses Slurm's JSON answers, with messages that name what cannot be read.
 
 Only the fields that we need are decoded, directly into typed structs: a job is 12 KB of JSON, most of it lists of
-cores. One unreadable job fails the whole answer, since the node that it runs on would otherwise look idle.
+cores. An item that cannot be read costs what it is about: its node counts as unavailable, its job as live on the
+nodes that it names. Only then are items decoded one by one.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from oakum_service.errors import PayloadError
-from oakum_service.schedulers.slurm.reading.fields import FieldError, Number, number, shown
-from oakum_service.schedulers.slurm.reading.jobs import WireJob, to_job
-from oakum_service.schedulers.slurm.reading.nodes import WireNode, to_node
+from oakum_service.schedulers.slurm.reading.fields import FieldError, Number, nodes_or_none, number, shown
+from oakum_service.schedulers.slurm.reading.jobs import WireJob, salvaged_job, to_job
+from oakum_service.schedulers.slurm.reading.nodes import WireNode, salvaged_node, to_node
 from oakum_service.schedulers.slurm.reading.reservations import WireReservation, to_reservation
-from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState, Unread
 
-_PLACE = re.compile(r"\$\.(\w+)\[(\d+)\](?:\.(\w+))?")
+_PLACE = re.compile(r"\$\.(\w+)")
 _MISSING = re.compile(r"missing required field `(\w+)`")
 
 Wire = TypeVar("Wire")
@@ -48,6 +49,20 @@ class ParsedAnswer(Generic[Value]):
     values: tuple[Value, ...]
     updated_at: int | None = None
     """When the data last changed, by slurmctld's clock; a later request may ask for changes since then."""
+    unread: tuple[Unread, ...] = ()
+    """The items that could not be understood; `values` has what can be used of them."""
+
+
+def to_state(
+    taken_at: float,
+    version: str,
+    nodes: ParsedAnswer[SlurmNode],
+    jobs: ParsedAnswer[SlurmJob],
+    reservations: ParsedAnswer[SlurmReservation],
+) -> SlurmState:
+    """The state that these answers tell."""
+    unread = (*nodes.unread, *jobs.unread, *reservations.unread)
+    return SlurmState(taken_at, version, nodes.values, jobs.values, reservations.values, unread)
 
 
 class _Envelope(msgspec.Struct, Generic[Wire]):
@@ -68,21 +83,48 @@ class _Kind(Generic[Wire, Value]):
     key: str
     one: str
     id_field: str
+    nodes_field: str
+    wire: type[Wire]
     decoder: msgspec.json.Decoder[_Envelope[Wire]]
     convert: Callable[[Wire], Value | None]
+    salvage: Callable[[Mapping[str, Any]], Value | None]
+    """What can be used of an item that `convert` refuses. Raises `FieldError` if the answer is then of no use."""
 
 
-_NODES = _Kind("nodes", "node", "name", msgspec.json.Decoder(_Envelope[WireNode]), to_node)
-_JOBS = _Kind("jobs", "job", "job_id", msgspec.json.Decoder(_Envelope[WireJob]), to_job)
-_RESERVATIONS = _Kind(
-    "reservations", "reservation", "name", msgspec.json.Decoder(_Envelope[WireReservation]), to_reservation
+def _nothing(told: Mapping[str, Any]) -> None:
+    """Nothing can be used of it."""
+
+
+_NODES = _Kind(
+    "nodes", "node", "name", "name", WireNode, msgspec.json.Decoder(_Envelope[WireNode]), to_node, salvaged_node
 )
+_JOBS = _Kind(
+    "jobs", "job", "job_id", "nodes", WireJob, msgspec.json.Decoder(_Envelope[WireJob]), to_job, salvaged_job
+)
+_RESERVATIONS: _Kind[WireReservation, SlurmReservation] = _Kind(
+    "reservations",
+    "reservation",
+    "name",
+    "node_list",
+    WireReservation,
+    msgspec.json.Decoder(_Envelope[WireReservation]),
+    to_reservation,
+    _nothing,
+)
+_RAW = msgspec.json.Decoder(_Envelope[msgspec.Raw])
 _HEAD = msgspec.json.Decoder(_Head)
 
 
 def read_nodes(body: bytes, origin: Origin) -> ParsedAnswer[SlurmNode]:
-    """All nodes. Raises `PayloadError`, also if there are none, since then this account may not see them."""
-    nodes = _read(_NODES, body, origin)
+    """All nodes. Raises `PayloadError` if there are none, since then this account may not see them, and if none of
+    them can be understood."""
+    return checked_nodes(_read(_NODES, body, origin), origin)
+
+
+def checked_nodes(nodes: ParsedAnswer[SlurmNode], origin: Origin) -> ParsedAnswer[SlurmNode]:
+    """The nodes. Raises `PayloadError` if there are none, or none of them can be understood."""
+    if nodes.unread and len(nodes.unread) >= len(nodes.values):
+        raise PayloadError(f"no node can be understood: {nodes.unread[0].why}")
     if not nodes.values:
         raise no_nodes(origin)
     return nodes
@@ -90,7 +132,7 @@ def read_nodes(body: bytes, origin: Origin) -> ParsedAnswer[SlurmNode]:
 
 def read_jobs(body: bytes, origin: Origin) -> ParsedAnswer[SlurmJob]:
     """The jobs that have not ended, and ended jobs whose end tells something (`has_telling_end`). Raises
-    `PayloadError`."""
+    `PayloadError`, also for a job that might be ours and cannot be understood."""
     return _read(_JOBS, body, origin)
 
 
@@ -136,25 +178,85 @@ def told_errors(errors: Any) -> str:
 
 
 def _read(kind: _Kind[Wire, Value], body: bytes, origin: Origin) -> ParsedAnswer[Value]:
+    parsed = _Items(kind, origin)
     try:
         envelope = _decode(kind.decoder, body, origin)
+    except msgspec.ValidationError:
+        updated_at = number(_read_each(kind, body, origin, parsed))
+    else:
+        for item in _items(kind, envelope, origin):
+            parsed.add(item)
+        updated_at = number(envelope.last_update)
+    at = int(updated_at) if updated_at and math.isfinite(updated_at) else None
+    return ParsedAnswer(tuple(parsed.values), at, tuple(parsed.unread))
+
+
+def _read_each(kind: _Kind[Wire, Value], body: bytes, origin: Origin, parsed: _Items[Wire, Value]) -> Number:
+    """Decode items one by one, after some of them could not be decoded. Returns when the answer's data last
+    changed."""
+    try:
+        envelope = _decode(_RAW, body, origin)
     except msgspec.ValidationError as error:
-        raise _explained(kind, body, origin, error) from error
+        raise PayloadError(f"{origin} cannot be read: {error}") from error
+    decoder = msgspec.json.Decoder(kind.wire)
+    for index, raw in enumerate(_items(kind, envelope, origin)):
+        text = bytes(raw).decode(errors="replace")
+        try:
+            parsed.add(decoder.decode(text))
+        except msgspec.ValidationError as error:
+            parsed.add_unread(msgspec.json.decode(text), index, error)
+    return envelope.last_update
+
+
+def _items(kind: _Kind[Any, Any], envelope: _Envelope[Wire], origin: Origin) -> list[Wire]:
     refuse_errors(envelope.errors, origin)
     items: list[Wire] | msgspec.UnsetType = getattr(envelope, kind.key)
     if items is msgspec.UNSET:
         raise PayloadError(f"{origin} answered without {kind.key!r}: this version of Slurm is not supported")
-    values = []
-    for item in items:
+    return items
+
+
+class _Items(Generic[Wire, Value]):
+    """The items of an answer, converted, and those that could not be."""
+
+    def __init__(self, kind: _Kind[Wire, Value], origin: Origin) -> None:
+        self._kind = kind
+        self._origin = origin
+        self.values: list[Value] = []
+        self.unread: list[Unread] = []
+
+    def add(self, item: Wire) -> None:
+        """Convert an item, or note that it cannot be."""
         try:
-            value = kind.convert(item)
+            value = self._kind.convert(item)
         except FieldError as error:
-            name = getattr(item, kind.id_field)
-            raise PayloadError(f"{origin}, {kind.one} {name}: {error}") from error
-        if value is not None:
-            values.append(value)
-    updated_at = number(envelope.last_update)
-    return ParsedAnswer(tuple(values), int(updated_at) if updated_at and math.isfinite(updated_at) else None)
+            self._note(msgspec.to_builtins(item), f"{getattr(item, self._kind.id_field)}: {error}")
+        else:
+            self.values += [] if value is None else [value]
+
+    def add_unread(self, told: Any, index: int, error: msgspec.ValidationError) -> None:
+        """Note an item that could not be decoded: the one at `index`. Raises `PayloadError` if it is none at
+        all."""
+        if not isinstance(told, dict):
+            raise PayloadError(
+                f"{self._origin}, {self._kind.one} number {index}: {shown(told)}; {error}"
+            ) from error
+        name = told.get(self._kind.id_field, f"number {index}")
+        missing, place = _MISSING.search(str(error)), _PLACE.search(str(error))
+        field = place[1] if place else missing[1] if missing else "it"
+        value = shown(told[field]) if field in told else "missing"
+        self._note(told, f"{name}: {field} is {value}; {error}")
+
+    def _note(self, told: dict[str, Any], why: str) -> None:
+        kind, where = self._kind, f"{self._origin}, {self._kind.one} {why}"
+        try:
+            value = kind.salvage(told)
+        except FieldError as error:
+            raise PayloadError(where) from error
+        given = told.get(kind.nodes_field)
+        nodes = nodes_or_none(kind.nodes_field, given) if isinstance(given, str) else ""
+        self.values += [] if value is None else [value]
+        self.unread.append(Unread(kind.one, str(told.get(kind.id_field, "without a name")), where, nodes))
 
 
 def _decode(decoder: msgspec.json.Decoder[Value], body: bytes, origin: Origin) -> Value:
@@ -167,26 +269,3 @@ def _decode(decoder: msgspec.json.Decoder[Value], body: bytes, origin: Origin) -
         return decoder.decode(body.decode(errors="replace"))
     except msgspec.DecodeError as error:
         raise PayloadError(f"{origin} answered no JSON ({error}): it begins with {body[:80]!r}") from error
-
-
-def _explained(kind: _Kind[Any, Any], body: bytes, origin: Origin, error: Exception) -> PayloadError:
-    """A `PayloadError` that names the item, the field and the value that cannot be read. Decodes the answer again,
-    which costs nothing while all is well."""
-    place = _PLACE.search(str(error))
-    item = _item(body, place[1], int(place[2])) if place else None
-    if place is None or not isinstance(item, dict):
-        return PayloadError(f"{origin} cannot be read: {error}")
-    missing = _MISSING.search(str(error))
-    field = place[3] or (missing[1] if missing else "it")
-    name = item.get(kind.id_field, f"number {place[2]}")
-    value = shown(item[field]) if field in item else "missing"
-    return PayloadError(f"{origin}, {kind.one} {name}: {field} is {value}; {error}")
-
-
-def _item(body: bytes, key: str, index: int) -> Any:
-    """One item of a list in an answer; None if the answer cannot be decoded that far."""
-    try:
-        raw = msgspec.json.decode(body.decode(errors="replace"), type=dict[str, msgspec.Raw])[key]
-        return msgspec.json.decode(msgspec.json.decode(raw, type=list[msgspec.Raw])[index])
-    except (msgspec.DecodeError, LookupError):
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oakum_service.schedulers.slurm.reading.fields import FieldError, Number, Text, Texts, moment, words
+from oakum_service.schedulers.slurm.reading.fields import FieldError, Number, Text, Texts, moment, nodes, words
 from oakum_service.schedulers.slurm.reading.state import SlurmReservation
 
 KEPT_S = 60.0
@@ -30,7 +30,7 @@ def to_reservation(wire: WireReservation) -> SlurmReservation:
     """The reservation. Raises `FieldError`, also for a missing start or end."""
     return SlurmReservation(
         name=wire.name,
-        nodes=wire.node_list or "",
+        nodes=nodes("node_list", wire.node_list),
         start_at=_told("start_time", wire.start_time),
         end_at=_told("end_time", wire.end_time),
         flags=words(wire.flags),

@@ -17,7 +17,7 @@ from oakum_service.errors import ConfigurationError, PayloadError, SchedulerErro
 from oakum_service.schedulers.slurm.calls import counted
 from oakum_service.schedulers.slurm.reading import payloads, reservations
 from oakum_service.schedulers.slurm.reading.fields import Number, number
-from oakum_service.schedulers.slurm.reading.payloads import Origin, ParsedAnswer
+from oakum_service.schedulers.slurm.reading.payloads import Origin, ParsedAnswer, to_state
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.schedulers.slurm.reading.versions import PARSERS, POOR_PARSERS
 
@@ -93,9 +93,7 @@ class RestSource:
                 parser, "reservations", payloads.read_reservations, self._reservations
             )
             self._reservations_at = taken_at
-        return SlurmState(
-            taken_at, self._version, self._nodes.values, self._jobs.values, self._reservations.values
-        )
+        return to_state(taken_at, self._version, self._nodes, self._jobs, self._reservations)
 
     def _update(
         self,

@@ -69,6 +69,22 @@ class SlurmReservation(msgspec.Struct, frozen=True, gc=False):
     """`MAINT`, `IGNORE_JOBS`, ..."""
 
 
+class Unread(msgspec.Struct, frozen=True, gc=False):
+    """One node, job or reservation that could not be understood. A node then counts as unavailable; of a job what
+    could be read is used; a reservation's nodes count as unavailable."""
+
+    kind: str
+    """`node`, `job` or `reservation`."""
+    name: str
+    why: str
+    """Where it was read, which of its fields could not be read, and what was expected."""
+    nodes: str = ""
+    """Folded list of the nodes that it concerns, where that could be read."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}: {self.why}"
+
+
 class SlurmState(msgspec.Struct, frozen=True, gc=False):
     """Nodes, jobs and reservations at one moment."""
 
@@ -78,6 +94,8 @@ class SlurmState(msgspec.Struct, frozen=True, gc=False):
     nodes: tuple[SlurmNode, ...]
     jobs: tuple[SlurmJob, ...]
     reservations: tuple[SlurmReservation, ...] = ()
+    unread: tuple[Unread, ...] = ()
+    """What could not be understood."""
 
 
 class StateSource(Protocol):

@@ -9,16 +9,22 @@ from __future__ import annotations
 import math
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from oakum_service.errors import PayloadError
-from oakum_service.schedulers.slurm.reading.fields import FieldError, words
-from oakum_service.schedulers.slurm.reading.jobs import allocated, has_ended, has_telling_end, job_states
-from oakum_service.schedulers.slurm.reading.nodes import gres, node_states
-from oakum_service.schedulers.slurm.reading.payloads import Origin, no_nodes
-from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation
+from oakum_service.schedulers.slurm.reading.fields import FieldError, nodes, nodes_or_none, words
+from oakum_service.schedulers.slurm.reading.jobs import (
+    allocated,
+    has_ended,
+    has_telling_end,
+    job_states,
+    salvaged_job,
+)
+from oakum_service.schedulers.slurm.reading.nodes import gres, node_states, unknown_node
+from oakum_service.schedulers.slurm.reading.payloads import Origin, ParsedAnswer, checked_nodes
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, Unread
 
 _JOB_FIELDS = {
     "id": "JobID",
@@ -58,33 +64,29 @@ def job_format(mark: str) -> str:
     return ",".join([*(f"{field}:0|" for field in fields), f"{name}:0|{mark}"])
 
 
-def read_jobs(output: bytes, mark: str, origin: Origin) -> tuple[SlurmJob, ...]:
+def read_jobs(output: bytes, mark: str, origin: Origin) -> ParsedAnswer[SlurmJob]:
     """The jobs in the output of `squeue` for `job_format(mark)`; `mark` ends each job's record. Jobs that have
     ended are left out, except where their end tells something (`has_telling_end`).
 
-    Raises `PayloadError` where text follows the last mark, or where a record cannot be read.
+    Raises `PayloadError` where text follows the last mark, or where a record is not one of a job.
     """
     *records, after = output.decode(errors="replace").split(f"|{mark}\n")
     if after.strip():
         raise PayloadError(f"{origin} answered {after[:80]!r} after the last job")
-    jobs = (_one("job", record.split("|", 1)[0], record, _job, origin) for record in records)
-    return tuple(job for job in jobs if job is not None)
+    told = [_fields_of_job(record, origin) for record in records]
+    return _all("job", [(fields["id"], fields) for fields in told], _job, _salvaged_job, origin)
 
 
-def read_nodes(output: bytes, origin: Origin) -> tuple[SlurmNode, ...]:
-    """The nodes in `scontrol --oneliner show nodes`. Raises `PayloadError`, also if there are none."""
-    lines = _lines(output, "NodeName=")
-    if not lines:
-        raise no_nodes(origin)
-    return tuple(_one("node", _label(line), line, _node, origin) for line in lines)
+def read_nodes(output: bytes, origin: Origin) -> ParsedAnswer[SlurmNode]:
+    """The nodes in `scontrol --oneliner show nodes`. Raises `PayloadError` if there are none, or none of them can
+    be understood."""
+    return checked_nodes(_all("node", _pairs_of(output, "NodeName"), _node, _salvaged_node, origin), origin)
 
 
-def read_reservations(output: bytes, origin: Origin) -> tuple[SlurmReservation, ...]:
-    """The reservations in `scontrol --oneliner show reservations`. Raises `PayloadError`."""
-    return tuple(
-        _one("reservation", _label(line), line, _reservation, origin)
-        for line in _lines(output, "ReservationName=")
-    )
+def read_reservations(output: bytes, origin: Origin) -> ParsedAnswer[SlurmReservation]:
+    """The reservations in `scontrol --oneliner show reservations`."""
+    told = _pairs_of(output, "ReservationName")
+    return _all("reservation", told, _reservation, lambda _: None, origin)
 
 
 def read_cycle_s(output: bytes) -> float | None:
@@ -99,26 +101,50 @@ def read_controller(output: bytes) -> str | None:
     return match[1] if match else None
 
 
-def _one(kind: str, name: str, line: str, read: Callable[[str], Value], origin: Origin) -> Value:
-    try:
-        return read(line)
-    except FieldError as error:
-        raise PayloadError(f"{origin}, {kind} {name}: {error}") from error
+def _all(
+    kind: str,
+    items: Iterable[tuple[str, dict[str, str]]],
+    read: Callable[[dict[str, str]], Value | None],
+    salvage: Callable[[dict[str, str]], Value | None],
+    origin: Origin,
+) -> ParsedAnswer[Value]:
+    """The items, each given as its name and its fields; those that cannot be read are noted, and what `salvage`
+    finds in them is used."""
+    values: list[Value] = []
+    unread: list[Unread] = []
+    for name, told in items:
+        try:
+            value = read(told)
+        except FieldError as error:
+            value = salvage(told)
+            listed = told.get("Nodes") or told.get("nodes") or told.get("NodeName")
+            folded = nodes_or_none("nodes", _text(listed or ""))
+            unread.append(Unread(kind, name, f"{origin}, {kind} {name}: {error}", folded))
+        values += [] if value is None else [value]
+    return ParsedAnswer(tuple(values), unread=tuple(unread))
 
 
-def _lines(output: bytes, beginning: str) -> list[str]:
-    return [line for line in output.decode(errors="replace").splitlines() if line.startswith(beginning)]
+def _pairs_of(output: bytes, name: str) -> list[tuple[str, dict[str, str]]]:
+    """(name, fields) of each line that begins with `name`=."""
+    lines = output.decode(errors="replace").splitlines()
+    told = [_pairs(line) for line in lines if line.startswith(f"{name}=")]
+    return [(fields[name], fields) for fields in told]
 
 
-def _label(line: str) -> str:
-    return line.split(" ", 1)[0].partition("=")[2]
-
-
-def _job(record: str) -> SlurmJob | None:
+def _fields_of_job(record: str, origin: Origin) -> dict[str, str]:
+    """The fields of a job's record. Raises `PayloadError` unless it has all of them, and a number."""
     values = record.split("|", len(_JOB_FIELDS) - 1)
-    if len(values) != len(_JOB_FIELDS):
-        raise FieldError("line", record, f"{len(_JOB_FIELDS)} fields: {', '.join(_JOB_FIELDS)}")
-    told = dict(zip(_JOB_FIELDS, values, strict=True))
+    told = dict(zip(_JOB_FIELDS, values, strict=False))
+    try:
+        if len(values) != len(_JOB_FIELDS):
+            raise FieldError("line", record, f"{len(_JOB_FIELDS)} fields: {', '.join(_JOB_FIELDS)}")
+        _whole("id", told["id"])
+    except FieldError as error:
+        raise PayloadError(f"{origin}, job {told['id']}: {error}") from error
+    return told
+
+
+def _job(told: dict[str, str]) -> SlurmJob | None:
     states = job_states([told["state"]])
     preempted_at = _moment("preempted_at", told["preempted_at"])
     if has_ended(states) and not has_telling_end(states, preempted_at):
@@ -132,8 +158,8 @@ def _job(record: str) -> SlurmJob | None:
         partition=told["partition"],
         states=states,
         qos=_text(told["qos"]),
-        nodes=allocated(states, _text(told["nodes"]), num_nodes),
-        planned_nodes=_text(told["planned_nodes"]),
+        nodes=allocated(states, nodes("nodes", _text(told["nodes"])), num_nodes),
+        planned_nodes=nodes("planned_nodes", _text(told["planned_nodes"])),
         num_nodes=num_nodes,
         submitted_at=_moment("submitted_at", told["submitted_at"]),
         start_at=_moment("start_at", told["start_at"]),
@@ -145,8 +171,24 @@ def _job(record: str) -> SlurmJob | None:
     )
 
 
-def _node(line: str) -> SlurmNode:
-    told = _pairs(line)
+def _salvaged_job(told: dict[str, str]) -> SlurmJob | None:
+    array, task = told["array_job_id"], told["array_task_id"]
+    is_task = array.isdecimal() and task not in _NOTHING
+    return salvaged_job(
+        {
+            "job_id": int(told["id"]),
+            "name": told["name"],
+            "user_name": told["user"],
+            "partition": told["partition"],
+            "job_state": told["state"],
+            "nodes": _text(told["nodes"]),
+            "array_job_id": int(array) if is_task else None,
+            "array_task_id": int(task) if is_task and task.isdecimal() else None,
+        }
+    )
+
+
+def _node(told: dict[str, str]) -> SlurmNode:
     return SlurmNode(
         name=told["NodeName"],
         address=_text(told.get("NodeAddr", "")) or _text(told.get("NodeHostName", "")) or told["NodeName"],
@@ -158,14 +200,17 @@ def _node(line: str) -> SlurmNode:
     )
 
 
-def _reservation(line: str) -> SlurmReservation:
-    told = _pairs(line)
+def _salvaged_node(told: dict[str, str]) -> SlurmNode:
+    return unknown_node(told["NodeName"], words(_text(told.get("Partitions", ""))))
+
+
+def _reservation(told: dict[str, str]) -> SlurmReservation:
     start_at, end_at = (_moment(field, _needed(told, field)) for field in ("StartTime", "EndTime"))
     if start_at is None or end_at is None:
         raise FieldError("StartTime, EndTime", (told["StartTime"], told["EndTime"]), "Unix seconds")
     return SlurmReservation(
         name=told["ReservationName"],
-        nodes=_text(_needed(told, "Nodes")),
+        nodes=nodes("Nodes", _text(_needed(told, "Nodes"))),
         start_at=start_at,
         end_at=end_at,
         flags=words(_text(told.get("Flags", ""))),
