@@ -114,8 +114,11 @@ def _place(location: Sequence[int | str], model: type[BaseModel]) -> tuple[int |
 
 
 def _model_at(place: Sequence[int | str], model: type[BaseModel]) -> type[BaseModel]:
+    """The model in which the field at this place is, of which positions in lists may be parts."""
     for part in place:
-        model = _part(model.model_fields[str(part)].annotation) or model
+        field = model.model_fields.get(str(part))
+        if field is not None:  # otherwise a position, of an item of the model that the list has led to
+            model = _part(field.annotation) or _item(field.annotation) or model
     return model
 
 
@@ -130,3 +133,8 @@ def _part(annotation: Any) -> type[BaseModel] | None:
     """The model of the part of the spec that a field holds, or None."""
     models = (kind for kind in _kinds(annotation) if isinstance(kind, type) and issubclass(kind, BaseModel))
     return next(models, None)
+
+
+def _item(annotation: Any) -> type[BaseModel] | None:
+    """The model of the items of a list that a field holds, or None."""
+    return next((part for kind in get_args(annotation) if (part := _part(kind)) is not None), None)

@@ -30,6 +30,10 @@ def complaint(**changes: Any) -> str:
             "spec: batch_schedule and adaptive_batch are both given: leave out one of them",
         ),
         (
+            {"notify": [{"webhok": "https://example.org"}]},
+            "unknown field 'notify.0.webhok': did you mean `notify.0.webhook`?",
+        ),
+        (
             {"batch_schedule": [[5, 128], [2, 256]]},
             "spec: batch_schedule: epoch 2 follows 5: list the epochs in rising order",
         ),
