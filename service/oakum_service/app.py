@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 
 from oakum_service.api import (
@@ -34,6 +34,7 @@ from oakum_service.api import (
 )
 from oakum_service.api.body_limit import BodyLimit
 from oakum_service.api.context import Context
+from oakum_service.api.plain_values import refuse_odd_values
 from oakum_service.api.rate_limit import RateLimit
 from oakum_service.api.report_inbox import ReportInbox
 from oakum_service.api.request_ids import RequestIds
@@ -84,6 +85,7 @@ def routed_app() -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=_COMPRESSION)
     app.add_middleware(RequestIds)
     app.add_middleware(RequestMetrics)
+    plain_values_only = [Depends(refuse_odd_values)]
     for module in (
         trainers,
         trainer_records,
@@ -108,7 +110,8 @@ def routed_app() -> FastAPI:
         metrics,
         readiness,
     ):
-        app.include_router(module.router)
-    app.include_router(dashboard)
+        # Agents tell what users' code has said, whatever it is: their reports are mended, not refused.
+        app.include_router(module.router, dependencies=[] if module is fragments else plain_values_only)
+    app.include_router(dashboard, dependencies=plain_values_only)
     document_statuses(app)
     return app

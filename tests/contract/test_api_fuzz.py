@@ -82,7 +82,7 @@ GOOD_SPECS = st.fixed_dictionaries(
         "min_nodes": st.integers(1, 3),
         "max_nodes": st.integers(3, 64) | st.none().map(lambda _: 64),
         "curve": RISING,
-        "weight": st.floats(0, 1e6, exclude_min=True),
+        "weight": st.floats(1e-150, 1e6),
         "priority": st.integers(-100, 0),
         "deadline": st.datetimes(timezones=st.just(UTC)).map(datetime.isoformat),
     },

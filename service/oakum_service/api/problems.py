@@ -25,9 +25,15 @@ _RETRY_AFTER_S = "5"
 
 def problem_response(status: int, detail: str, errors: list[str] | None = None) -> JSONResponse:
     """A problem document as a response."""
-    problem = ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=detail, errors=errors or [])
+    lines = [_unicode(line) for line in errors or []]
+    problem = ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=_unicode(detail), errors=lines)
     headers = {"Retry-After": _RETRY_AFTER_S} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
     return JSONResponse(problem.model_dump(), status, headers, media_type="application/problem+json")
+
+
+def _unicode(text: str) -> str:
+    """The text, in which U+FFFD stands for halves of surrogate pairs, which an agent's report may have in it."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class QuietDisconnects:
@@ -69,7 +75,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def _http_error(_: Request, error: HTTPException) -> JSONResponse:
-        response = problem_response(error.status_code, str(error.detail))
+        detail = str(error.detail)
+        if isinstance(error.__cause__, (ValueError, RecursionError)):  # FastAPI's words leave out what is wrong
+            detail = f"the body cannot be read as JSON: {error.__cause__}"
+        response = problem_response(error.status_code, detail)
         response.headers.update(error.headers or {})
         return response
 

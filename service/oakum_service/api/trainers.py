@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from http import HTTPStatus
@@ -30,6 +29,7 @@ from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.ownership import check_may_change, may_read, visible_view
 from oakum_service.api.paging import Before, Place, older_than, page, place
+from oakum_service.api.plain_values import odd_value
 from oakum_service.api.preconditions import ETAG, IfMatch, check_if_match, etag_of
 from oakum_service.api.problems import problem_response
 from oakum_service.api.quotas import check_quota
@@ -158,9 +158,11 @@ def read_document(_: User, request: SpecText) -> SpecDocument:
     """Read the text of a spec, YAML or JSON, into its fields, without checking or submitting them."""
     try:
         document = jsonable_encoder(parse_document(request.text))
-        json.dumps(document, allow_nan=False)
     except (SpecError, ValueError) as error:
         raise RequestError(f"the spec: {error}") from error
+    if (found := odd_value(document)) is not None:
+        place, problem = found
+        raise RequestError(f"the spec: {'.'.join(map(str, place))}: {problem}")
     return SpecDocument(spec=document)
 
 
