@@ -13,7 +13,27 @@ from urllib.parse import SplitResult, urlsplit
 from oakum_service.errors import NoticeRefused
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_NOT_PUBLIC = [
+    ipaddress.ip_network(network)
+    for network in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+        "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
+        "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4", "::/128", "::1/128",
+        "64:ff9b:1::/48", "100::/64", "100:0:0:1::/64", "2001::/23", "2001:db8::/32", "3fff::/20",
+        "5f00::/16", "fc00::/7", "fe80::/10", "fec0::/10", "ff00::/8",
+    )
+]  # fmt: skip
+"""What IANA's registries of special-purpose addresses (iana-ipv4-special-registry, iana-ipv6-special-registry) do
+not call globally reachable, multicast, and what is reserved no more: relays of 6to4, site-local addresses."""
+_THIS_MACHINE = ipaddress.IPv6Network("::/127")
+_EMBEDDING = {
+    ipaddress.IPv6Network("::/96"): 0,  # IPv4-compatible
+    ipaddress.IPv6Network("::ffff:0:0/96"): 0,  # IPv4-mapped
+    ipaddress.IPv6Network("::ffff:0:0:0/96"): 0,  # IPv4-translated (RFC 2765)
+    ipaddress.IPv6Network("64:ff9b::/96"): 0,  # NAT64
+    ipaddress.IPv6Network("2002::/16"): 80,  # 6to4
+}
+"""Networks whose addresses lead to an IPv4 address in them, and how many bits follow that."""
 
 
 @dataclass(frozen=True)
@@ -74,10 +94,10 @@ class AllowedAddresses:
     def _check_address(self, host: str, address: str) -> None:
         if any(fnmatchcase(host.lower().rstrip("."), name) for name in self._names):
             return
-        ip = _innermost(ipaddress.ip_address(address.split("%")[0]))
-        if any(ip in network for network in self._networks):
+        leads_to = _led_to(ipaddress.ip_address(address.split("%")[0]))
+        if all(any(ip in network for network in self._networks) for ip in leads_to):
             return
-        if self._public and ip.is_global and not ip.is_multicast:
+        if self._public and not any(ip in network for ip in leads_to for network in _NOT_PUBLIC):
             return
         what = "not a public address" if self._public else "not in a network that is allowed"
         raise NoticeRefused(
@@ -85,11 +105,13 @@ class AllowedAddresses:
         )
 
 
-def _innermost(ip: IpAddress) -> IpAddress:
-    """The IPv4 address that an IPv6 address leads to (NAT64, mapped, 6to4, Teredo); otherwise the address
-    itself."""
-    if isinstance(ip, ipaddress.IPv4Address):
-        return ip
-    if ip in _NAT64:
-        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-    return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else ip)
+def _led_to(ip: IpAddress) -> list[IpAddress]:
+    """The IPv4 addresses that an IPv6 address leads to; otherwise the address itself."""
+    if isinstance(ip, ipaddress.IPv4Address) or ip in _THIS_MACHINE:
+        return [ip]
+    if ip.teredo is not None:
+        return [*ip.teredo]  # the server that is asked, and the client behind it
+    for network, bits_behind in _EMBEDDING.items():
+        if ip in network:
+            return [ipaddress.IPv4Address(int(ip) >> bits_behind & 0xFFFFFFFF)]
+    return [ip]
