@@ -7,6 +7,7 @@ import os
 import socket
 from functools import cached_property
 from importlib.util import find_spec
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -44,6 +45,17 @@ def _installed(solver: MilpSolver) -> MilpSolver:
 
 def _hosts(entries: list[str]) -> list[str]:
     AllowedAddresses(entries, public=True)
+    return entries
+
+
+def _networks(entries: list[str]) -> list[str]:
+    for entry in entries:
+        try:
+            ip_network(entry)
+        except ValueError as error:
+            raise ValueError(
+                f"{entry!r} is no address and no network: {error}: expected such as 10.0.0.5 or 10.0.0.0/24"
+            ) from error
     return entries
 
 
@@ -322,6 +334,9 @@ class Settings(SettingsGroup):
     plain_http: bool = False
     """Whether the service may listen beyond this machine without TLS: behind a proxy that ends TLS, or on a
     network where nobody listens in."""
+    proxies: Annotated[list[str], AfterValidator(_networks)] = Field(default_factory=list)
+    """Addresses and networks of the proxies in front, whose X-Forwarded-For and X-Forwarded-Proto count:
+    `["10.0.0.5"]`. Those of anybody else are ignored."""
     log_format: Literal["text", "json"] = "text"
     """Whether the service's log is lines for people, or a JSON object in each line."""
     scheduler: str = "local"

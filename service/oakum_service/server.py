@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import logging
 import secrets
@@ -16,6 +17,7 @@ from typing import Any
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 from sqlalchemy.orm import Session
 
 from oakum_service import tls
@@ -140,19 +142,7 @@ class OakumServer:
 
     async def _run(self, on_ready: Callable[[], None]) -> None:
         stop = asyncio.Event()
-        config = uvicorn.Config(
-            create_app(self.context),
-            log_level="warning",
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=1,
-            timeout_keep_alive=30,
-            http=guarded_protocol(),
-            ws="none",
-            ssl_certfile=self.settings.tls_certificate,
-            ssl_keyfile=self.settings.tls_key,
-        )
+        config = http_config(create_app(self.context), self.settings)
         config.load()
         server = _Server(config, self._unix_socket, asyncio.get_running_loop(), stop)
         renewing = asyncio.create_task(_renew(config, self.settings))
@@ -184,6 +174,33 @@ class OakumServer:
             self._lock.release()
         if (error := controlling.exception()) is not None:
             raise error
+
+
+def http_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """How the application is served over HTTP: what proxies say of their clients counts for those that the
+    settings name, whatever the environment says to uvicorn."""
+    return uvicorn.Config(
+        app,
+        log_level="warning",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+        timeout_keep_alive=30,
+        http=guarded_protocol(),
+        ws="none",
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        forwarded_allow_ips=[form for proxy in settings.proxies for form in _as_seen(proxy)],
+    )
+
+
+def _as_seen(proxy: str) -> tuple[str, ...]:
+    """The proxy's network as uvicorn takes it; that of IPv4 also as a socket of IPv6 shows it."""
+    network = ipaddress.ip_network(proxy)
+    if network.version == 6:
+        return (str(network),)
+    return str(network), f"::ffff:{network.network_address}/{96 + network.prefixlen}"
 
 
 class _Server(GuardedServer):

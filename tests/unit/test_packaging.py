@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import tomllib
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,17 @@ def test_only_the_proxy_is_reachable_from_other_machines_and_only_when_asked_for
     assert proxy["depends_on"] == {"service": {"condition": "service_healthy"}}
     (file,) = (volume.split(":")[0] for volume in proxy["volumes"] if volume.startswith("./"))
     assert "reverse_proxy {$OAKUM_BACKEND:service:8470}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_the_service_believes_the_compose_file_s_proxy_and_nobody_else() -> None:
+    compose = _compose()
+    named = json.loads(compose["services"]["service"]["environment"]["OAKUM_PROXIES"])
+    assert named == [compose["services"]["proxy"]["networks"]["default"]["ipv4_address"]]
+    (network,) = compose["networks"]["default"]["ipam"]["config"]
+    proxy = ip_address(named[0])
+    assert proxy in ip_network(network["subnet"])
+    assert proxy not in ip_network(network["ip_range"])
+    assert proxy != next(ip_network(network["subnet"]).hosts()), "the gateway, from which everybody comes"
 
 
 def test_a_container_is_healthy_when_the_service_is_ready() -> None:
