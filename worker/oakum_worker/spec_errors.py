@@ -33,6 +33,10 @@ _OFTEN_MEANT = {
 }
 """Names of fields in other tools -> names in the spec, where the two are not similar."""
 _IN_THE_TASK = ("lr", "learning_rate", "optimizer", "scheduler", "model", "dataset", "loss")
+_MOST_TOLD = 50
+"""Most things that are told to be wrong."""
+_LONGEST_NAME = 63
+"""Characters of a name above which no similar one is looked for."""
 _FEW = 12
 """The most fields of a part of the spec that a message lists; for more it refers to the documentation."""
 
@@ -41,11 +45,12 @@ def explain_errors(error: ValidationError, model: type[BaseModel]) -> list[str]:
     """One line of text for each thing that is wrong: the field, what was given, and what to do.
 
     A value that fits none of the types that its field may have gives one line, and so does a required field whose
-    name is misspelt.
+    name is misspelt. Of more than 50 things that are wrong, the first ones are told.
     """
-    by_place = itertools.groupby(error.errors(), key=lambda item: _place(item["loc"], model))
+    faults = error.errors(include_url=False, include_context=False)
+    by_place = itertools.groupby(faults, key=lambda item: _place(item["loc"], model))
     lines, missing, meant = [], {}, set()
-    for place, group in by_place:
+    for place, group in itertools.islice(by_place, _MOST_TOLD):
         items = [dict(item) for item in group]
         if items[0]["type"] == "extra_forbidden":
             similar = _similar(place, model)
@@ -57,7 +62,8 @@ def explain_errors(error: ValidationError, model: type[BaseModel]) -> list[str]:
         else:
             lines.append(f"{'.'.join(map(str, place)) or 'spec'}: {_told(items)}")
     once = {missing[name] for name in meant & missing.keys() if name is not None}
-    return [line for number, line in enumerate(lines) if number not in once]
+    told = [line for number, line in enumerate(lines) if number not in once]
+    return [*told, "and more, of which these are the first"] if next(by_place, None) is not None else told
 
 
 def _told(items: Sequence[dict[str, Any]]) -> str:
@@ -85,7 +91,7 @@ def _similar(place: Sequence[int | str], model: type[BaseModel]) -> str | None:
     siblings = list(_model_at(parts, model).model_fields)
     if not parts and (usual := _OFTEN_MEANT.get(name.lower())) is not None:
         return usual
-    if close := difflib.get_close_matches(name, siblings, n=1, cutoff=0.7):
+    if len(name) <= _LONGEST_NAME and (close := difflib.get_close_matches(name, siblings, n=1, cutoff=0.7)):
         return ".".join([*parts, *close])
     elsewhere = [path for path in _paths(model) if path.rsplit(".", 1)[-1] == name]
     return elsewhere[0] if len(elsewhere) == 1 else None

@@ -18,21 +18,40 @@ from oakum_service.api.problems import problem_response
 from oakum_service.api.views import find_trainer
 from oakum_service.control.new_trainers import refuse_state_of, step_to_begin_from
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.errors import Conflict, Forbidden, NoticeRefused
+from oakum_service.errors import Conflict, Forbidden, NoticeRefused, RequestError
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, explain
 
+_MOST_CHARACTERS = 200_000
+"""Of a spec as JSON: as many as a spec's text may have, which lists of trainers repeat."""
+_MOST_POINTS, _MOST_TYPES = 1000, 100
+"""Of curves, which every turn reads."""
 _ENDED = [state for state in TrainerState if state.ended]
 
 
 def acceptable(document: dict[str, Any], user: Principal, context: Context) -> TrainerSpec:
     """The spec in the document. Raises pydantic's `ValidationError` if the document is not a spec, and
-    `Forbidden` or `Conflict` if this service refuses the spec."""
+    `RequestError` if it is too large, or this service refuses the spec."""
     spec = TrainerSpec.model_validate(document)
+    check_size(spec)
     check_trust(user, user.name, context)
     check_priority(spec.priority, user)
     _check_recipients(spec, context)
     return spec
+
+
+def check_size(spec: TrainerSpec) -> None:
+    """Raise `RequestError` for a spec so large that lists of trainers, and turns, would take long with it."""
+    for points in (spec.curve, *spec.curves_by_type.values()):
+        if len(points) > _MOST_POINTS:
+            raise RequestError(f"a curve has {len(points):,} points: give at most {_MOST_POINTS:,}")
+    if len(spec.curves_by_type) > _MOST_TYPES:
+        raise RequestError(f"curves_by_type has {len(spec.curves_by_type):,} types: give at most {_MOST_TYPES}")
+    if (size := len(spec.model_dump_json())) > _MOST_CHARACTERS:
+        raise RequestError(
+            f"the spec has {size:,} characters as JSON, and may have {_MOST_CHARACTERS:,}: pass the name of a "
+            "file in place of its content"
+        )
 
 
 def unacceptable(error: ValidationError) -> JSONResponse:

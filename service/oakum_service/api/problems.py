@@ -21,12 +21,18 @@ from oakum_service.errors import Forbidden, RequestError, ServiceError, TooManyR
 
 _log = logging.getLogger("oakum")
 _RETRY_AFTER_S = "5"
+_MOST_FAULTS, _LONGEST_LINE = 50, 1000
+"""Most faults of one request that are told, and the most characters of each: nobody reads more."""
 
 
 def problem_response(status: int, detail: str, errors: list[str] | None = None) -> JSONResponse:
-    """A problem document as a response."""
-    lines = [_unicode(line) for line in errors or []]
-    problem = ProblemDetails(title=HTTPStatus(status).phrase, status=status, detail=_unicode(detail), errors=lines)
+    """A problem document as a response. Long texts are cut, since they may repeat what was sent."""
+    problem = ProblemDetails(
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=_unicode(_cut(detail)),
+        errors=[_unicode(_cut(line)) for line in errors or []],
+    )
     headers = {"Retry-After": _RETRY_AFTER_S} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
     return JSONResponse(problem.model_dump(), status, headers, media_type="application/problem+json")
 
@@ -68,7 +74,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     def _validation_error(_: Request, error: RequestValidationError) -> JSONResponse:
-        lines = [_line(dict(item)) for item in error.errors()]
+        faults = error.errors()
+        lines = [_line(dict(item)) for item in faults[:_MOST_FAULTS]]
+        if len(faults) > _MOST_FAULTS:
+            lines.append(f"and {len(faults) - _MOST_FAULTS:,} more faults")
         return problem_response(
             HTTPStatus.UNPROCESSABLE_ENTITY, "the request is not valid: see `errors` for what to change", lines
         )
@@ -111,6 +120,10 @@ def install(app: FastAPI) -> None:
         response = problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, detail)
         response.headers[HEADER] = request_id
         return response
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]} ..."
 
 
 def _record_refusal(request: Request, error: Forbidden) -> None:

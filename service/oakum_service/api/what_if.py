@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from oakum_service import hold
+from oakum_service.api.acceptance import check_size
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas.plans import SupposedAllocation, SupposedChange, WhatIfRequest, WhatIfView
@@ -74,10 +75,12 @@ def _live(session: Session, ref: str) -> Trainer:
 
 def _spec(document: dict[str, Any], number: int) -> TrainerSpec:
     try:
-        return TrainerSpec.model_validate(document)
+        spec = TrainerSpec.model_validate(document)
     except ValidationError as error:
         wrong = [{"loc": ("body", "add", number), "msg": line, "type": "value_error"} for line in explain(error)]
         raise RequestValidationError(wrong) from error
+    check_size(spec)
+    return spec
 
 
 def _objective(text: str) -> Objective:
