@@ -5,7 +5,8 @@ ServiceError
 ├── LeaseLost            another controller writes now; this one must write nothing more
 ├── SchedulerError       the scheduler refused or did not answer
 │   ├── CommandFailed        a command of the scheduler ended with an error, or was too slow
-│   └── PayloadError         the scheduler's answer cannot be read
+│   ├── PayloadError         the scheduler's answer cannot be read
+│   └── SubmissionRefused    a submission was refused, in the words of whoever refused it
 ├── NoticeFailed         an attempt to deliver a notice failed; another one may succeed
 │   └── NoticeRefused        no further attempt can succeed
 └── RequestError         a request cannot be carried out; `status` is its HTTP status
@@ -51,6 +52,10 @@ class CommandFailed(SchedulerError):  # noqa: N818
 class PayloadError(SchedulerError):
     """The scheduler's answer cannot be read; the message names the call, the node or job, the field and its
     value."""
+
+
+class SubmissionRefused(SchedulerError):  # noqa: N818
+    """The scheduler, or what submits to it, refuses a submission; the message is in its own words."""
 
 
 class NoticeFailed(ServiceError):  # noqa: N818

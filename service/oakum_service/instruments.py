@@ -34,6 +34,7 @@ LOST_NODE_S = Counter(
     ["cause"],
 )
 FRAGMENT_ENDS = Counter("oakum_fragments_ended", "Fragments that have ended, by cause.", ["cause"])
+REFUSALS = Counter("oakum_submissions_refused", "Submissions that the scheduler has refused.")
 STALL_S = Histogram("oakum_stall_seconds", "Stalls of rescales, by cause.", ["cause"], buckets=_LONG_S)
 FOREGROUND_DELAY_S = Histogram(
     "oakum_foreground_delay_seconds",

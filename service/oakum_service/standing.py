@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from oakum_service.documents.pause import Pause
+from oakum_service.documents.setback import Setback, SetbackKind
 from oakum_service.states import TrainerState
 
 
@@ -98,6 +99,8 @@ class TrainerSituation:
     pause: Pause | None = None
     name: str = "TRAINER"
     """Its name, for the commands that sentences name."""
+    setback: Setback | None = None
+    """Its newest launches, if they came to nothing."""
 
 
 @dataclass(frozen=True)
@@ -188,6 +191,8 @@ def _sentence(now: TrainerSituation, status: Status, joining: tuple[str, ...], l
         return f"Warms up on {_nodes(len(now.warming))}{_because(now)}."
     if now.granted and now.around.dry_run:
         return f"Would get {_nodes(len(now.granted))}{_because(now)}."
+    if now.granted and now.setback is not None:
+        return f"Waits for its next launch on {_nodes(len(now.granted))}{_because(now)}."
     if now.granted:
         return f"Is about to be launched on {_nodes(len(now.granted))}{_because(now)}."
     return f"Waits{_because(now)}."
@@ -233,10 +238,27 @@ def _conditions(now: TrainerSituation, status: Status) -> Iterator[str]:
         yield f"Attempt {now.attempt.number} of {now.attempt.most}, after: {_clause(now.attempt.after)}."
     if now.message and (now.attempt is None or now.message != now.attempt.after):
         yield f"{_clause(now.message)}."
+    if now.setback is not None and status in PLANNED and not now.around.dry_run:
+        yield _set_back(now.setback)
     if status is Status.RUNNING and now.reading_share is not None and now.reading_share >= READING_IS_SLOW:
         yield slow_reading(now.reading_share)
     if now.around.trouble:
         yield f"{_clause(now.around.trouble)}."
+
+
+def _set_back(setback: Setback) -> str:
+    """A sentence on launches that came to nothing: how many, where, in whose words why, and when the next is
+    due."""
+    many = "launch" if setback.times == 1 else f"{setback.times} launches"
+    if setback.kind is SetbackKind.REFUSED:
+        told = "was refused" if setback.times == 1 else "were refused"
+    else:
+        told = "ended before a fragment reported"
+    return (
+        f"Its last {many} {told} (since {_moment(setback.since)}, {', '.join(setback.nodes)}): "
+        f"{_clause(setback.what)}. The next one is due at {_second(setback.next_at)}, or as soon as its spec, the "
+        "state of these nodes or the number of our jobs allows it."
+    )
 
 
 def slow_reading(share: float) -> str:
@@ -256,6 +278,10 @@ def _clause(text: str) -> str:
 def _moment(at: float) -> str:
     """The time in UTC, the same for every reader."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
+
+
+def _second(at: float) -> str:
+    return time.strftime("%H:%M:%S UTC", time.gmtime(at))
 
 
 def _nodes(number: int) -> str:

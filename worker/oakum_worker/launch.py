@@ -183,7 +183,7 @@ def _launch_errors(options: SlurmJobOptions) -> Iterator[None]:
     try:
         yield
     except (FailedJobError, FailedSubmissionError) as error:
-        raise LaunchError(_last_line(str(error))) from error
+        raise LaunchError(_refusal(str(error))) from error
     except OSError as error:
         raise LaunchError(f"{error.filename or options.sbatch[0]}: {error.strerror}") from error
 
@@ -199,8 +199,9 @@ def _exported() -> list[str]:
     return [*names, "SLURM_CONF"] if "SLURM_CONF" in os.environ else names
 
 
-def _last_line(text: str) -> str:
+def _refusal(text: str) -> str:
+    """What was said, on one line: the lines of `sbatch` itself, the first of which often has the limit and the
+    last only its kind; without any, all lines, which a wrapper or submitit has written."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return next(
-        (line for line in reversed(lines) if line.startswith("sbatch:")), lines[-1] if lines else "no answer"
-    )
+    own = [line for line in lines if line.startswith("sbatch:")]
+    return "; ".join(own or lines) or "sbatch did not answer in time, or said nothing"

@@ -139,6 +139,7 @@ def _standing(trainer: Trainer, lookups: _Lookups) -> Standing:
             message=trainer.message,
             cancel_asked=trainer.cancel_requested,
             pause=trainer.pause,
+            setback=trainer.setback,
             name=trainer.name,
             attempt=_attempt(trainer),
             reading_share=_reading_share(trainer),

@@ -12,6 +12,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service import hold
+from oakum_service.control import launch_records
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.observe import Observation
 from oakum_service.control.submissions import Submissions
@@ -20,7 +21,7 @@ from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report, live_fragments
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.errors import SchedulerError
+from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.log_fields import about
 from oakum_service.schedulers.port import ArrayScheduler, Scheduler, Snapshot
@@ -60,7 +61,8 @@ class Executor:
         the number of launches.
 
         Does nothing and returns 0 in a dry run, during a hold, while launching is closed, and if a live fragment
-        was told to leave after the snapshot was taken.
+        was told to leave after the snapshot was taken. A trainer whose last launches came to nothing is launched
+        when the next one is due.
         """
         if self._dry_run:
             return 0
@@ -76,7 +78,7 @@ class Executor:
             self.submissions.begin(launch.fragment for launch in launches)
         try:
             for group in self._groups(launches):
-                self._submit(group, observed.snapshot.taken_at)
+                self._submit(group, observed.snapshot)
                 self.submissions.end(launch.fragment for launch in group)
         finally:
             self.submissions.end(launch.fragment for launch in launches)
@@ -95,27 +97,37 @@ class Executor:
             for begin in range(0, len(group), most):
                 yield group[begin : begin + most]
 
-    def _submit(self, group: Sequence[LaunchIntent], seen_at: float) -> None:
-        """Submit one trainer's fragments to nodes that were idle at `seen_at`, in Unix seconds, and record for
-        each fragment what came of it. If a hold has begun, or the scheduler has told a fragment to leave since
-        then, nothing is submitted and the fragments are recorded as not started."""
+    def _submit(self, group: Sequence[LaunchIntent], snapshot: Snapshot) -> None:
+        """Submit one trainer's fragments to nodes that were idle in the snapshot, and record for each fragment
+        what came of it. If a hold has begun, the scheduler has told a fragment to leave since then, or has
+        refused two submissions of the trainer, nothing is submitted and the fragments are recorded as not
+        started."""
+        nodes = [each.node for each in group]
         configs: list[FragmentConfig] = []
         with self._lease.writing() as session:
-            if not self._is_held(session) and not _taken_since(
-                session, seen_at
-            ):  # checked again: the plan may be older
-                trainer = session.get_one(Trainer, group[0].trainer)
+            trainer = session.get_one(Trainer, group[0].trainer)
+            # Checked again: the plan may be older.
+            is_wanted = not self._is_held(session) and not _taken_since(session, snapshot.taken_at)
+            if is_wanted and launch_records.may_launch(session, trainer, nodes, snapshot, time.time()):
                 configs = [self._configs.make(each.fragment, trainer, each.node, each.address) for each in group]
         job_ids: Mapping[str, str] = {}
+        refused = ""
         try:
             job_ids = self._start(configs)
+        except SubmissionRefused as error:
+            refused = str(error)
         except SchedulerError as error:
-            _log.info("fragments on %s were not started: %s", ", ".join(each.node for each in group), error)
+            _log.info("fragments on %s were not started: %s", ", ".join(nodes), error)
         answered_at = time.time()  # a submission may have taken long
         with self._lease.writing() as session:
             for launch in group:
                 with about(trainer=launch.trainer, fragment=launch.fragment):
                     self._settle(session, launch.fragment, job_ids.get(launch.fragment), answered_at)
+            trainer = session.get_one(Trainer, group[0].trainer)
+            if refused:
+                launch_records.note_refusal(session, trainer, nodes, snapshot, refused, answered_at)
+            elif job_ids:
+                launch_records.note_acceptance(trainer, [e.node for e in group if e.fragment in job_ids])
 
     def _is_held(self, session: Session) -> bool:
         return self.is_closed or hold.current(session) is not None
@@ -194,6 +206,8 @@ def _intend(
     for node, trainer in grants.items():
         state = snapshot.node(node)
         if node in busy or state is None or state.state is not NodeState.HOLE:
+            continue
+        if not launch_records.may_launch(session, session.get_one(Trainer, trainer), [node], snapshot, now):
             continue
         launch = LaunchIntent(str(uuid.uuid4()), trainer, node, state.address)
         session.add(

@@ -14,6 +14,7 @@ from oakum_service import quotas
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import idle_nodes
+from oakum_service.control.launch_records import left_out
 from oakum_service.control.observe import Observation
 from oakum_service.control.speed_trials import guaranteed_now, unmeasured
 from oakum_service.control.waiting_times import wait_of
@@ -69,11 +70,13 @@ def pose(
 def _nodes(
     session: Session, observed: Observation, live: Collection[str], settings: Settings, now: float
 ) -> list[IdleNode]:
-    """The idle nodes that are free or held by one of the trainers `live`."""
+    """The idle nodes that are free or held by one of the trainers `live`, without free ones on which launches came
+    to nothing lately."""
     idle = idle_nodes(
         session, observed.snapshot, 2 * settings.look_ahead_s, settings.groups, now, preference=observed.preference
     )
-    return [node for node in idle if node.owner is None or node.owner in live]
+    bad = left_out(session, observed.snapshot, now)
+    return [node for node in idle if (node.node not in bad if node.owner is None else node.owner in live)]
 
 
 def _least_start_up_s(trainers: Iterable[solver.PlannedTrainer]) -> float:

@@ -25,6 +25,7 @@ def retry(session: Session, trainer: Trainer, by: str, checkpoints: Checkpoints,
     trainer.state, trainer.message, trainer.ended_at = TrainerState.WAITING, "", None
     trainer.cancel_requested, trainer.pause = False, None
     trainer.crashes, trainer.crashed_step, trainer.crash = 0, -1, None
+    trainer.setback = None
     trainer.ended_through = trainer.generation
     trainer.waiting_since, trainer.guard_waited_s, trainer.guard_served_s = now, 0.0, 0.0
     if trainer.account is not None:

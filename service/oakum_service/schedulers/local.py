@@ -26,7 +26,7 @@ import psutil
 
 from oakum_service.config import LocalClusterSettings
 from oakum_service.documents.node import Node
-from oakum_service.errors import SchedulerError
+from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers import fragment_processes
 from oakum_service.schedulers.port import JobStart, OwnJob, Snapshot
 from oakum_service.schedulers.starting import FragmentStarter
@@ -138,7 +138,7 @@ class LocalCluster:
 
     def submit(self, config: FragmentConfig) -> str:
         """Start a fragment on an idle node; returns its process id. Raises `SchedulerError` if the node is no
-        longer idle or the fragment cannot be started."""
+        longer idle, and `SubmissionRefused` if the fragment cannot be started."""
         self._starter.prepare()
         with self._changed:
             taken = {node for job in self._jobs.values() for node in job.nodes}
@@ -151,7 +151,7 @@ class LocalCluster:
             fragment = _Fragment(config.fragment, config.node, psutil.Process(pid))
         except (OSError, psutil.Error) as error:
             self._conclude(config.node, None)
-            raise SchedulerError(f"the fragment for {config.node} could not be started: {error}") from error
+            raise SubmissionRefused(f"the fragment could not be started: {error}") from error
         self._conclude(config.node, fragment)
         return str(pid)
 

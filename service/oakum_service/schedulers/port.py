@@ -103,7 +103,8 @@ class Scheduler(Protocol):
         first."""
 
     def submit(self, config: FragmentConfig) -> str:
-        """Start the fragment on its node; returns the scheduler's job id."""
+        """Start the fragment on its node; returns the scheduler's job id. Raises `SubmissionRefused` with the
+        words of whoever refuses it."""
 
     def cancel(self, fragment: str) -> None:
         """Tell the fragment's job to leave; it is killed after its grace."""
@@ -127,5 +128,5 @@ class ArrayScheduler(Protocol):
         """Start each fragment on any one of the nodes named in the configs; returns the job ids of the started
         fragments.
 
-        Raises `SchedulerError` if the scheduler refuses the submission.
+        Raises `SubmissionRefused` if the scheduler refuses the submission.
         """

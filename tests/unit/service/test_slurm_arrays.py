@@ -103,7 +103,7 @@ def test_what_is_left_of_a_group_may_be_one_job_or_none(site: Site) -> None:
 
 def test_an_array_that_is_refused_starts_none_of_its_fragments(site: Site) -> None:
     refuse(site, "Invalid qos specification")
-    with pytest.raises(SchedulerError, match=r"n\[0-7\].*Invalid qos specification"):
+    with pytest.raises(SchedulerError, match="Invalid qos specification"):
         launch(site)
     assert readable(site.scheduler).own_jobs == ()
     assert site.scheduler.array_from == 8

@@ -92,7 +92,7 @@ def test_what_sbatch_refuses_is_an_error_in_its_own_words(site: Site) -> None:
     (site.folder / "sbatch").write_text(FAKE.format(folder=site.folder, answer=refusing), encoding="utf-8")
     site.scheduler.start(lambda: None)
     site.picture(lambda s: bool(s.nodes))
-    with pytest.raises(SchedulerError, match=r"n1.*Invalid qos specification"):
+    with pytest.raises(SchedulerError, match="Invalid qos specification"):
         site.scheduler.submit(site.config())
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from cells import each
 from oakum_service.documents.pause import Pause
+from oakum_service.documents.setback import Setback, SetbackKind
 from oakum_service.standing import (
     PLANNED,
     ActiveHold,
@@ -24,6 +25,7 @@ from oakum_service.states import TrainerState
 HELD = ActiveHold(since=1_700_000_000.0, by="anna", reason="maintenance at 8")
 PAUSE = Pause(since=1_700_000_000.0, by="ulla", reason="its data moves")
 ATTEMPT = Attempt(2, 3, "RuntimeError at step 7")
+SETBACK = Setback(SetbackKind.REFUSED, "sbatch: error: no", 1_700_000_000.0, 3, 1_700_000_020.0, ("n8",), "", 0)
 WHYS = {
     0: ("no node is idle", "a first node would add 600 samples, but no node that it can use is free"),
     1: ("no other node is idle", "its maximum is 1 node"),
@@ -45,11 +47,11 @@ def situations() -> Iterator[TrainerSituation]:
             ((), nodes[:1], nodes), (None, (), nodes[1:], nodes), ((), ("n3",))
         ):
             for why in ("",) if granted is None else WHYS[len(granted)]:
-                for cancel_asked, attempt, share, pause in itertools.product(
-                    (False, True), (None, ATTEMPT), (None, 0.97), (None, PAUSE)
+                for cancel_asked, attempt, share, pause, setback in itertools.product(
+                    (False, True), (None, ATTEMPT), (None, 0.97), (None, PAUSE), (None, SETBACK)
                 ):
                     known = (members, granted, warming, why, "its message", cancel_asked, attempt, share)
-                    yield TrainerSituation(state, *known, around, pause, "digits")
+                    yield TrainerSituation(state, *known, around, pause, "digits", setback)
 
 
 def numbers(pattern: str, text: str) -> list[int]:
@@ -106,6 +108,11 @@ def contradiction(now: TrainerSituation, told: Standing) -> str:
         return "nobody knows which nodes are idle"
     if now.around.dry_run and (told.joining or told.leaving) and told.status in PLANNED:
         return "a dry run moves nobody"
+    plans = told.status in PLANNED and not now.around.dry_run
+    if ("sbatch: error: no" in told.condition) != (now.setback is not None and plans):
+        return "what keeps launches from beginning is told where there would be any"
+    if now.setback is not None and "about to be launched" in text:
+        return "who was refused is not about to be launched"
     if live and ("2 of 3" in told.condition) != (now.attempt is not None):
         return "attempts are told"
     if ("97%" in told.condition) != (told.status is Status.RUNNING and now.reading_share is not None):

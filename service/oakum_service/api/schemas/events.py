@@ -17,8 +17,8 @@ class Event(BaseModel):
     `trainer.cancelled`, `trainer.changed`, `trainer.warning`, `trainer.guaranteed`,
     `trainer.paused`, `trainer.unpaused`, `trainer.retried`, `generation.formed`,
     `node.hole`, `node.foreground`, `node.unavailable`, `plan.made`, `plan.failed`,
-    `fragment.launched`, `fragment.ready`, `fragment.left`, `fragment.lost`, `checkpoint.written`,
-    `notice.failed`, `setting.changed`, `service.started`, `service.held`, `service.resumed`,
+    `launch.refused`, `fragment.launched`, `fragment.ready`, `fragment.left`, `fragment.lost`,
+    `checkpoint.written`, `notice.failed`, `setting.changed`, `service.started`, `service.held`, `service.resumed`,
     `service.stopping`."""
     subject: str
     """Name of the trainer or node that the event is about."""

@@ -10,6 +10,7 @@ from oakum_service.db.models.base import NONE_BY_DEFAULT, Base
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.durations import Measured
 from oakum_service.documents.pause import Pause
+from oakum_service.documents.setback import Setback
 from oakum_service.documents.time_account import TimeAccount
 from oakum_service.states import LIVE_STATES
 from oakum_worker.protocol import Pace, TrainingProgress
@@ -83,6 +84,8 @@ class Trainer(Base):
         JsonOf(NewestCrash, optional=True, sparse=True), **NONE_BY_DEFAULT
     )
     """The newest crash that ended an attempt; None before the first one."""
+    setback: Mapped[Setback | None] = mapped_column(JsonOf(Setback, optional=True), **NONE_BY_DEFAULT)
+    """The newest launches, if they came to nothing: `control.setbacks`."""
 
     guard_waited_s: Mapped[float] = mapped_column(default=0.0)
     guard_served_s: Mapped[float] = mapped_column(default=0.0)

@@ -115,8 +115,8 @@ class SlurmScheduler:
             return None if self._picture is None else self._picture.snapshot.taken_at
 
     def submit(self, config: FragmentConfig) -> str:
-        """Submit the fragment's job to its node; returns the job id. Raises `SchedulerError` with Slurm's reason,
-        or while Slurm does not answer."""
+        """Submit the fragment's job to its node; returns the job id. Raises `SubmissionRefused` with Slurm's
+        words, and `SchedulerError` while Slurm does not answer."""
         job_id = self._submitter.submit(config, self._trusted_picture())
         self._note_submitted([OwnJob(job_id, config.fragment, config.node)])
         return job_id
@@ -125,8 +125,8 @@ class SlurmScheduler:
         """Submit the fragments to their nodes, any fragment to any of the nodes; returns fragment -> job id for
         those submitted.
 
-        Raises `SchedulerError` with Slurm's reason if Slurm refuses the array. If it refuses arrays, or arrays of
-        this size, no other array is submitted.
+        Raises `SubmissionRefused` with Slurm's words if Slurm refuses the array. If it refuses arrays, or arrays
+        of this size, no other array is submitted, and `SchedulerError` is raised.
         """
         try:
             job_ids = self._submitter.submit_any(configs, self._trusted_picture())
@@ -134,6 +134,7 @@ class SlurmScheduler:
             if _ARRAY_REFUSED in str(error):
                 _log.warning("fragments are submitted one by one from now on: %s", error)
                 self.array_from = sys.maxsize
+                raise SchedulerError(str(error)) from error  # the next try is another one
             raise
         self._note_submitted([OwnJob(job_id, fragment, None) for fragment, job_id in job_ids.items()])
         return job_ids

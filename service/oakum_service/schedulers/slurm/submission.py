@@ -16,7 +16,7 @@ from ClusterShell.NodeSet import NodeSet
 
 from oakum_service.config import SlurmSettings
 from oakum_service.documents.node import Node
-from oakum_service.errors import SchedulerError
+from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
@@ -47,20 +47,21 @@ class Submitter:
         self._grace_s = grace_s
 
     def submit(self, config: FragmentConfig, snapshot: Snapshot) -> str:
-        """Submit the fragment's job to its node; returns Slurm's job id. Raises `SchedulerError` if Slurm refuses
-        it, the node is no longer idle, or a foreground job is announced there too soon."""
+        """Submit the fragment's job to its node; returns Slurm's job id. Raises `SubmissionRefused` if Slurm
+        refuses it, and `SchedulerError` if the node is no longer idle, or a foreground job is announced there too
+        soon."""
         limit_min = self._time_limit_min(self._node(config, snapshot))
         options = self._options(config.fragment, limit_min, node=config.node)
         try:
             return submit_slurm(self._folder / config.fragment, config, options)
         except LaunchError as error:
-            raise SchedulerError(f"sbatch for {config.node}: {error}") from error
+            raise SubmissionRefused(str(error)) from error
 
     def submit_any(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, str]:
         """Submit the fragments to their nodes as one array; returns the job id of each submitted fragment.
 
         A fragment is left out if its node is no longer idle, or a foreground job is announced there too soon.
-        Raises `SchedulerError` if Slurm refuses the array.
+        Raises `SubmissionRefused` if Slurm refuses the array.
         """
         limits_min = self._limits_min(configs, snapshot)
         configs = [config for config in configs if config.fragment in limits_min]
@@ -73,7 +74,7 @@ class Submitter:
         try:
             job_ids = submit_slurm_array(self._folder / array, configs, options)
         except LaunchError as error:
-            raise SchedulerError(f"sbatch for {NodeSet.fromlist(sorted(nodes))}: {error}") from error
+            raise SubmissionRefused(str(error)) from error
         return {config.fragment: job_id for config, job_id in zip(configs, job_ids, strict=True)}
 
     def _limits_min(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, int]:

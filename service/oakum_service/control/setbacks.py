@@ -1,0 +1,99 @@
+"""Launches that come to nothing: when the next one is due, and which nodes are left out meanwhile.
+
+The only place that decides about this. A launch *comes to nothing* if the scheduler refuses its submission, or if
+the fragment ends before its agent has reported for the first time. Neither is an attempt of the trainer, whose
+code has not run.
+
+- Where one node was tried, the node may be at fault: another one is tried at once, and that node is left out
+  until the next launch is due.
+- Where two were tried, nothing more is launched for the trainer until the next launch is due. That is a few
+  seconds at first, twice as long after each further setback, and at most some minutes.
+- When the trainer's spec or the nodes that were tried have changed, or fewer of our jobs are there, the next
+  launch is due at once.
+
+Pure: times are Unix seconds, and whoever calls reads the clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from oakum_service.documents.setback import Setback, SetbackKind
+from oakum_service.schedulers.port import Snapshot
+from oakum_worker.spec import TrainerSpec
+
+FIRST_S = 5.0
+LONGEST_S = 300.0
+_NODES_KEPT = 4
+_LONGEST_TEXT = 500
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a trainer's launches depend on, apart from time."""
+
+    spec: TrainerSpec
+    snapshot: Snapshot
+    own_jobs: int
+    """Number of our fragments, of all trainers, whose jobs the scheduler has taken."""
+
+
+def after(
+    last: Setback | None, kind: SetbackKind, what: str, nodes: Iterable[str], seen: Surroundings, now: float
+) -> Setback:
+    """The setback of a trainer whose launch on `nodes` has come to nothing just now; `what` says why."""
+    tried = tuple(dict.fromkeys((*nodes, *(() if last is None else last.nodes))))[:_NODES_KEPT]
+    times = 1 if last is None else last.times + 1
+    return Setback(
+        kind=kind,
+        what=" ".join(what.split())[:_LONGEST_TEXT],
+        since=now if last is None else last.since,
+        times=times,
+        next_at=now + delay_s(times),
+        nodes=tried,
+        basis=_basis(seen, tried),
+        own_jobs=seen.own_jobs,
+    )
+
+
+def delay_s(times: int, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> float:
+    """Seconds from the last of so many setbacks in a row to the next try."""
+    return min(first_s * 2.0 ** min(times - 1, 30), longest_s)
+
+
+def may_launch(last: Setback | None, nodes: Collection[str], seen: Surroundings, now: float) -> bool:
+    """Whether a trainer with this setback may be launched on `nodes` now."""
+    if last is None or _is_due(last, seen, now):
+        return True
+    return len(last.nodes) == 1 and last.nodes[0] not in nodes
+
+
+def suspected_node(last: Setback | None, seen: Surroundings, now: float) -> str | None:
+    """The node that is left out of plans because the only launches that came to nothing were to run there; None if
+    there is none."""
+    if last is None or len(last.nodes) > 1 or _is_due(last, seen, now):
+        return None
+    return last.nodes[0]
+
+
+def after_acceptance(last: Setback | None, nodes: Collection[str]) -> Setback | None:
+    """The setback that is left once the scheduler has taken a submission for `nodes`. A refusal is over, unless
+    only another node was refused. Whether fragments report is not known yet."""
+    if last is None or last.kind is SetbackKind.UNREPORTED:
+        return last
+    return last if len(last.nodes) == 1 and last.nodes[0] not in nodes else None
+
+
+def _is_due(last: Setback, seen: Surroundings, now: float) -> bool:
+    has_room = last.kind is SetbackKind.REFUSED and seen.own_jobs < last.own_jobs
+    return now >= last.next_at or has_room or _basis(seen, last.nodes) != last.basis
+
+
+def _basis(seen: Surroundings, nodes: Iterable[str]) -> str:
+    """Identifies what a launch on these nodes depends on."""
+    found = ((name, seen.snapshot.node(name)) for name in nodes)
+    states = [(name, node and (node.state, node.node_type, node.address)) for name, node in found]
+    text = f"{seen.spec.model_dump_json()} {states}"
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

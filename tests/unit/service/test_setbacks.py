@@ -1,0 +1,179 @@
+"""Launches that come to nothing: how rarely they are repeated, on which nodes, and what is told of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from oakum_service.api.views import trainer_view
+from oakum_service.config import Settings
+from oakum_service.control import setbacks
+from oakum_service.control.execute import Executor
+from oakum_service.control.new_trainers import add_trainer
+from oakum_service.control.observe import Observation
+from oakum_service.control.planner import Planner
+from oakum_service.control.setbacks import Surroundings
+from oakum_service.db.engine import Sessions
+from oakum_service.db.lease import LeaseHolder
+from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.trainers import Trainer
+from oakum_service.documents.node import Node
+from oakum_service.documents.setback import Setback, SetbackKind
+from oakum_service.errors import SubmissionRefused
+from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.instruments import REFUSALS
+from oakum_service.schedulers.port import Scheduler, Snapshot
+from oakum_service.standing import Status
+from oakum_service.states import NodeState
+from oakum_worker.protocol import FragmentConfig
+from oakum_worker.spec import TrainerSpec
+from slurm_adapter import FAKE, Site, make_site, node
+
+SPEC = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1, max_nodes=1)
+LIMIT = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
+KIND = "sbatch: error: Batch job submission failed: Job violates accounting/QOS policy"
+REFUSING = f"echo '{LIMIT}' >&2\necho '{KIND}' >&2\nexit 1"
+
+
+def holes(*names: str) -> Snapshot:
+    return Snapshot(0.0, tuple(Node(name, NodeState.HOLE, name) for name in names), ())
+
+
+SEEN = Surroundings(SPEC, holes("n1", "n2", "n3"), own_jobs=3)
+
+
+def refused(*nodes: str, at: float = 0.0) -> Setback:
+    last = None
+    for name in nodes:
+        last = setbacks.after(last, SetbackKind.REFUSED, "no", [name], SEEN, at)
+    assert last is not None
+    return last
+
+
+def test_each_wait_is_twice_the_one_before_up_to_minutes() -> None:
+    waits = [setbacks.delay_s(times) for times in range(1, 40)]
+    assert waits[:4] == [5.0, 10.0, 20.0, 40.0]
+    assert max(waits) == waits[-1] == setbacks.LONGEST_S
+
+
+def test_another_node_is_tried_at_once_and_after_two_none() -> None:
+    once, twice = refused("n1"), refused("n1", "n2")
+    assert not setbacks.may_launch(once, ["n1"], SEEN, 1.0)
+    assert setbacks.may_launch(once, ["n2"], SEEN, 1.0)
+    assert setbacks.suspected_node(once, SEEN, 1.0) == "n1"
+    assert not setbacks.may_launch(twice, ["n3"], SEEN, 1.0)
+    assert setbacks.suspected_node(twice, SEEN, 1.0) is None
+    assert setbacks.may_launch(twice, ["n3"], SEEN, twice.next_at)
+
+
+def test_what_a_launch_depends_on_makes_the_next_due_at_once() -> None:
+    last = refused("n1", "n2")
+    down = replace(SEEN.snapshot, nodes=(Node("n1", NodeState.UNAVAILABLE, "n1"), *SEEN.snapshot.nodes[1:]))
+    scaled = SPEC.model_copy(update={"max_nodes": 2})
+    assert not setbacks.may_launch(last, ["n3"], replace(SEEN, own_jobs=4), 1.0)
+    for changed in (replace(SEEN, own_jobs=2), replace(SEEN, snapshot=down), replace(SEEN, spec=scaled)):
+        assert setbacks.may_launch(last, ["n3"], changed, 1.0)
+
+
+def test_a_node_that_alone_is_refused_stays_suspect_while_others_are_taken() -> None:
+    assert setbacks.after_acceptance(refused("n1"), ["n2"]) == refused("n1")
+    assert setbacks.after_acceptance(refused("n1"), ["n1"]) is None
+    assert setbacks.after_acceptance(refused("n1", "n2"), ["n3"]) is None
+
+
+class Turns:
+    """Planning turns for one trainer, on a clock that the test moves."""
+
+    def __init__(self, sessions: Sessions, folder: Path, scheduler: Scheduler, patch: pytest.MonkeyPatch) -> None:
+        self.sessions, self.scheduler = sessions, scheduler
+        self.now = time.time()
+        patch.setattr(time, "time", lambda: self.now)
+        self.lease = LeaseHolder(sessions, alone=True)
+        settings = Settings(data_dir=folder)
+        configs = FragmentConfigs(settings, b"secret", "http://service.test", 10.0)
+        self.planner = Planner(settings, sessions, self.lease)
+        self.executor = Executor(self.lease, scheduler, configs)
+        with sessions.begin() as session:
+            self.trainer = add_trainer(session, SPEC, "ulla").id
+
+    def take(self, snapshot: Snapshot, for_s: float, every_s: float = 3.0) -> None:
+        """Turns at the pace of the control loop."""
+        until = self.now + for_s
+        while self.now < until:
+            assert self.lease.acquire()
+            observed = Observation(1, replace(snapshot, taken_at=self.now))
+            plan = self.planner.plan(observed)
+            assert plan is not None
+            self.executor.carry_out(plan, observed)
+            self.now += every_s
+
+    def row(self) -> Trainer:
+        with self.sessions.begin() as session:
+            return session.get_one(Trainer, self.trainer)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    """Three idle nodes, and an `sbatch` that a submit limit lets refuse everything."""
+    site = make_site(tmp_path)
+    (tmp_path / "sbatch").write_text(FAKE.format(folder=tmp_path, answer=REFUSING), encoding="utf-8")
+    site.source.nodes = (node("n1"), node("n2"), node("n3"))
+    site.scheduler.start(lambda: None)
+    yield site
+    site.scheduler.stop()
+
+
+def test_a_refusal_is_told_in_its_own_words_and_repeated_rarely(
+    sessions: Sessions, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = site.scheduler.snapshot()
+    counted = REFUSALS._value.get()
+    turns = Turns(sessions, tmp_path, site.scheduler, monkeypatch)
+    turns.take(seen, for_s=300.0)
+    calls = len(site.calls("sbatch"))
+    assert 4 <= calls <= 10  # one in each turn would be 100
+    assert REFUSALS._value.get() - counted == calls
+    with sessions.begin() as session:
+        told = session.scalars(select(EventRecord.message).where(EventRecord.kind == "launch.refused")).all()
+        view = trainer_view(session, session.get_one(Trainer, turns.trainer))
+    assert len(told) == calls
+    for text in (*told, view.condition):
+        assert f"{LIMIT}; {KIND}" in text
+    assert (view.status, view.attempt) == (Status.WAITING, None)
+    assert view.reason.startswith("Waits for its next launch on 1 node")
+
+    (tmp_path / "sbatch").write_text(FAKE.format(folder=tmp_path, answer="echo Submitted batch job 7"))
+    with sessions.begin() as session:
+        trainer = session.get_one(Trainer, turns.trainer)
+        trainer.spec = trainer.spec.model_copy(update={"weight": 1.5})
+    turns.take(seen, for_s=1.0)
+    assert len(site.calls("sbatch")) == calls + 1
+    assert turns.row().setback is None
+
+
+class OneRefused:
+    """A scheduler that refuses some nodes."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused = refused
+        self.asked: list[str] = []
+
+    def submit(self, config: FragmentConfig) -> str:
+        self.asked.append(config.node)
+        if config.node in self.refused:
+            raise SubmissionRefused("sbatch: error: Invalid node name specified")
+        return f"job on {config.node}"
+
+
+def test_a_node_that_is_refused_costs_itself(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = OneRefused("n1")
+    turns = Turns(sessions, tmp_path, scheduler, monkeypatch)  # type: ignore[arg-type]
+    turns.take(holes("n1", "n2"), for_s=6.0)
+    assert scheduler.asked == ["n1", "n2"]
