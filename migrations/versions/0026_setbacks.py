@@ -15,7 +15,18 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("trainers", sa.Column("setback", sa.JSON(), nullable=False, server_default="{}"))
+    op.create_table(
+        "node_setbacks",
+        sa.Column("node", sa.String(255), primary_key=True),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("times", sa.Integer(), nullable=False),
+        sa.Column("until_at", sa.Double(), nullable=False),
+        sa.Column("what", sa.Text(), nullable=False),
+        sa.Column("trainer_id", sa.String(36), nullable=False),
+        sa.Column("is_own", sa.Boolean(), nullable=False),
+    )
 
 
 def downgrade() -> None:
+    op.drop_table("node_setbacks")
     op.drop_column("trainers", "setback")

@@ -33,6 +33,9 @@ LOST_NODE_S = Counter(
     "steps.",
     ["cause"],
 )
+NODES_AVOIDED = Gauge(
+    "oakum_nodes_avoided", "Nodes on which nothing new is launched, because fragments came to nothing there."
+)
 FRAGMENT_ENDS = Counter("oakum_fragments_ended", "Fragments that have ended, by cause.", ["cause"])
 REFUSALS = Counter("oakum_submissions_refused", "Submissions that the scheduler has refused.")
 STALL_S = Histogram("oakum_stall_seconds", "Stalls of rescales, by cause.", ["cause"], buckets=_LONG_S)

@@ -62,6 +62,16 @@ class Attempt:
 
 
 @dataclass(frozen=True)
+class AvoidedNode:
+    """A node on which nothing is launched for a while, because fragments came to nothing there."""
+
+    node: str
+    until: float
+    what: str
+    """The last words of the newest of these fragments."""
+
+
+@dataclass(frozen=True)
 class Circumstances:
     """What holds for the service, and so for every trainer."""
 
@@ -69,6 +79,7 @@ class Circumstances:
     dry_run: bool = False
     unanswered_since: float | None = None
     """Since when the scheduler has not answered, if that is too long to launch anything; else None."""
+    avoided: tuple[AvoidedNode, ...] = ()
     trouble: str = ""
     """Sentence on what keeps the service from reading or writing its database; empty if nothing does."""
 
@@ -118,6 +129,8 @@ class Standing:
     """Nodes that it still trains on and will give back."""
 
 
+_FEW = 4
+"""Names of nodes in a sentence."""
 READING_IS_SLOW = 0.5
 """Share of a step spent on waiting for samples from which on that is named as what slows training."""
 
@@ -240,6 +253,8 @@ def _conditions(now: TrainerSituation, status: Status) -> Iterator[str]:
         yield f"{_clause(now.message)}."
     if now.setback is not None and status in PLANNED and not now.around.dry_run:
         yield _set_back(now.setback)
+    if now.around.avoided and status in (Status.WAITING, Status.STARTING):
+        yield _avoided(now.around.avoided)
     if status is Status.RUNNING and now.reading_share is not None and now.reading_share >= READING_IS_SLOW:
         yield slow_reading(now.reading_share)
     if now.around.trouble:
@@ -258,6 +273,17 @@ def _set_back(setback: Setback) -> str:
         f"Its last {many} {told} (since {_moment(setback.since)}, {', '.join(setback.nodes)}): "
         f"{_clause(setback.what)}. The next one is due at {_second(setback.next_at)}, or as soon as its spec, the "
         "state of these nodes or the number of our jobs allows it."
+    )
+
+
+def _avoided(nodes: tuple[AvoidedNode, ...]) -> str:
+    """A sentence on nodes that are left out: which, until when, and why."""
+    names = ", ".join(node.node for node in nodes[:_FEW])
+    more = f" and {len(nodes) - _FEW} more" if len(nodes) > _FEW else ""
+    first = min(nodes, key=lambda node: node.until)
+    return (
+        f"Nothing is launched on {names}{more} for now, on {first.node} until {_second(first.until)}: fragments "
+        f"came to nothing there, with the last words: {_clause(first.what)}."
     )
 
 

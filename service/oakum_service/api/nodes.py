@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas.cluster import NodeList, NodeView
+from oakum_service.control import launch_records
 from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
@@ -46,6 +48,7 @@ def _present(session: Session) -> NodeList:
         .where(Fragment.is_live)
     )
     ours = {fragment.node: (name, phase_of(fragment, report)) for fragment, name, report in rows}
+    avoided = {row.node: row for row in launch_records.avoided(session, time.time())}
     nodes = [
         NodeView(
             name=node.name,
@@ -56,6 +59,8 @@ def _present(session: Session) -> NodeList:
             trainer=ours.get(node.name, (None, None))[0],
             fragment_phase=ours.get(node.name, (None, None))[1],
             hole_ends_at=node.announced_at,
+            avoided_until=avoided[node.name].until_at if node.name in avoided else None,
+            avoided_because=avoided[node.name].told if node.name in avoided else "",
         )
         for node in newest.body.nodes
     ]

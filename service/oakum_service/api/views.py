@@ -23,6 +23,7 @@ from oakum_service.api.schemas.trainers import (
     TrainerView,
     WarmingFragment,
 )
+from oakum_service.control import launch_records
 from oakum_service.control.dry_run import Prospect
 from oakum_service.control.rates import measured_rates
 from oakum_service.control.warm_ups import warm_up_node_s
@@ -37,6 +38,7 @@ from oakum_service.standing import (
     NOTHING_SPECIAL,
     PLANNED,
     Attempt,
+    AvoidedNode,
     Circumstances,
     Standing,
     Status,
@@ -89,9 +91,13 @@ def trainer_views(
         measured_rates(session, ids),
         _warming(session, ids, members),
         warm_up_node_s(session, ids, now),
-        dataclasses.replace(around, hold=hold.held(session)),
+        dataclasses.replace(around, hold=hold.held(session), avoided=_avoided(session, now)),
     )
     return [_view(trainer, lookups) for trainer in trainers]
+
+
+def _avoided(session: Session, now: float) -> tuple[AvoidedNode, ...]:
+    return tuple(AvoidedNode(row.node, row.until_at, row.told) for row in launch_records.avoided(session, now))
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def nodes(as_json: JsonFlag = False) -> None:
     if as_json:
         print_json(document)
         return
-    listing = table("NODE", "STATE", "FOR", "USED BY", "HOLE ENDS")
+    listing = table("NODE", "STATE", "FOR", "USED BY", "HOLE ENDS", wrapping=("USED BY",))
     now = time.time()
     for node in document.nodes:
         state = Text(node.state, style=_NODE_STYLES.get(node.state, ""))
@@ -82,6 +82,9 @@ def nodes(as_json: JsonFlag = False) -> None:
 def _used_by(node: NodeView) -> str:
     if node.trainer:
         return f"{node.trainer} ({node.fragment_phase})" if node.fragment_phase else node.trainer
+    if node.avoided_until is not None:
+        left_s = max(0, round(node.avoided_until - time.time()))
+        return f"avoided for {duration(left_s)}: {node.avoided_because}"
     return f"job {node.foreground_job}" if node.foreground_job else "-"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -40,6 +40,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.writability import Writability
 from oakum_service.errors import LeaseLost, SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.fragment_logs import last_lines
 from oakum_service.live_settings import current
 from oakum_service.log_fields import about
 from oakum_service.notices.sender import EVERY_S as SEND_EVERY_S
@@ -53,6 +54,8 @@ _log = logging.getLogger("oakum")
 _TAKEN_OVER = "another controller has taken over; this process only answers requests"
 Result = TypeVar("Result")
 _AGAIN_S = 5.0
+_LOG_LINES = 60
+"""Lines of the log of a fragment that never reported among which the reason is looked for."""
 _LOOK_S = 1.0
 """Seconds between two looks at a lease that another process holds."""
 
@@ -262,6 +265,7 @@ class Controller:
                 self._settings.heartbeat_timeout_s,
                 now=now,
                 listening_since=self._listening_since,
+                log_of=self._log_of,
             )
             orphans = self._executor.orphans(session, snapshot)
             self._executor.cancel(orphans)
@@ -305,6 +309,7 @@ class Controller:
                     now=now,
                     listening_since=self._listening_since,
                     warm_up_timeout_s=self._settings.warm_up_timeout_s,
+                    log_of=self._log_of,
                 )
                 cancel_requested(session, now)
                 held = hold.held(session)
@@ -322,6 +327,9 @@ class Controller:
         self._executor.cancel(to_cancel)
         self._news_for_readers.notify()
         return changed or stale
+
+    def _log_of(self, fragment: str) -> Sequence[str]:
+        return last_lines(self._settings.fragments_dir, fragment, _LOG_LINES)
 
     def _take_hold(self, held: ActiveHold | None) -> None:
         """Remember the hold, during which nothing is planned, and log its beginning and its end."""

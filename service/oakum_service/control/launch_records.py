@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from oakum_service import instruments
 from oakum_service.control import setbacks
-from oakum_service.control.setbacks import Surroundings
+from oakum_service.control.endings import end
+from oakum_service.control.setbacks import LastWords, Surroundings
 from oakum_service.db import event_log
 from oakum_service.db.after_commit import after_commit
+from oakum_service.db.models.cluster import NodeSetback
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.setback import SetbackKind
 from oakum_service.log_fields import about
 from oakum_service.schedulers.port import Snapshot
-from oakum_service.states import LIVE_STATES
+from oakum_service.states import LIVE_STATES, TrainerState
 
 
 def may_launch(session: Session, trainer: Trainer, nodes: Collection[str], snapshot: Snapshot, now: float) -> bool:
@@ -25,6 +27,11 @@ def may_launch(session: Session, trainer: Trainer, nodes: Collection[str], snaps
     if trainer.setback is None:
         return True
     return setbacks.may_launch(trainer.setback, nodes, _surroundings(session, trainer, snapshot), now)
+
+
+def suspects(session: Session) -> set[str]:
+    """The nodes on which launches came to nothing and none has succeeded since: others come first."""
+    return set(session.scalars(select(NodeSetback.node)))
 
 
 def left_out(session: Session, snapshot: Snapshot, now: float) -> set[str]:
@@ -35,7 +42,87 @@ def left_out(session: Session, snapshot: Snapshot, now: float) -> set[str]:
         for trainer in live
         if trainer.setback is not None
     )
-    return {node for node in found if node is not None}
+    return {node for node in found if node is not None} | {row.node for row in avoided(session, now)}
+
+
+def avoided(session: Session, now: float) -> list[NodeSetback]:
+    """The nodes that are left out because fragments ended there before they reported, in order of names."""
+    rows = select(NodeSetback).where(NodeSetback.until_at > now).order_by(NodeSetback.node)
+    return list(session.scalars(rows))
+
+
+def note_unreported(
+    session: Session, trainer: Trainer, fragment: Fragment, words: LastWords, snapshot: Snapshot, now: float
+) -> None:
+    """Record that a fragment ended before its first report: its node is left out for a while and the trainer's
+    next launch waits. If the same happened elsewhere by the trainer's own code, the trainer has failed."""
+    if _ends_trainer(session, trainer, fragment.node, words, now):
+        return
+    _note_node(session, trainer, fragment.node, words, now)
+    seen = _surroundings(session, trainer, snapshot)
+    setback = setbacks.after(trainer.setback, SetbackKind.UNREPORTED, words.text, [fragment.node], seen, now)
+    trainer.setback = setback
+
+
+def note_unloaded(session: Session, trainer: Trainer, node: str, what: str, now: float) -> None:
+    """Record that a fragment could not load what members of its trainer have loaded. The trainer has failed if the
+    same happened on another node before."""
+    words = LastWords(what, is_own=True)
+    if not _ends_trainer(session, trainer, node, words, now):
+        _note_node(session, trainer, node, words, now)
+
+
+def _note_node(session: Session, trainer: Trainer, node: str, words: LastWords, now: float) -> None:
+    """Leave a node out for a while, where a fragment of the trainer ended with these words."""
+    last = session.get(NodeSetback, node)
+    times = 1 if last is None else last.times + 1
+    lasting_s = setbacks.delay_s(times, setbacks.NODE_FIRST_S, setbacks.NODE_LONGEST_S)
+    row = NodeSetback(
+        node=node,
+        at=now,
+        times=times,
+        until_at=now + lasting_s,
+        what=words.text,
+        trainer_id=trainer.id,
+        is_own=words.is_own,
+    )
+    session.merge(row)
+    text = f"nothing is launched on {node} for {lasting_s:.0f} s, where a fragment came to nothing: {row.told}"
+    event_log.record(session, "node.avoided", node, text, times=times)
+
+
+def note_begun(session: Session, trainer: Trainer, fragment: Fragment, *, is_ready: bool) -> None:
+    """Record that the fragment has reported, or `is_ready`: what came to nothing before is over."""
+    setback = trainer.setback
+    if setback is not None and fragment.launched_at >= setback.since:
+        trainer.setback = None if setback.kind is SetbackKind.UNREPORTED else setback
+    if is_ready:
+        forget_nodes(session, [fragment.node])
+
+
+def forget_nodes(session: Session, nodes: Collection[str]) -> None:
+    """Let launches on these nodes again, as if nothing had come to nothing there."""
+    if nodes:
+        session.execute(delete(NodeSetback).where(NodeSetback.node.in_(nodes)))
+
+
+def _ends_trainer(session: Session, trainer: Trainer, node: str, words: LastWords, now: float) -> bool:
+    """End the trainer if these words are its own and were its own before, on another node or, where nothing of it
+    trains, on this one. Returns whether it has ended."""
+    if not words.is_own or TrainerState(trainer.state).ended:
+        return TrainerState(trainer.state).ended
+    rows = select(NodeSetback).where(NodeSetback.trainer_id == trainer.id, NodeSetback.is_own)
+    same = [
+        row.node
+        for row in session.scalars(rows)
+        if (row.node != node or not trainer.members)
+        and setbacks.looks_the_same(row.what, words.text, [row.node, node])
+    ]
+    if same:
+        forget_nodes(session, same)
+        where = f"on {node} again" if node in same else f"on {same[0]} and {node}"
+        end(session, trainer, TrainerState.FAILED, f"{words.text} (the same {where})", now)
+    return bool(same)
 
 
 def note_refusal(

@@ -83,7 +83,7 @@ class MembershipUpdater:
         Returns its lost members, whose jobs have to be cancelled."""
         known, reports = _read(session, trainer)
         fragments = [fragment for fragment in known if fragment.is_live]
-        self._fail_if_hung(session, trainer, fragments, now)
+        self._fail_if_hung(session, trainer, [each for each in fragments if each.id in reports], now)
         _move_on(session, trainer, fragments, reports, now)
         if TrainerState(trainer.state).ended:
             return ()
@@ -97,6 +97,7 @@ class MembershipUpdater:
         return lost
 
     def _fail_if_hung(self, session: Session, trainer: Trainer, fragments: list[Fragment], now: float) -> None:
+        """End the trainer as failed if one of these fragments, which have reported, does not get ready."""
         for fragment in fragments:
             waited_s = now - fragment.launched_at
             if fragment.ready_at is None and waited_s > self._warm_up_timeout_s:

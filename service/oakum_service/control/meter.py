@@ -9,6 +9,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from oakum_service import instruments
+from oakum_service.control import launch_records
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.schedulers.port import Snapshot
@@ -43,6 +44,7 @@ class ClusterMeter:
             instruments.TRAINERS.labels(state).set(trainers.get(state, 0))
         instruments.FRAGMENTS.labels("warming").set(self._warming)
         instruments.FRAGMENTS.labels("training").set(self._training)
+        instruments.NODES_AVOIDED.set(len(launch_records.avoided(session, now)))
         share = min(1.0, self._training / self._holes) if self._holes else math.nan
         instruments.EFFICIENCY.set(share)
 

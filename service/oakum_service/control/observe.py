@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import delete, insert, select
 from sqlalchemy.orm import Session
 
-from oakum_service.control import attempts
+from oakum_service.control import attempts, launch_records, setbacks
 from oakum_service.control.foreground import write_starts
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.report_pace import silence_s
@@ -78,6 +78,11 @@ def _write_intervals(session: Session, snapshot: Snapshot) -> None:
         if node is None or (node.state, node.job) != (row.state, row.job):
             row.end_at = snapshot.taken_at
     ended = {name for name, row in open_intervals.items() if row.end_at is not None}
+    # Whoever had a node that was kept for no job may have mended it.
+    away = NodeState.UNAVAILABLE
+    launch_records.forget_nodes(
+        session, [name for name in ended if open_intervals[name].state == away and not open_intervals[name].job]
+    )
     begun = [node for node in snapshot.nodes if node.name not in open_intervals or node.name in ended]
     _begin_intervals(session, begun, snapshot.taken_at)
 
@@ -137,6 +142,7 @@ def end_fragments(
     submitting: Collection[str] = (),
     listening_since: float = 0.0,
     warm_up_timeout_s: float = math.inf,
+    log_of: Callable[[str], Sequence[str]] = lambda _: (),
 ) -> list[str]:
     """Mark the fragments as ended whose jobs are gone, and record for each why. Returns the fragments that count
     as lost although their jobs may still run; the caller has those jobs cancelled.
@@ -146,7 +152,7 @@ def end_fragments(
     is to leave, and at once if it was preempted. Only time after `listening_since` counts, since no service was
     there to report to before, and only time until `now`, so that a later stop of this process does not count
     either. Fragments in `submitting` are left alone: those that were being submitted at any time since the
-    snapshot was asked for.
+    snapshot was asked for. `log_of` gives the last lines of a fragment's log.
     """
     jobs = {job.fragment for job in snapshot.own_jobs}
     silent: list[str] = []
@@ -172,7 +178,7 @@ def end_fragments(
             heard_at = fragment.launched_at if report is None else report.received_at
             unheard = heard_at < listening_since
             with about(trainer=trainer.id, fragment=fragment.id):
-                _end(session, fragment, report, trainer, snapshot, now, taken=taken, unheard=unheard)
+                _end(session, fragment, report, trainer, snapshot, now, log_of, taken=taken, unheard=unheard)
             continue
         if fragment.preempted and not _has_heard(fragment, report, trainer):
             silent.append(fragment.id)
@@ -232,6 +238,7 @@ def _end(
     trainer: Trainer,
     snapshot: Snapshot,
     now: float,
+    log_of: Callable[[str], Sequence[str]],
     *,
     taken: bool,
     unheard: bool,
@@ -241,12 +248,17 @@ def _end(
     report = row.body if row is not None else None
     end_fragment(session, fragment, now)
     fragment.cause = _cause_of_end(fragment, report, taken=taken)
-    kind = "fragment.lost" if fragment.cause == "lost" else "fragment.left"
-    event_log.record(
-        session, kind, trainer.name, f"{fragment.node}: {fragment.cause}", node=fragment.node, cause=fragment.cause
-    )
-    if fragment.cause == "lost" and not unheard:
-        _count_loss(session, trainer, fragment, report, now, short=fragment.id in snapshot.out_of_memory)
+    short = fragment.id in snapshot.out_of_memory
+    words = None
+    if fragment.cause == "lost" and report is None and not unheard and not short:
+        fragment.cause, words = "never reported", setbacks.last_words(log_of(fragment.id))
+    kind = "fragment.left" if fragment.cause not in ("lost", "never reported") else "fragment.lost"
+    told = f"{fragment.node}: {fragment.cause}" + (f": {words.text}" if words else "")
+    event_log.record(session, kind, trainer.name, told, node=fragment.node, cause=fragment.cause)
+    if words is not None:
+        launch_records.note_unreported(session, trainer, fragment, words, snapshot, now)
+    elif fragment.cause == "lost" and not unheard:
+        _count_loss(session, trainer, fragment, report, now, short=short)
 
 
 def _count_loss(

@@ -14,7 +14,7 @@ from oakum_service import quotas
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import idle_nodes
-from oakum_service.control.launch_records import left_out
+from oakum_service.control.launch_records import left_out, suspects
 from oakum_service.control.observe import Observation
 from oakum_service.control.speed_trials import guaranteed_now, unmeasured
 from oakum_service.control.waiting_times import wait_of
@@ -71,12 +71,13 @@ def _nodes(
     session: Session, observed: Observation, live: Collection[str], settings: Settings, now: float
 ) -> list[IdleNode]:
     """The idle nodes that are free or held by one of the trainers `live`, without free ones on which launches came
-    to nothing lately."""
+    to nothing lately; where they did so longer ago comes last."""
     idle = idle_nodes(
         session, observed.snapshot, 2 * settings.look_ahead_s, settings.groups, now, preference=observed.preference
     )
-    bad = left_out(session, observed.snapshot, now)
-    return [node for node in idle if (node.node not in bad if node.owner is None else node.owner in live)]
+    bad, doubtful = left_out(session, observed.snapshot, now), suspects(session)
+    usable = [node for node in idle if (node.node not in bad if node.owner is None else node.owner in live)]
+    return sorted(usable, key=lambda node: node.owner is None and node.node in doubtful)
 
 
 def _least_start_up_s(trainers: Iterable[solver.PlannedTrainer]) -> float:

@@ -15,7 +15,7 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from oakum_service import instruments
-from oakum_service.control import attempts
+from oakum_service.control import attempts, launch_records
 from oakum_service.control.attempts import TrainerCrash
 from oakum_service.control.decide import is_unplanned
 from oakum_service.control.endings import diverge, end, finish, keep_checkpoint
@@ -68,6 +68,8 @@ class ReportReader:
                 _record_checkpoint(session, trainer, report.progress.checkpoint_step, now)
             _record_warnings(session, trainer, fragment, report.warnings)
             return
+        is_ready = fragment.ready_at is None and report.startup_s is not None
+        launch_records.note_begun(session, trainer, fragment, is_ready=is_ready)
         if fragment.ready_at is None and report.startup_s is not None:
             fragment.ready_at = now
             trainer.durations = with_another(trainer.durations, START_UP, report.startup_s)
@@ -350,13 +352,15 @@ def _record_failure(
     """Record why a fragment failed, unless the trainer has ended.
 
     A failed step counts as a crash, which may be the node's fault: the trainer tries again until it has crashed
-    too often. A task that cannot be built ends the trainer as failed, and a loss, gradient or weight that is not
-    finite ends it as diverged.
+    too often. A task that cannot be built ends the trainer as failed; while other nodes have built it and train,
+    it does so only on the second node. A loss, gradient or weight that is not finite ends it as diverged.
     """
     if TrainerState(trainer.state).ended:
         return  # ended by another fragment's report in this turn
     if failure.stage == "diverged":
         diverge(session, trainer, failure.message, now)
+    elif failure.stage == "load" and set(trainer.members) - {fragment.id}:
+        launch_records.note_unloaded(session, trainer, fragment.node, failure.message, now)
     elif failure.stage == "load":
         trainer.crash = NewestCrash(traceback=failure.traceback)
         end(session, trainer, TrainerState.FAILED, failure.message, now)

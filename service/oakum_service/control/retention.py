@@ -17,7 +17,13 @@ from sqlalchemy import ColumnElement, CursorResult, delete, func, select, tuple_
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service import audit, tokens
-from oakum_service.db.models.cluster import ForegroundStart, HookEventRecord, NodeInterval, SnapshotRecord
+from oakum_service.db.models.cluster import (
+    ForegroundStart,
+    HookEventRecord,
+    NodeInterval,
+    NodeSetback,
+    SnapshotRecord,
+)
 from oakum_service.db.models.events import EventRecord
 from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.plans import PlanRecord
@@ -75,6 +81,7 @@ def forget(session: Session, now: float, folders_from: float = 0.0) -> Forgotten
         _delete(session, ForegroundStart.job, ForegroundStart.started_at < begin),
         _forget_generations(session, begin),
     ]
+    session.execute(delete(NodeSetback).where(NodeSetback.at < begin))
     session.execute(delete(HookEventRecord).where(HookEventRecord.received_at < now - _HOOK_EVENTS_S))
     notices.forget(session, now)
     tokens.forget_expired(session, begin)

@@ -8,6 +8,9 @@ code has not run.
   until the next launch is due.
 - Where two were tried, nothing more is launched for the trainer until the next launch is due. That is a few
   seconds at first, twice as long after each further setback, and at most some minutes.
+- A node where fragments end before they report is left out for everybody: a minute at first, twice as long each
+  time, at most an hour, until a fragment is ready there or the node comes back from an administrator.
+- What a trainer's own code raised there, and raises the same way once more, is the trainer's own error.
 - When the trainer's spec or the nodes that were tried have changed, or fewer of our jobs are there, the next
   launch is due at once.
 
@@ -17,6 +20,7 @@ Pure: times are Unix seconds, and whoever calls reads the clock.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -24,10 +28,45 @@ from oakum_service.documents.setback import Setback, SetbackKind
 from oakum_service.schedulers.port import Snapshot
 from oakum_worker.spec import TrainerSpec
 
-FIRST_S = 5.0
+_FIRST_S = {SetbackKind.REFUSED: 5.0, SetbackKind.UNREPORTED: 2.0}
+"""Nodes that are bad are left out one by one; what refuses a submission is the same for all of them."""
 LONGEST_S = 300.0
 _NODES_KEPT = 4
 _LONGEST_TEXT = 500
+
+
+NODE_FIRST_S = 60.0
+NODE_LONGEST_S = 3600.0
+_OF_NODES = ("ImportError", "ModuleNotFoundError", "OSError", "FileNotFoundError", "PermissionError")
+"""What an interpreter raises where its files are missing or not readable."""
+_RAISED = "Submitted job triggered an exception"
+"""submitit's words for an exception of what it was to run: interpreter and packages have begun."""
+_NOISE = ("srun: error:", "srun: Terminating", "srun: launch/", "slurmstepd: error: ***")
+"""Lines that tell that a task has ended, not why, begin with these."""
+
+
+@dataclass(frozen=True)
+class LastWords:
+    """What the log of a fragment says that ended before it reported."""
+
+    text: str
+    is_own: bool
+    """Whether the code that was started raised it, rather than the node failed to start it."""
+
+
+def last_words(lines: Iterable[str]) -> LastWords:
+    """The line of a log that tells why its fragment ended."""
+    told = [line.strip() for line in lines if line.strip()]
+    text = next((line for line in reversed(told) if not line.startswith(_NOISE)), told[-1] if told else "")
+    is_own = any(_RAISED in line for line in told) and not text.startswith(_OF_NODES)
+    return LastWords(text[:_LONGEST_TEXT] or "its log is empty", is_own)
+
+
+def looks_the_same(one: str, other: str, nodes: Iterable[str]) -> bool:
+    """Whether two errors differ in nothing but numbers, ids and the names of these nodes."""
+    names = "|".join(re.escape(node) for node in sorted(nodes, key=len, reverse=True))
+    changing = re.compile(rf"(?:{names})|[0-9a-f]{{8}}-[0-9a-f-]{{27}}|0x[0-9a-f]+|\d+")
+    return changing.sub("#", one) == changing.sub("#", other)
 
 
 @dataclass(frozen=True)
@@ -51,14 +90,14 @@ def after(
         what=" ".join(what.split())[:_LONGEST_TEXT],
         since=now if last is None else last.since,
         times=times,
-        next_at=now + delay_s(times),
+        next_at=now + delay_s(times, _FIRST_S[kind]),
         nodes=tried,
         basis=_basis(seen, tried),
         own_jobs=seen.own_jobs,
     )
 
 
-def delay_s(times: int, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> float:
+def delay_s(times: int, first_s: float, longest_s: float = LONGEST_S) -> float:
     """Seconds from the last of so many setbacks in a row to the next try."""
     return min(first_s * 2.0 ** min(times - 1, 30), longest_s)
 

@@ -10,28 +10,33 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from cells import each
+from oakum_service.api.nodes import _present
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.api.views import trainer_view
 from oakum_service.config import Settings
-from oakum_service.control import setbacks
+from oakum_service.control import launch_records, observe, setbacks
 from oakum_service.control.execute import Executor
 from oakum_service.control.new_trainers import add_trainer
-from oakum_service.control.observe import Observation
+from oakum_service.control.observe import Observation, end_fragments
 from oakum_service.control.planner import Planner
 from oakum_service.control.setbacks import Surroundings
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.events import EventRecord
+from oakum_service.db.models.fragments import Fragment, live_fragments
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.documents.setback import Setback, SetbackKind
 from oakum_service.errors import SubmissionRefused
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.instruments import REFUSALS
-from oakum_service.schedulers.port import Scheduler, Snapshot
+from oakum_service.schedulers.port import OwnJob, Scheduler, Snapshot
 from oakum_service.standing import Status
-from oakum_service.states import NodeState
-from oakum_worker.protocol import FragmentConfig
+from oakum_service.states import NodeState, TrainerState
+from oakum_worker.protocol import FragmentConfig, Phase
 from oakum_worker.spec import TrainerSpec
+from scripted_trainer import ScriptedTrainer
 from slurm_adapter import FAKE, Site, make_site, node
 
 SPEC = TrainerSpec(name="digits", entrypoint="a:b", global_batch=8, epochs=1, max_nodes=1)
@@ -56,7 +61,7 @@ def refused(*nodes: str, at: float = 0.0) -> Setback:
 
 
 def test_each_wait_is_twice_the_one_before_up_to_minutes() -> None:
-    waits = [setbacks.delay_s(times) for times in range(1, 40)]
+    waits = [setbacks.delay_s(times, 5.0) for times in range(1, 40)]
     assert waits[:4] == [5.0, 10.0, 20.0, 40.0]
     assert max(waits) == waits[-1] == setbacks.LONGEST_S
 
@@ -91,6 +96,8 @@ class Turns:
 
     def __init__(self, sessions: Sessions, folder: Path, scheduler: Scheduler, patch: pytest.MonkeyPatch) -> None:
         self.sessions, self.scheduler = sessions, scheduler
+        self.logs: dict[str, list[str]] = {}
+        """Bad nodes, with what is in the log of each fragment that ends there."""
         self.now = time.time()
         patch.setattr(time, "time", lambda: self.now)
         self.lease = LeaseHolder(sessions, alone=True)
@@ -107,10 +114,24 @@ class Turns:
         while self.now < until:
             assert self.lease.acquire()
             observed = Observation(1, replace(snapshot, taken_at=self.now))
+            self.end_fragments(observed.snapshot)
             plan = self.planner.plan(observed)
             assert plan is not None
             self.executor.carry_out(plan, observed)
             self.now += every_s
+
+    def end_fragments(self, snapshot: Snapshot) -> None:
+        """Have the jobs of fragments on bad nodes end."""
+        with self.sessions.begin() as session:
+            live = [each for each in live_fragments(session) if each.node not in self.logs]
+            jobs = tuple(OwnJob("1", each.id, each.node) for each in live)
+            nodes = {each.id: each.node for each in live_fragments(session)}
+            seen = replace(snapshot, own_jobs=jobs)
+            end_fragments(session, seen, 3600.0, now=self.now, log_of=lambda one: self.logs[nodes[one]])
+
+    def view(self) -> TrainerView:
+        with self.sessions.begin() as session:
+            return trainer_view(session, session.get_one(Trainer, self.trainer))
 
     def row(self) -> Trainer:
         with self.sessions.begin() as session:
@@ -140,7 +161,7 @@ def test_a_refusal_is_told_in_its_own_words_and_repeated_rarely(
     assert REFUSALS._value.get() - counted == calls
     with sessions.begin() as session:
         told = session.scalars(select(EventRecord.message).where(EventRecord.kind == "launch.refused")).all()
-        view = trainer_view(session, session.get_one(Trainer, turns.trainer))
+    view = turns.view()
     assert len(told) == calls
     for text in (*told, view.condition):
         assert f"{LIMIT}; {KIND}" in text
@@ -177,3 +198,113 @@ def test_a_node_that_is_refused_costs_itself(
     turns = Turns(sessions, tmp_path, scheduler, monkeypatch)  # type: ignore[arg-type]
     turns.take(holes("n1", "n2"), for_s=6.0)
     assert scheduler.asked == ["n1", "n2"]
+
+
+NO_PYTHON = [
+    "slurmstepd: error: execve(): /shared/venv/bin/python: Permission denied",
+    "srun: error: {}: task 0: Exited with exit code 13",
+]
+RAISED = [
+    "submitit ERROR (2026-01-01) - Submitted job triggered an exception",
+    "Traceback:",
+    "ValueError: {} is odd",
+]
+
+
+@each(
+    ("lines", "text", "is_own"),
+    [
+        ([], "its log is empty", False),
+        (NO_PYTHON, NO_PYTHON[0], False),
+        (["srun: error: n1: task 0: Killed"], "srun: error: n1: task 0: Killed", False),
+        (RAISED, RAISED[-1], True),
+        (
+            [RAISED[0], "ModuleNotFoundError: No module named 'submitit'"],
+            "ModuleNotFoundError: No module named 'submitit'",
+            False,
+        ),
+    ],
+)
+def test_last_words_tell_why_and_whose_fault_it_was(lines: list[str], text: str, is_own: bool) -> None:
+    assert setbacks.last_words(lines) == setbacks.LastWords(text, is_own)
+
+
+def test_errors_look_the_same_whatever_node_and_numbers_they_name() -> None:
+    assert setbacks.looks_the_same("on gpu-a: pid 71 died", "on gpu-b: pid 8 died", ["gpu-a", "gpu-b"])
+    assert not setbacks.looks_the_same("on gpu-a: pid 71 died", "on gpu-b: no room", ["gpu-a", "gpu-b"])
+
+
+class Taking(OneRefused):
+    """A scheduler that takes every submission."""
+
+
+def test_a_bad_node_costs_itself_and_no_attempt(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Taking()
+    turns = Turns(sessions, tmp_path, scheduler, monkeypatch)  # type: ignore[arg-type]
+    bad = ("n1", "n2", "n3", "n4")
+    turns.logs = dict.fromkeys(bad, NO_PYTHON)
+    turns.take(holes(*bad, "n5"), for_s=59.0)
+    assert scheduler.asked[-1] == "n5"
+    assert sorted(scheduler.asked) == [*bad, "n5"]
+    row, view = turns.row(), turns.view()
+    assert (row.crashes, view.attempt, view.status) == (0, None, Status.STARTING)
+    assert NO_PYTHON[0] in view.condition
+    assert "n1, n2, n3, n4" in view.condition
+    with sessions.begin() as session:
+        observe.write_snapshot(session, holes(*bad, "n5"), None)
+        told = {each.name: each.avoided_because for each in _present(session).nodes}
+        causes = set(session.scalars(select(Fragment.cause).where(Fragment.node != "n5")))
+        launch_records.note_begun(
+            session, row, session.scalars(select(Fragment).where(Fragment.node == "n5")).one(), is_ready=True
+        )
+    assert told == {**dict.fromkeys(bad, NO_PYTHON[0]), "n5": ""}
+    assert causes == {"never reported"}
+    assert row.setback is None
+
+
+def test_a_node_is_avoided_longer_each_time_until_an_administrator_has_had_it(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Taking()
+    turns = Turns(sessions, tmp_path, scheduler, monkeypatch)  # type: ignore[arg-type]
+    turns.logs = {"n1": NO_PYTHON}
+    turns.take(holes("n1"), for_s=600.0)
+    assert len(scheduler.asked) == 4  # at 0, 1, 3 and 7 minutes
+    down = replace(holes("n1"), nodes=(Node("n1", NodeState.UNAVAILABLE, "n1"),), taken_at=turns.now)
+    with sessions.begin() as session:
+        seen = observe.write_snapshot(session, down, None)
+        observe.write_snapshot(session, replace(holes("n1"), taken_at=turns.now), seen)
+        assert launch_records.avoided(session, turns.now) == []
+
+
+def test_an_error_of_its_own_on_two_nodes_is_the_trainers(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Taking()
+    turns = Turns(sessions, tmp_path, scheduler, monkeypatch)  # type: ignore[arg-type]
+    turns.logs = {name: [line.format(name) for line in RAISED] for name in ("n1", "n2", "n3")}
+    turns.take(holes("n1", "n2", "n3"), for_s=30.0)
+    assert scheduler.asked == ["n1", "n2"]
+    assert turns.row().state == TrainerState.FAILED
+    assert turns.row().message == "ValueError: n2 is odd (the same on n1 and n2)"
+    with sessions.begin() as session:
+        assert [row.node for row in launch_records.avoided(session, turns.now)] == []
+
+
+def test_a_newcomer_that_cannot_load_what_others_train_costs_its_node(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = ScriptedTrainer(sessions, monkeypatch)
+    trainer.launch("a")
+    trainer.say("a", Phase.READY)
+    trainer.turn(after_s=1.0)
+    trainer.switch("a", trainer.row.generation, 0)
+    failure = {"stage": "load", "step": 0, "message": "no CUDA device on b", "traceback": ""}
+    for name, state in (("b", TrainerState.RUNNING), ("c", TrainerState.FAILED)):
+        trainer.launch(name)
+        trainer.say(name, Phase.FAILED, failure=failure)
+        trainer.turn(after_s=1.0)
+        assert trainer.row.state == state
+    assert trainer.row.message == "no CUDA device on b (the same on b and c)"

@@ -21,6 +21,10 @@ class NodeView(BaseModel):
     fragment_phase: str | None = None
     hole_ends_at: float | None = None
     """Forecast end of the hole, if there is one."""
+    avoided_until: float | None = None
+    """Until when nothing new is launched there, because fragments came to nothing; null if that is not so."""
+    avoided_because: str = ""
+    """The last words of the newest of these fragments."""
 
 
 class NodeList(BaseModel):

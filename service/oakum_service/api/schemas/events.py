@@ -16,7 +16,7 @@ class Event(BaseModel):
     """`trainer.submitted`, `trainer.running`, `trainer.waiting`, `trainer.finished`, `trainer.failed`,
     `trainer.cancelled`, `trainer.changed`, `trainer.warning`, `trainer.guaranteed`,
     `trainer.paused`, `trainer.unpaused`, `trainer.retried`, `generation.formed`,
-    `node.hole`, `node.foreground`, `node.unavailable`, `plan.made`, `plan.failed`,
+    `node.hole`, `node.foreground`, `node.unavailable`, `node.avoided`, `plan.made`, `plan.failed`,
     `launch.refused`, `fragment.launched`, `fragment.ready`, `fragment.left`, `fragment.lost`,
     `checkpoint.written`, `notice.failed`, `setting.changed`, `service.started`, `service.held`, `service.resumed`,
     `service.stopping`."""

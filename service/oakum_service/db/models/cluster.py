@@ -53,6 +53,31 @@ class ForegroundStart(Base):
     __table_args__ = (Index("ix_foreground_starts_delays", "started_at", "delay_s"),)
 
 
+class NodeSetback(Base):
+    """A node on which fragments ended before they reported, or could not load what others had loaded, until one
+    there is ready or the node comes back from an administrator."""
+
+    __tablename__ = "node_setbacks"
+
+    node: Mapped[str] = mapped_column(String(255), primary_key=True)
+    at: Mapped[float]
+    """When the newest of them ended."""
+    times: Mapped[int]
+    until_at: Mapped[float]
+    """Until when nothing new is launched there."""
+    what: Mapped[str] = mapped_column(Text)
+    """The last words of the newest."""
+    trainer_id: Mapped[str] = mapped_column(String(36))
+    """Trainer of the newest."""
+    is_own: Mapped[bool]
+    """Whether the words are of the trainer's own code or of what was started for it, not of the node."""
+
+    @property
+    def told(self) -> str:
+        """The last words as everybody may read them: a trainer's errors are its user's."""
+        return "an error of the trainer's own code" if self.is_own else self.what
+
+
 class HookEventRecord(Base):
     """What Slurm's hooks have reported of one job's start, or of its end. Written by the API."""
 

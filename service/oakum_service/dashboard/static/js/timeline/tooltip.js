@@ -9,6 +9,7 @@ const CAUSES = {
   failed: "ended: it failed",
   lost: "ended: the node was lost",
   "never started": "ended: it never started",
+  "never reported": "ended before it reported",
 };
 
 /** Lines about `node` at the time `at`; none if nothing is known. */
