@@ -69,7 +69,8 @@ def _slurmctld_restarts(slurm: SlurmSite, service: SlurmService, client: OakumCl
 
 
 def _a_node_goes_down_and_comes_back(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> None:
-    """A node goes down: the trainer goes on without it, and it is not used until Slurm shows it up again.
+    """A node is drained: its fragment leaves in order and the trainer goes on without it. It goes down, and is not
+    used until Slurm shows it up again.
 
     On the node that has come back, a job in our name that nobody knows of is cancelled, as one is that was left
     behind by a submission whose answer was lost; another service's job is not.
@@ -80,11 +81,15 @@ def _a_node_goes_down_and_comes_back(slurm: SlurmSite, service: SlurmService, cl
 
     known = _own_ids(service)
     lost = client.trainer(_NAME).nodes[0]
-    slurm.set_node(lost, "DOWN")
-    # Down alone would only last until it registers again: `ReturnToService=2`.
+    nodes_lost = client.trainer(_NAME).nodes_lost
     slurm.set_node(lost, "DRAIN")
-    wait_until("the node that is down is not used", lambda: state_of_node() is NodeState.UNAVAILABLE)
-    _trains_on(client, 3, "without the node that is down")
+    wait_until("the drained node is not used", lambda: state_of_node() is NodeState.UNAVAILABLE)
+    _trains_on(client, 3, "without the drained node")
+    wait_until("its job has ended", lambda: not [job for job in slurm.jobs() if job.nodes == lost])
+    assert client.trainer(_NAME).nodes_lost == nodes_lost, "it left in order"
+    # Down alone would only last until it registers again: `ReturnToService=2`.
+    slurm.set_node(lost, "DOWN")
+    slurm.set_node(lost, "DRAIN")
     assert lost not in client.trainer(_NAME).nodes
     assert not [job for job in slurm.jobs() if job.nodes == lost]
     client.change(_NAME, TrainerChange(max_nodes=3))

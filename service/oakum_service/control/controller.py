@@ -24,6 +24,7 @@ from oakum_service.config import Settings
 from oakum_service.control.chart_points import record_gap
 from oakum_service.control.endings import cancel_requested
 from oakum_service.control.execute import Executor
+from oakum_service.control.giving_back import release_wanted
 from oakum_service.control.membership import MembershipUpdater
 from oakum_service.control.meter import ClusterMeter
 from oakum_service.control.node_preference import NodePreferenceTracker
@@ -312,6 +313,7 @@ class Controller:
                     log_of=self._log_of,
                 )
                 cancel_requested(session, now)
+                release_wanted(session, snapshot)
                 held = hold.held(session)
                 if held is not None:
                     hold.release_all(session)

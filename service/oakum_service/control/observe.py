@@ -104,7 +104,7 @@ def _told(node: Node) -> str:
     words = {
         NodeState.HOLE: "is idle",
         NodeState.FOREGROUND: f"goes to foreground job {node.job_name}",
-        NodeState.UNAVAILABLE: "is not available",
+        NodeState.UNAVAILABLE: f"is not available{node.wanted and f': {node.wanted}'}",
     }
     if node.state is NodeState.UNAVAILABLE and node.job is not None:
         return f"{node.name} is kept free while the scheduler hands nodes to foreground job {node.job}"

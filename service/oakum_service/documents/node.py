@@ -21,6 +21,9 @@ class Node:
     job_name: str = ""
     announced_at: float | None = None
     """When the scheduler expects to start a foreground job here, in Unix seconds; a forecast."""
+    wanted: str = ""
+    """The scheduler's words for why the node is to become free although nobody ends our job there, such as DRAIN;
+    empty if it is not."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ _USABLE = {"IDLE", "ALLOCATED", "MIXED"}
 _HARMLESS_FLAGS = {"PLANNED", "CLOUD", "DYNAMIC_NORM"}
 _POWER_FLAGS = {"POWERED_DOWN", "POWERING_UP", "POWER_UP"}
 """Flags of a node that Slurm starts for the next job there."""
+_WANTED_FLAGS = {"DRAIN", "FAIL", "MAINT", "RESERVED", "REBOOT_REQUESTED", "POWER_DOWN", "POWERING_DOWN"}
+"""With these flags Slurm starts nothing on a node and lets what runs there go on, for hours: somebody waits."""
 _UNKNOWN_JOB = "unknown"
 """Shown for a node allocated to a job that we may not see (`PrivateData=jobs`)."""
 _SOCKETS = re.compile(r"\([^)]*\)")
@@ -239,6 +241,7 @@ def _node(
         job=job,
         job_name=job_name,
         announced_at=announced_at if state is NodeState.HOLE else None,
+        wanted="+".join(flag for flag in node.states[1:] if flag in _WANTED_FLAGS),
     )
 
 
