@@ -297,6 +297,9 @@ class FragmentReport(_Message):
     """The scheduler has asked for the node."""
     signalled_at: Seconds | None = None
     """Unix time, in seconds, at which the agent heard that the scheduler wants the node; None before."""
+    signal: str = ""
+    """Name of the signal by which the agent heard that, such as SIGTERM, or SIGUSR2 near the time limit; empty
+    before, and where the agent is too old to tell."""
     warnings: tuple[str, ...] = ()
     """The newest ten warnings at most: faults that do not stop training, such as a corrupt checkpoint."""
 

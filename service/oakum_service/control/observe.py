@@ -33,6 +33,13 @@ _KEPT_NODES = 200_000
 _FEW = 8
 """Up to so many fragments that fall silent at once are lost, whatever share of all they are."""
 _OVERLOAD_FACTOR = 6
+NEAR_LIMIT = "SIGUSR2"
+"""The signal that the scheduler sends some time before a job's time limit."""
+_WORDS = {
+    "cancelled": "cancelled: its job was cancelled, and not by this service",
+    "time limit": "time limit: its job's time was over",
+}
+"""Causes that need more words in an event."""
 
 
 @dataclass(frozen=True)
@@ -247,13 +254,13 @@ def _end(
     to be told why it ended, so its loss does not count as a crash."""
     report = row.body if row is not None else None
     end_fragment(session, fragment, now)
-    fragment.cause = _cause_of_end(fragment, report, taken=taken)
+    fragment.cause = _cause_of_end(fragment, report, snapshot, taken=taken)
     short = fragment.id in snapshot.out_of_memory
     words = None
     if fragment.cause == "lost" and report is None and not unheard and not short:
         fragment.cause, words = "never reported", setbacks.last_words(log_of(fragment.id))
     kind = "fragment.left" if fragment.cause not in ("lost", "never reported") else "fragment.lost"
-    told = f"{fragment.node}: {fragment.cause}" + (f": {words.text}" if words else "")
+    told = f"{fragment.node}: {_WORDS.get(fragment.cause, fragment.cause)}" + (f": {words.text}" if words else "")
     event_log.record(session, kind, trainer.name, told, node=fragment.node, cause=fragment.cause)
     if words is not None:
         launch_records.note_unreported(session, trainer, fragment, words, snapshot, now)
@@ -290,7 +297,7 @@ def _count_loss(
     attempts.record_crash(session, trainer, attempts.TrainerCrash(step, what, began_at, most=most), now)
 
 
-def _cause_of_end(fragment: Fragment, report: FragmentReport | None, *, taken: bool) -> str:
+def _cause_of_end(fragment: Fragment, report: FragmentReport | None, snapshot: Snapshot, *, taken: bool) -> str:
     if fragment.cause:
         return fragment.cause  # recorded before the job ended
     if report is not None and report.phase is Phase.FINISHED:
@@ -301,4 +308,8 @@ def _cause_of_end(fragment: Fragment, report: FragmentReport | None, *, taken: b
         return "preempted"
     if fragment.released:
         return "released"
+    if fragment.id in snapshot.cancelled:
+        return "cancelled"
+    if fragment.id in snapshot.timed_out or (report is not None and report.signal == NEAR_LIMIT):
+        return "time limit"
     return "preempted" if taken or (report is not None and report.signalled) else "lost"

@@ -52,6 +52,10 @@ class Snapshot:
 
     out_of_memory: frozenset[str] = frozenset()
     """Fragments whose jobs ended for lack of memory, according to the scheduler."""
+    cancelled: frozenset[str] = frozenset()
+    """Fragments whose jobs somebody has cancelled, other than this service."""
+    timed_out: frozenset[str] = frozenset()
+    """Fragments whose jobs the scheduler has ended at their time limit."""
 
     def with_starts_since(self, at: float) -> Snapshot:
         """The snapshot with those foreground starts alone that were in the second of `at` or later. Slurm tells

@@ -116,7 +116,7 @@ class Agent:
             case Directive():
                 self._on_directive(event)
             case Signalled(number):
-                self._on_leave(f"signal {signal.Signals(number).name}")
+                self._on_leave(signal.Signals(number).name)
             case Gone():
                 self._leave_at_once("the service no longer wants this fragment")
             case Unheard(seconds):
@@ -290,18 +290,18 @@ class Agent:
         generation = directive.generation
         return generation is not None and generation.first_rank(self._config.fragment) is not None
 
-    def _on_leave(self, why: str) -> None:
+    def _on_leave(self, by: str) -> None:
         """React to a signal to leave: tell the service, which is to make a generation without this fragment, and
         set the time at which the agent leaves in any case. Later signals do nothing.
 
-        A fragment that was no member yet leaves at once; the last one with the state saves a checkpoint. `why`
-        goes to the log.
+        A fragment that was no member yet leaves at once; the last one with the state saves a checkpoint. `by` is
+        the signal's name.
         """
         if self._deadline_s is not None:
             return
-        _log.info("leaving: %s", why)
+        _log.info("leaving: signal %s", by)
         self._signalled_s = time.monotonic()
-        self._tell(signalled=True, signalled_at=time.time())
+        self._tell(signalled=True, signalled_at=time.time(), signal=by)
         self._deadline_s = self._signalled_s + min(self._config.leave_deadline_s, self._config.grace_s)
         for rank in self._ranks:
             rank.send(Command(leave=True))

@@ -35,8 +35,8 @@ class Fragment(Base):
     """When the fragment first joined a generation."""
     ended_at: Mapped[float | None]
     cause: Mapped[str] = mapped_column(String(32), default="")
-    """Why the fragment ended: preempted, released, finished, failed, lost, never started, never
-    reported."""
+    """Why the fragment ended: preempted, released, cancelled, time limit, finished, failed, lost, never
+    started, never reported."""
     crashes: Mapped[int] = mapped_column(default=0)
     """Number of the newest crash that the controller has processed."""
     warnings: Mapped[tuple[str, ...]] = mapped_column(default=())

@@ -28,6 +28,7 @@ class Cancellations:
         self._due: set[str] = set()
         self._cancelled_at: dict[str, float] = {}
         self._withdrawn: deque[str] = deque(maxlen=_MOST_WITHDRAWN)
+        self._ours: deque[str] = deque(maxlen=_MOST_WITHDRAWN)
 
     @property
     def are_due(self) -> bool:
@@ -38,6 +39,11 @@ class Cancellations:
     def withdrawn(self) -> frozenset[str]:
         """Fragments whose jobs the adapter has decided itself to cancel; only the newest are remembered."""
         return frozenset(self._withdrawn)
+
+    @property
+    def ours(self) -> frozenset[str]:
+        """Fragments whose jobs this service has cancelled; only the newest are remembered."""
+        return frozenset(self._ours)
 
     def request(self, fragments: Iterable[str], now: float) -> set[str]:
         """Note that the fragments' jobs are to be cancelled. Returns those that are new: the others were cancelled
@@ -54,6 +60,7 @@ class Cancellations:
     def take(self, now: float) -> set[str]:
         """Remove and return the fragments whose jobs are to be cancelled; the caller cancels them now."""
         taken, self._due = self._due, set()
+        self._ours.extend(taken)
         self._cancelled_at |= dict.fromkeys(taken, now)
         return taken
 

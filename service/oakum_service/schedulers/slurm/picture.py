@@ -14,7 +14,7 @@ from oakum_service.schedulers.slurm.snapshot import (
     HolePolicy,
     OakumInstance,
     OwnTask,
-    out_of_memory_fragments,
+    fragments_that_ended,
     own_tasks,
     preempted_fragments,
     to_snapshot,
@@ -63,7 +63,9 @@ class PictureMaker:
         snapshot = replace(
             to_snapshot(state, self._instance, self._policy, own, hand_over.wanted),
             preempted=preempted_fragments(state.jobs, self._instance, arrays),
-            out_of_memory=out_of_memory_fragments(state.jobs, self._instance, arrays),
+            out_of_memory=fragments_that_ended("OUT_OF_MEMORY", state.jobs, self._instance, arrays),
+            cancelled=fragments_that_ended("CANCELLED", state.jobs, self._instance, arrays),
+            timed_out=fragments_that_ended("TIMEOUT", state.jobs, self._instance, arrays),
         )
         return Picture(state, snapshot, own, frozenset(in_the_way(own, hand_over)))
 

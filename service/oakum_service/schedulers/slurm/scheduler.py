@@ -107,7 +107,12 @@ class SlurmScheduler:
             if self._picture is None:
                 raise self._error or SchedulerError("Slurm's state has not been read yet")
             seen = self._overlay.laid_over(self._picture.snapshot)
-            return replace(seen, starts=self._job_starts.newest, withdrawn=self._cancellations.withdrawn)
+            return replace(
+                seen,
+                starts=self._job_starts.newest,
+                withdrawn=self._cancellations.withdrawn,
+                cancelled=seen.cancelled - self._cancellations.ours,
+            )
 
     def taken_at(self) -> float | None:
         """When the newest reading was taken, in Unix seconds; None before the first."""

@@ -17,7 +17,7 @@ from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArray
-from oakum_service.schedulers.slurm.reading.jobs import has_ended, lacked_memory, was_ended_by_slurm
+from oakum_service.schedulers.slurm.reading.jobs import has_ended, was_ended_by_slurm
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 from oakum_service.states import NodeState
 from oakum_solver.logs import node_lists
@@ -127,11 +127,14 @@ def preempted_fragments(
     return _fragments_of([j for j in jobs if was_ended_by_slurm(j.states, j.preempted_at)], instance, arrays)
 
 
-def out_of_memory_fragments(
-    jobs: Iterable[SlurmJob], instance: OakumInstance, arrays: Mapping[str, JobArray] = MappingProxyType({})
+def fragments_that_ended(
+    state: str,
+    jobs: Iterable[SlurmJob],
+    instance: OakumInstance,
+    arrays: Mapping[str, JobArray] = MappingProxyType({}),
 ) -> frozenset[str]:
-    """Fragments whose jobs ended for lack of memory."""
-    return _fragments_of([job for job in jobs if lacked_memory(job.states)], instance, arrays)
+    """Fragments whose jobs ended, or are ending, in this state of Slurm's, such as OUT_OF_MEMORY or CANCELLED."""
+    return _fragments_of([job for job in jobs if job.states[0] == state], instance, arrays)
 
 
 def _fragments_of(

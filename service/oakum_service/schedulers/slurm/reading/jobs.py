@@ -38,6 +38,7 @@ _ENDED = frozenset(
     }
 )
 _NODE_GONE = frozenset({"BOOT_FAIL", "NODE_FAIL"})
+_TOLD = frozenset({"CANCELLED", "OUT_OF_MEMORY", "TIMEOUT"})
 _BASES = _HOLDING | _ENDED | {"PENDING"}
 _BASE_OF_FLAG = {
     "CONFIGURING": "RUNNING",
@@ -131,13 +132,8 @@ def has_ended(states: tuple[str, ...]) -> bool:
 
 
 def has_telling_end(states: tuple[str, ...], preempted_at: float | None) -> bool:
-    """Whether the reason why the job ended matters: Slurm ended it, or it lacked memory."""
-    return was_ended_by_slurm(states, preempted_at) or lacked_memory(states)
-
-
-def lacked_memory(states: tuple[str, ...]) -> bool:
-    """Whether the job was ended for lack of memory."""
-    return states[0] == "OUT_OF_MEMORY"
+    """Whether the reason why the job ended matters: Slurm or somebody ended it, or it lacked memory."""
+    return was_ended_by_slurm(states, preempted_at) or states[0] in _TOLD
 
 
 def was_ended_by_slurm(states: tuple[str, ...], preempted_at: float | None) -> bool:

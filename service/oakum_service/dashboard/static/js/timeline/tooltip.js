@@ -5,6 +5,8 @@ import { clock, count, day, duration } from "../format.js";
 const CAUSES = {
   preempted: "ended: a foreground job took the node",
   released: "ended: the plan gave the node away",
+  cancelled: "ended: its job was cancelled",
+  "time limit": "ended: its job's time limit",
   finished: "ended: the trainer finished",
   failed: "ended: it failed",
   lost: "ended: the node was lost",
