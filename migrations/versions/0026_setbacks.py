@@ -15,6 +15,7 @@ depends_on = None
 
 def upgrade() -> None:
     op.add_column("trainers", sa.Column("setback", sa.JSON(), nullable=False, server_default="{}"))
+    op.add_column("lease", sa.Column("closed", sa.Text(), nullable=False, server_default=""))
     op.create_table(
         "node_setbacks",
         sa.Column("node", sa.String(255), primary_key=True),
@@ -29,4 +30,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_table("node_setbacks")
+    op.drop_column("lease", "closed")
     op.drop_column("trainers", "setback")

@@ -37,6 +37,7 @@ NODES_AVOIDED = Gauge(
     "oakum_nodes_avoided", "Nodes on which nothing new is launched, because fragments came to nothing there."
 )
 FRAGMENT_ENDS = Counter("oakum_fragments_ended", "Fragments that have ended, by cause.", ["cause"])
+CLOSED = Gauge("oakum_scheduler_closed", "1 while the scheduler begins no job of ours on any node, else 0.")
 REFUSALS = Counter("oakum_submissions_refused", "Submissions that the scheduler has refused.")
 STALL_S = Histogram("oakum_stall_seconds", "Stalls of rescales, by cause.", ["cause"], buckets=_LONG_S)
 FOREGROUND_DELAY_S = Histogram(

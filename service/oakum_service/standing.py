@@ -80,6 +80,8 @@ class Circumstances:
     unanswered_since: float | None = None
     """Since when the scheduler has not answered, if that is too long to launch anything; else None."""
     avoided: tuple[AvoidedNode, ...] = ()
+    closed: str = ""
+    """Why the scheduler begins no job of ours, as a clause; empty if it does."""
     trouble: str = ""
     """Sentence on what keeps the service from reading or writing its database; empty if nothing does."""
 
@@ -204,6 +206,8 @@ def _sentence(now: TrainerSituation, status: Status, joining: tuple[str, ...], l
         return f"Warms up on {_nodes(len(now.warming))}{_because(now)}."
     if now.granted and now.around.dry_run:
         return f"Would get {_nodes(len(now.granted))}{_because(now)}."
+    if now.granted and now.around.closed:
+        return f"Waits{_because(now)}."
     if now.granted and now.setback is not None:
         return f"Waits for its next launch on {_nodes(len(now.granted))}{_because(now)}."
     if now.granted:
@@ -234,6 +238,8 @@ def _because(now: TrainerSituation) -> str:
     around = now.around
     if around.unanswered_since is not None:
         return f": the scheduler has not answered since {_moment(around.unanswered_since)}, so nothing is launched"
+    if around.closed:
+        return f": {around.closed}, so nothing is launched"
     if around.dry_run:
         return ": this is a dry run, which launches nothing"
     if now.granted is None:

@@ -155,8 +155,8 @@ def _the_service_hangs(slurm: SlurmSite, service: SlurmService, client: OakumCli
 
 
 def _nodes_are_held(slurm: SlurmSite, service: SlurmService, client: OakumClient) -> None:
-    """A hold gives every node back, with a checkpoint, until it ends. A job that then gets no node, as the
-    partition is down, is withdrawn, and followed by another."""
+    """A hold gives every node back, with a checkpoint, until it ends. While the partition is then down, nothing is
+    submitted, and that is told."""
     redone = _redone_steps(client)
     client.hold("maintenance")
     wait_until("no job is left while nodes are held", lambda: not service.running())
@@ -169,8 +169,8 @@ def _nodes_are_held(slurm: SlurmSite, service: SlurmService, client: OakumClient
     try:
         assert not _own_ids(service), "nothing is submitted while nodes are held"
         client.resume()
-        for job in wait_until("jobs of ours wait after the hold", lambda: _own_ids(service)):
-            assert slurm.wait_for_end(job) == "CANCELLED", "it gets no node"
+        wait_until("it is told", lambda: "partition fill is DOWN" in client.trainer(_NAME).reason)
+        assert not _own_ids(service), "nothing is submitted into a partition that is down"
     finally:
         slurm.run("scontrol", "update", "PartitionName=fill", "State=UP")
     _trains_on(client, 1, "after the hold")

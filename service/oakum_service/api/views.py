@@ -27,6 +27,7 @@ from oakum_service.control import launch_records
 from oakum_service.control.dry_run import Prospect
 from oakum_service.control.rates import measured_rates
 from oakum_service.control.warm_ups import warm_up_node_s
+from oakum_service.db.lease import why_closed
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import MeasuredRate
@@ -91,7 +92,9 @@ def trainer_views(
         measured_rates(session, ids),
         _warming(session, ids, members),
         warm_up_node_s(session, ids, now),
-        dataclasses.replace(around, hold=hold.held(session), avoided=_avoided(session, now)),
+        dataclasses.replace(
+            around, hold=hold.held(session), avoided=_avoided(session, now), closed=why_closed(session)
+        ),
     )
     return [_view(trainer, lookups) for trainer in trainers]
 

@@ -299,7 +299,10 @@ class Controller:
                 self._now = current(session, self._settings)
                 before = self._fingerprint(session)
                 observed = self._preference.ordered(session, write_snapshot(session, snapshot, self._observed))
-                self._lease.note_snapshot(session, snapshot.taken_at)
+                if self._lease.note_snapshot(session, snapshot.taken_at, snapshot.closed):
+                    kind = "scheduler.closed" if snapshot.closed else "scheduler.opened"
+                    told = f"{snapshot.closed}: nothing is launched" if snapshot.closed else "jobs begin again"
+                    event_log.record(session, kind, self._scheduler.name, told)
                 place_fragments(session, snapshot)
                 self._membership.read_reports(session, now)
                 silent = end_fragments(

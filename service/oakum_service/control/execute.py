@@ -200,7 +200,10 @@ def _intend(
     session: Session, plan_id: int, grants: dict[str, str], snapshot: Snapshot, now: float
 ) -> list[LaunchIntent]:
     """Add a fragment's row for each node in `grants` (node -> trainer id) that is idle and free of our jobs;
-    returns the launches to submit once the caller has committed the rows."""
+    returns the launches to submit once the caller has committed the rows. None while the scheduler begins no job
+    of ours."""
+    if snapshot.closed:
+        return []
     busy = {fragment.node for fragment in live_fragments(session)} | {job.node for job in snapshot.own_jobs}
     launches = []
     for node, trainer in grants.items():

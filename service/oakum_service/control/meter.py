@@ -44,6 +44,7 @@ class ClusterMeter:
             instruments.TRAINERS.labels(state).set(trainers.get(state, 0))
         instruments.FRAGMENTS.labels("warming").set(self._warming)
         instruments.FRAGMENTS.labels("training").set(self._training)
+        instruments.CLOSED.set(bool(snapshot.closed))
         instruments.NODES_AVOIDED.set(len(launch_records.avoided(session, now)))
         share = min(1.0, self._training / self._holes) if self._holes else math.nan
         instruments.EFFICIENCY.set(share)

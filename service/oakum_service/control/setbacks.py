@@ -11,8 +11,8 @@ code has not run.
 - A node where fragments end before they report is left out for everybody: a minute at first, twice as long each
   time, at most an hour, until a fragment is ready there or the node comes back from an administrator.
 - What a trainer's own code raised there, and raises the same way once more, is the trainer's own error.
-- When the trainer's spec or the nodes that were tried have changed, or fewer of our jobs are there, the next
-  launch is due at once.
+- When the trainer's spec, the nodes that were tried or the partition have changed, or fewer of our jobs are
+  there, the next launch is due at once.
 
 Pure: times are Unix seconds, and whoever calls reads the clock.
 """
@@ -134,5 +134,5 @@ def _basis(seen: Surroundings, nodes: Iterable[str]) -> str:
     """Identifies what a launch on these nodes depends on."""
     found = ((name, seen.snapshot.node(name)) for name in nodes)
     states = [(name, node and (node.state, node.node_type, node.address)) for name, node in found]
-    text = f"{seen.spec.model_dump_json()} {states}"
+    text = f"{seen.spec.model_dump_json()} {states} {seen.snapshot.closed}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -26,6 +26,12 @@ def database_time(session: Session) -> float:
     return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
 
+def why_closed(session: Session) -> str:
+    """Why the scheduler begins no job of ours, by the newest state that a controller has read; empty if it
+    does."""
+    return session.execute(select(Lease.closed).where(Lease.id == 1)).scalar_one_or_none() or ""
+
+
 class LeaseHolder:
     """This process's claim to be the controller: takes, renews and gives up the lease, and opens transactions that
     check it."""
@@ -74,9 +80,12 @@ class LeaseHolder:
                 lease.expires_at = 0.0
         self._token = None
 
-    def note_snapshot(self, session: Session, taken_at: float) -> None:
-        """Record in the holder's transaction when it has read the scheduler's state, for the other processes."""
-        session.execute(update(Lease).where(Lease.id == 1).values(snapshot_at=taken_at))
+    def note_snapshot(self, session: Session, taken_at: float, closed: str = "") -> bool:
+        """Record in the holder's transaction when it has read the scheduler's state, for the other processes, and
+        why the scheduler begins no job of ours. Returns whether that is another reason than before."""
+        before = why_closed(session)
+        session.execute(update(Lease).where(Lease.id == 1).values(snapshot_at=taken_at, closed=closed))
+        return closed != before
 
     def snapshot_at(self, session: Session) -> float | None:
         """When a holder, this one or an earlier one, last read the scheduler's state; None if none has yet."""

@@ -56,6 +56,8 @@ class Snapshot:
     """Fragments whose jobs somebody has cancelled, other than this service."""
     timed_out: frozenset[str] = frozenset()
     """Fragments whose jobs the scheduler has ended at their time limit."""
+    closed: str = ""
+    """Why the scheduler begins no job of ours on any node, as a clause; empty if it does."""
 
     def with_starts_since(self, at: float) -> Snapshot:
         """The snapshot with those foreground starts alone that were in the second of `at` or later. Slurm tells

@@ -177,6 +177,21 @@ def test_a_refusal_is_told_in_its_own_words_and_repeated_rarely(
     assert turns.row().setback is None
 
 
+def test_nothing_is_submitted_into_a_closed_partition_and_that_is_told(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Taking()
+    turns = Turns(sessions, tmp_path, scheduler, monkeypatch)  # type: ignore[arg-type]
+    closed = replace(holes("n1"), closed="Slurm's partition fill is DOWN")
+    turns.take(closed, for_s=30.0)
+    assert scheduler.asked == []
+    with sessions.begin() as session:
+        assert turns.lease.note_snapshot(session, turns.now, closed.closed)
+    assert turns.view().reason == "Waits: Slurm's partition fill is DOWN, so nothing is launched."
+    turns.take(holes("n1"), for_s=1.0)
+    assert scheduler.asked == ["n1"]
+
+
 class OneRefused:
     """A scheduler that refuses some nodes."""
 

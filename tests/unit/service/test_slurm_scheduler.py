@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from cells import each
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import JobStart
 from oakum_service.schedulers.slurm import completing
@@ -104,6 +105,16 @@ def test_the_time_limit_ends_before_the_announced_job_begins(site: Site) -> None
     assert "#SBATCH --time=10\n" in (site.folder / "script").read_text(encoding="utf-8")
     with pytest.raises(SchedulerError, match="n2 is wanted in"):
         site.scheduler.submit(site.config("n2", "f2"))
+
+
+@each("state", ["DOWN", "DRAIN", "INACTIVE", "UP"])
+def test_a_partition_that_is_not_up_is_told(site: Site, state: str) -> None:
+    told = site.folder / "scontrol"
+    told.write_text(f"#!/bin/sh\necho PartitionName=fill AllowGroups=ALL State={state} TotalNodes=2\n")
+    told.chmod(0o755)
+    site.restarted()
+    expected = "" if state == "UP" else f"Slurm's partition fill is {state}"
+    assert site.picture(lambda s: bool(s.nodes)).closed == expected
 
 
 def test_a_fragment_that_slurm_cannot_preempt_is_short(site: Site) -> None:

@@ -37,6 +37,10 @@ AROUND = [
         (None, HELD), (False, True), (None, 1_700_000_100.0), ("", "The data folder is full")
     )
 ]
+AROUND += [
+    Circumstances(closed="the partition is DOWN"),
+    Circumstances(dry_run=True, closed="the partition is DOWN"),
+]
 
 
 def situations() -> Iterator[TrainerSituation]:
@@ -111,7 +115,9 @@ def contradiction(now: TrainerSituation, told: Standing) -> str:
     plans = told.status in PLANNED and not now.around.dry_run
     if ("sbatch: error: no" in told.condition) != (now.setback is not None and plans):
         return "what keeps launches from beginning is told where there would be any"
-    if now.setback is not None and "about to be launched" in text:
+    if told.status in PLANNED and ("is DOWN" in text) != bool(now.around.closed):
+        return "that the partition is down is told"
+    if (now.setback is not None or now.around.closed) and "about to be launched" in text:
         return "who was refused is not about to be launched"
     if live and ("2 of 3" in told.condition) != (now.attempt is not None):
         return "attempts are told"

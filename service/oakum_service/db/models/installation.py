@@ -20,6 +20,8 @@ class Lease(Base):
     expires_at: Mapped[float]
     snapshot_at: Mapped[float | None]
     """When the holder last read the scheduler's state; None if no holder has yet."""
+    closed: Mapped[str] = mapped_column(Text, default="")
+    """Why the scheduler begins no job of ours, by that state; empty if it does."""
 
 
 class Installation(Base):

@@ -25,6 +25,7 @@ from oakum_service.schedulers.slurm.completing import CompletingNodes
 from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.job_starts import JobStarts
 from oakum_service.schedulers.slurm.overlay import Overlay
+from oakum_service.schedulers.slurm.partition import PartitionWatch
 from oakum_service.schedulers.slurm.picture import Picture, PictureMaker
 from oakum_service.schedulers.slurm.read_pace import MOST_STRETCH, ReadPace
 from oakum_service.schedulers.slurm.reading.pushed_source import PushedSource
@@ -86,6 +87,8 @@ class SlurmScheduler:
         self._job_starts = JobStarts(instance)
         self._completing = CompletingNodes()
         self._unread = UnreadLog()
+        self._partition = PartitionWatch(commands, settings.partition, settings.poll_floor_s)
+        self._closed = ""
         self._hinted = False
         """Whether a reading is wanted sooner than the usual pace allows."""
         self._stopping = False
@@ -112,6 +115,7 @@ class SlurmScheduler:
                 starts=self._job_starts.newest,
                 withdrawn=self._cancellations.withdrawn,
                 cancelled=seen.cancelled - self._cancellations.ours,
+                closed=self._closed,
             )
 
     def taken_at(self) -> float | None:
@@ -242,7 +246,8 @@ class SlurmScheduler:
             hinted, self._hinted = self._hinted, False
         try:
             state = self._source.read()
-            self._take(self._pictures.make(state), began_s)
+            closed = self._partition.closed(began_s)
+            self._take(self._pictures.make(state), closed, began_s)
             self._pace.took(began_s, time.monotonic(), self._source.cycle_s())
         except SchedulerError as error:
             _log.warning("Slurm's state could not be read: %s", error)
@@ -263,13 +268,14 @@ class SlurmScheduler:
             self._hinted |= hinted or self._picture is None
             self._changed.notify_all()
 
-    def _take(self, picture: Picture, began_s: float) -> None:
-        """Make a picture the newest one; its reading began at `began_s` (monotonic)."""
+    def _take(self, picture: Picture, closed: str, began_s: float) -> None:
+        """Make a picture the newest one; its reading began at `began_s` (monotonic). `closed`: why no job begins
+        in the partition."""
         state, own = picture.state, picture.own
         self._unread.note_reading(state.unread)
         vain = waiting_in_vain(own, state.taken_at, self._settings.pending_limit_s)
         with self._changed:
-            self._picture, self._error = picture, None
+            self._picture, self._closed, self._error = picture, closed, None
             self._overlay.note_reading(state.taken_at, own.keys())
             self._cancellations.note_reading(own.keys())
             self._cancellations.withdraw(vain | picture.in_the_way, time.time())
