@@ -56,11 +56,17 @@ def create(session: Session, name: str, role: str, label: str = "", lifetime_s: 
 
 def rotate(session: Session, row: ApiToken, overlap_s: float, now: float) -> str:
     """Make a token of the same user, role, label and lifetime in place of one, and return its text. The old token
-    stays valid for `overlap_s`, or until it expires if that is sooner."""
-    lifetime_s = None if row.expires_at is None else row.expires_at - row.created_at
-    token = create(session, row.name, row.role, row.label, lifetime_s)
-    row.expires_at = min(now + overlap_s, row.expires_at or now + overlap_s)
+    stays valid for `overlap_s`, or until it expires if that is sooner; its sessions end with it."""
+    token = create(session, row.name, row.role, row.label, lifetime_s(row))
+    row.expires_at = end = min(now + overlap_s, row.expires_at or now + overlap_s)
+    for begun in _sessions_of(session, row):
+        begun.expires_at = min(end, begun.expires_at or end)
     return token
+
+
+def lifetime_s(row: ApiToken) -> float | None:
+    """For how many seconds the token was made; None: until it is revoked."""
+    return None if row.expires_at is None else row.expires_at - row.created_at
 
 
 def begin_session(session: Session, row: ApiToken, now: float, lifetime_s: float) -> tuple[str, float]:
@@ -76,13 +82,31 @@ def begin_session(session: Session, row: ApiToken, now: float, lifetime_s: float
 
 def end_sessions(session: Session, row: ApiToken) -> None:
     """Delete the sessions that were begun with the token."""
-    for begun in listed(session, row.name, _SESSION + id_of(row)):
+    for begun in _sessions_of(session, row):
         session.delete(begun)
+
+
+def _sessions_of(session: Session, row: ApiToken) -> Sequence[ApiToken]:
+    return listed(session, row.name, _SESSION + id_of(row))
 
 
 def is_session(row: ApiToken) -> bool:
     """Whether the token is a session of the dashboard."""
-    return row.label.startswith(_SESSION)
+    return names_session(row.label)
+
+
+def names_session(label: str) -> bool:
+    """Whether a token with this label is a session of the dashboard."""
+    return label.startswith(_SESSION)
+
+
+def latest_end(session: Session, row: ApiToken) -> float | None:
+    """When a token that is made with this one has to end at the latest. With a session that is when the token
+    ends that it was begun with; None: it may last."""
+    if not is_session(row):
+        return None
+    begun_with = with_id(session, row.label.removeprefix(_SESSION))
+    return row.expires_at if begun_with is None else begun_with.expires_at
 
 
 def _session_label(row: ApiToken) -> str:

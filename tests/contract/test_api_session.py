@@ -93,6 +93,43 @@ def test_a_session_ends_with_its_token(api: ApiUnderTest) -> None:
         problem_of(each.get("/v1/trainers"), 401)
 
 
+def test_a_session_ends_with_its_token_that_is_replaced(api: ApiUnderTest) -> None:
+    made = api.admin.post("/v1/tokens", json={"name": "uwe"}).json()
+    client = signed_in(api, made["token"])
+    replaced = api.client(made["token"]).post(f"/v1/tokens/{made['id']}/rotate", json={"overlap_s": 600}).json()
+    assert client.get("/v1/session").json()["expires_at"] == pytest.approx(time.time() + 600, abs=60)
+    newer = signed_in(api, replaced["token"])
+    api.client(replaced["token"]).post(f"/v1/tokens/{replaced['id']}/rotate", json={"overlap_s": 0})
+    problem_of(newer.get("/v1/trainers"), 401)
+    problem_of(api.client(replaced["token"]).get("/v1/trainers"), 401)
+
+
+def test_a_session_does_not_renew_itself(api: ApiUnderTest) -> None:
+    made = api.admin.post("/v1/tokens", json={"name": "anton", "role": "admin", "expires_in_s": 900}).json()
+    client = signed_in(api, made["token"])
+    own = tokens.short_id(tokens.digest(client.cookies["oakum-session-80"]))
+    assert (
+        "sign in again"
+        in problem_of(client.post(f"/v1/tokens/{own}/rotate", json={}, headers=GUARD), 409)["detail"]
+    )
+    for path, body in (
+        (f"/v1/tokens/{made['id']}/rotate", {"overlap_s": 60}),
+        ("/v1/tokens", {"name": "anton", "role": "admin"}),
+        ("/v1/tokens", {"name": "uwe", "expires_in_s": 1000}),
+    ):
+        told = problem_of(client.post(path, json=body, headers=GUARD), 403)["detail"]
+        assert told.startswith("you have signed in with a token that ends at 20")
+    assert client.post("/v1/tokens", json={"name": "uwe", "expires_in_s": 300}, headers=GUARD).status_code == 201
+    assert api.client(made["token"]).post("/v1/tokens", json={"name": "uwe"}).status_code == 201
+    lasting = signed_in(api, api.new_token("anna", Role.ADMIN))
+    assert lasting.post("/v1/tokens", json={"name": "uwe"}, headers=GUARD).status_code == 201
+
+
+def test_no_token_is_named_like_a_session(api: ApiUnderTest) -> None:
+    body = {"name": "uwe", "label": "session of " + "0" * 12}
+    problem_of(api.admin.post("/v1/tokens", json=body), 422)
+
+
 def test_a_revoked_session_leaves_the_token_and_its_other_sessions(api: ApiUnderTest) -> None:
     token = api.new_token("uwe", Role.USER)
     one, other = signed_in(api, token), signed_in(api, token)

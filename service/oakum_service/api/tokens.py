@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from oakum_service.api.context import InContext
 from oakum_service.api.schemas.tokens import NewToken, RotateRequest, TokenList, TokenRequest, TokenView
 from oakum_service.db import event_log
 from oakum_service.db.models.callers import ApiToken
-from oakum_service.errors import NotFound
+from oakum_service.errors import Conflict, Forbidden, NotFound
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 
@@ -32,8 +33,10 @@ def list_tokens(context: InContext, viewer: Viewer) -> TokenList:
 
 @router.post("", status_code=HTTPStatus.CREATED)
 def create_token(request: TokenRequest, context: InContext, admin: Admin) -> NewToken:
-    """Make a token for a user. The answer has its text, which is not stored and cannot be asked for again."""
+    """Make a token for a user. The answer has its text, which is not stored and cannot be asked for again. Who is
+    signed in by a session makes none that ends later than the token which the session was begun with."""
     with context.sessions.begin() as session:
+        _check_end(session, admin, request.expires_in_s)
         text = tokens.create(session, request.name, request.role, request.label, request.expires_in_s)
         event_log.record(session, "token.created", request.name, f"{admin.name} makes a {_called(request)}")
         told = request.model_dump(exclude={"name"}, exclude_none=True)
@@ -44,13 +47,19 @@ def create_token(request: TokenRequest, context: InContext, admin: Admin) -> New
 @router.post("/{token_id}/rotate", status_code=HTTPStatus.CREATED)
 def rotate_token(token_id: TokenId, request: RotateRequest, context: InContext, viewer: Viewer) -> NewToken:
     """Make a token in place of one, which stays valid for `overlap_s`. Users replace their own tokens,
-    administrators all. The answer has the new token's text."""
+    administrators all. The answer has the new token's text. With a token its sessions end, and no session is
+    replaced."""
     with context.sessions.begin() as session:
         row = _own(session, token_id, viewer)
+        if tokens.is_session(row):
+            raise Conflict(f"{token_id} is a session of the dashboard: sign in again instead of replacing it")
+        _check_end(session, viewer, tokens.lifetime_s(row))
         text = tokens.rotate(session, row, request.overlap_s, time.time())
         event_log.record(session, "token.rotated", row.name, f"{viewer.name} replaces a {_called(row)}")
         audit.record(session, viewer.actor, "token.rotated", row.name, row.name, id=token_id)
-        return _new(session, text)
+        made = _new(session, text)
+    context.news_for_readers.notify()  # event streams look whether their tokens are still valid
+    return made
 
 
 @router.delete("/{token_id}", status_code=HTTPStatus.NO_CONTENT)
@@ -72,6 +81,20 @@ def _own(session: Session, token_id: str, viewer: Principal) -> ApiToken:
     if row is None or (viewer.role is not Role.ADMIN and row.name != viewer.name):
         raise NotFound(f"there is no token {token_id} of yours: `GET /v1/tokens` lists them")
     return row
+
+
+def _check_end(session: Session, caller: Principal, lifetime_s: float | None) -> None:
+    """Raise `Forbidden` if the caller has a session, and a token of that lifetime would outlast the token which
+    the session was begun with."""
+    row = session.get(ApiToken, caller.digest)
+    latest = None if row is None else tokens.latest_end(session, row)
+    if latest is None or (lifetime_s is not None and time.time() + lifetime_s <= latest):
+        return
+    ends = datetime.fromtimestamp(latest, UTC).isoformat(" ", "seconds")
+    raise Forbidden(
+        f"you have signed in with a token that ends at {ends}, and what is made with a session ends no later: "
+        "choose an earlier end, or send that token itself, as `Authorization: Bearer <token>`"
+    )
 
 
 def _called(token: ApiToken | TokenRequest) -> str:

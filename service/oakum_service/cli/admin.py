@@ -57,6 +57,8 @@ def create(
     from oakum_service import audit, tokens
     from oakum_service.db.engine import open_sessions
 
+    if tokens.names_session(label or ""):
+        raise CommandError(f"{label!r}: sessions of the dashboard have labels that begin so: choose another label")
     with open_sessions(open_database()).begin() as session:
         text = tokens.create(session, name, role, label or "", lifetime_s)
         audit.record(session, audit.local_actor(), "token.created", name, name, role=role, label=label or "")

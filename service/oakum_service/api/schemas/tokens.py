@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from oakum_service.tokens import names_session
+
+
+def _no_session(label: str) -> str:
+    if names_session(label):
+        raise ValueError("sessions of the dashboard have labels that begin so: choose another label")
+    return label
 
 
 class TokenView(BaseModel):
@@ -40,7 +48,7 @@ class TokenRequest(BaseModel):
 
     name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")]
     role: Literal["hook", "viewer", "user", "admin"] = "user"
-    label: Annotated[str, Field(max_length=63, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    label: Annotated[str, Field(max_length=63, pattern=r"^[^\x00-\x1f\x7f]*$"), AfterValidator(_no_session)] = ""
     expires_in_s: Annotated[float, Field(gt=0, le=1e10, allow_inf_nan=False)] | None = None
     """Seconds until it expires; null: it is valid until it is revoked."""
 
