@@ -11,7 +11,7 @@ import shlex
 import signal
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,12 +23,14 @@ from submitit.core.utils import DelayedSubmission, FailedJobError, FailedSubmiss
 
 from oakum_worker.errors import LaunchError
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray, write_config
+from oakum_worker.job_ids import read_job_id
 from oakum_worker.payload import run_fragment
 from oakum_worker.protocol import FragmentConfig
 from oakum_worker.user_environment import passed_on, withheld
 
 # submitit's local executor ends a job after its timeout; a fragment's end is the service's decision.
 _NO_TIMEOUT_MIN = 60 * 24 * 365
+_LONGEST_SHOWN = 300
 _NOT_EXPORTED = ("OAKUM_", "SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
 
 
@@ -74,14 +76,18 @@ class SlurmJobOptions:
     """Further options of `sbatch`, by long name: `{"gres": "gpu:4"}`."""
     sbatch: tuple[str, ...] = ("sbatch",)
     """The words of the command line that submits: `sbatch`, after any words that have to precede it."""
+    find_job: Callable[[], str | None] = field(default=lambda: None, compare=False)
+    """Looks up the number of the job that has just been submitted, where `sbatch` does not tell it."""
 
 
 class _SlurmExecutor(submitit.SlurmExecutor):
-    """submitit's Slurm executor that submits with the command in `SlurmJobOptions.sbatch`."""
+    """submitit's Slurm executor that submits with the command in `SlurmJobOptions.sbatch`, and reads its answer
+    strictly."""
 
-    def __init__(self, folder: Path, sbatch: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, sbatch: tuple[str, ...], find_job: Callable[[], str | None]) -> None:
         super().__init__(folder)
         self._sbatch = sbatch
+        self._find_job = find_job
 
     @classmethod
     def affinity(cls) -> int:
@@ -89,7 +95,18 @@ class _SlurmExecutor(submitit.SlurmExecutor):
         return 2
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
-        return [*self._sbatch, str(submission_file_path)]
+        return [*self._sbatch, "--parsable", str(submission_file_path)]
+
+    # submitit's own is static, and takes any number after the word `job`. It is called by an instance.
+    def _get_job_id_from_submission_command(self, string: bytes | str) -> str:  # type: ignore[override]
+        answer = string if isinstance(string, str) else string.decode(errors="replace")
+        job_id = read_job_id(answer) or self._find_job()
+        if job_id is None:
+            raise FailedSubmissionError(
+                f"{self._sbatch[-1]} --parsable answered {answer[-_LONGEST_SHOWN:]!r}, expected a job's number on "
+                "a line of its own, and squeue shows no job of that name"
+            )
+        return job_id
 
     def submit_tasks(self, submissions: Sequence[DelayedSubmission]) -> str:
         """Submit `submissions` as the tasks of one job array; returns the array's job id.
@@ -154,7 +171,7 @@ def _write_array(folder: Path, configs: Sequence[FragmentConfig]) -> Path:
 
 
 def _executor(folder: Path, options: SlurmJobOptions, num_tasks: int = 1) -> _SlurmExecutor:
-    executor = _SlurmExecutor(folder, options.sbatch)
+    executor = _SlurmExecutor(folder, options.sbatch, options.find_job)
     executor.update_parameters(
         job_name=options.name,
         partition=options.partition,

@@ -1,4 +1,4 @@
-"""Unfolds the node lists that Slurm writes, such as `n[001-003,007],r[1-2]c[0-3],login`.
+"""Unfolds the node lists that Slurm writes, such as `n[001-003,007],r[1-2]c[0-3],login`, and folds lists for it.
 
 The size of a list is computed from its text before anything is unfolded: `a[1-999999999]` is thirteen characters.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from collections.abc import Iterable
 
 MOST_NODES = 65_536
 """Most nodes of one list: the most that Slurm manages (MaxNodeCount)."""
@@ -16,6 +17,7 @@ _TERM = re.compile(r"(?:[^\s,\[\]]|\[[0-9,-]++\])++")
 _LIST = re.compile(rf"{_TERM.pattern}(?:,{_TERM.pattern})*+")
 _PARTS = re.compile(r"\[([^\]]*)\]")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_NUMBERED = re.compile(r"(.*?[^0-9])([0-9]{1,9})")
 _LONGEST_SHOWN = 80
 
 _Range = tuple[range, int]
@@ -43,6 +45,36 @@ def check(folded: str, most: int = MOST_NODES) -> None:
     """Raise `ValueError` as `unfold` does, without unfolding anything."""
     if folded:
         _checked(folded, most)
+
+
+def fold(nodes: Iterable[str]) -> str:
+    """One text for these nodes that every version of Slurm takes: some take brackets at the end of a name only. So
+    only a number at a name's end is folded, and all other names are listed as they are."""
+    plain: list[str] = []
+    numbers: dict[tuple[str, int], list[int]] = {}
+    for node in set(nodes):
+        # Numbers of one width, since a range has the width of its first number.
+        if (match := _NUMBERED.fullmatch(node)) is None:
+            plain.append(node)
+        else:
+            numbers.setdefault((match[1], len(match[2])), []).append(int(match[2]))
+    folded: dict[str, list[str]] = {}
+    for (prefix, width), found in sorted(numbers.items()):
+        folded.setdefault(prefix, []).extend(_folded_ranges(sorted(found), width))
+    return ",".join(sorted([*plain, *(_bracketed(prefix, ranges) for prefix, ranges in folded.items())]))
+
+
+def _bracketed(prefix: str, ranges: list[str]) -> str:
+    alone = len(ranges) == 1 and "-" not in ranges[0]
+    return prefix + (ranges[0] if alone else f"[{','.join(ranges)}]")
+
+
+def _folded_ranges(numbers: list[int], width: int) -> list[str]:
+    """The ranges of ascending numbers."""
+    # In a run of consecutive numbers, each is as far from its place in the list as the others.
+    runs = itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    ends = [(run[0][1], run[-1][1]) for _, group in runs if (run := list(group))]
+    return [f"{first:0{width}}" + (f"-{last:0{width}}" if last > first else "") for first, last in ends]
 
 
 def _checked(folded: str, most: int) -> list[list[str | list[_Range]]]:

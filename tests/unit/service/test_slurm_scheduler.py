@@ -47,6 +47,34 @@ def test_the_first_picture_is_waited_for_and_no_picture_is_an_error(
     assert len(wait_until("it answers", lambda: readable(site.scheduler)).nodes) == 2
 
 
+def answering(site: Site, **answers: str) -> None:
+    """Have Slurm's commands print this."""
+    for command, answer in answers.items():
+        path = site.folder / command
+        path.write_text(FAKE.format(folder=site.folder, answer=answer), encoding="utf-8")
+        path.chmod(0o755)
+
+
+def test_a_job_whose_number_sbatch_does_not_tell_is_found_by_its_name(site: Site) -> None:
+    answering(site, sbatch="echo Welcome to the queue", squeue="echo 71; echo 71")
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: len(s.nodes) == 2)
+    assert site.scheduler.submit(site.config()) == "71"
+    assert site.calls("sbatch")[0].startswith("--parsable ")
+    assert site.calls("squeue") == ["--noheader --all --name=oakum-ab12-f1 --format=%F"]
+    assert (site.folder / "fragments" / "f1" / "71_submitted.pkl").exists()
+
+
+def test_a_submission_without_a_job_is_refused_with_what_was_printed(site: Site) -> None:
+    answering(site, sbatch="echo Welcome to the queue", squeue="exit 0")
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: len(s.nodes) == 2)
+    with pytest.raises(
+        SchedulerError, match=r"sbatch for n1: .*answered 'Welcome to the queue'.*no job of that name"
+    ):
+        site.scheduler.submit(site.config())
+
+
 def test_a_slurm_that_stops_answering_leaves_the_last_picture_and_takes_no_jobs(site: Site) -> None:
     site.scheduler.start(lambda: None)
     before = site.picture(lambda s: len(s.nodes) == 2)

@@ -3,7 +3,7 @@
 import pytest
 
 from cells import each
-from oakum_solver.logs.node_lists import is_folded, unfold
+from oakum_solver.logs.node_lists import fold, is_folded, unfold
 
 
 @each(
@@ -50,3 +50,22 @@ def test_the_time_grows_with_the_length_alone(text: str) -> None:
     """With another try from each comma, each of these would take hours."""
     with pytest.raises(ValueError):
         unfold(text)
+
+
+@each(
+    ("nodes", "folded"),
+    [
+        ([], ""),
+        (["n5", "n0", "n4", "n5"], "n[0,4-5]"),
+        (["n08", "n09", "n10", "n9"], "n[9,08-10]"),
+        (["n9", "n10"], "n[9,10]"),
+        (["gpu-1-a", "gpu-2-a"], "gpu-1-a,gpu-2-a"),
+        (["sh-2-4", "sh-2-5"], "sh-2-[4-5]"),
+        (["x1000c0s0b0n0", "x1000c0s0b0n1", "x1000c0s1b0n0"], "x1000c0s0b0n[0-1],x1000c0s1b0n0"),
+        (["c1.example.org", "c2.example.org"], "c1.example.org,c2.example.org"),
+        (["7", "login", "n123456789012"], "7,login,n123456789012"),
+    ],
+)
+def test_lists_for_slurm_have_brackets_at_the_end_of_names_alone(nodes: list[str], folded: str) -> None:
+    assert fold(nodes) == folded
+    assert sorted(unfold(folded)) == sorted(set(nodes))

@@ -10,17 +10,18 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-
-from ClusterShell.NodeSet import NodeSet
 
 from oakum_service.config import SlurmSettings
 from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.job_lookup import find_job
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
 from oakum_service.states import NodeState
+from oakum_solver.logs.node_lists import fold
 from oakum_worker.errors import LaunchError
 from oakum_worker.launch import SlurmJobOptions, submit_slurm, submit_slurm_array
 from oakum_worker.protocol import FragmentConfig
@@ -69,8 +70,8 @@ class Submitter:
             return {config.fragment: self.submit(config, snapshot) for config in configs}
         array = str(uuid.uuid4())
         nodes = {config.node for config in configs}
-        others = NodeSet.fromlist([node.name for node in snapshot.nodes if node.name not in nodes])
-        options = self._options(array, min(limits_min.values()), exclude=str(others) or None)
+        others = fold(node.name for node in snapshot.nodes if node.name not in nodes)
+        options = self._options(array, min(limits_min.values()), exclude=others or None)
         try:
             job_ids = submit_slurm_array(self._folder / array, configs, options)
         except LaunchError as error:
@@ -123,4 +124,5 @@ class Submitter:
             account=self._settings.account,
             extra=self._settings.options,
             sbatch=self._commands.guarded("sbatch"),
+            find_job=partial(find_job, self._commands, self._instance.job_name(intent)),
         )
