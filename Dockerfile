@@ -13,7 +13,7 @@ COPY examples examples
 RUN pip install --no-cache-dir --constraint constraints.txt --extra-index-url "${TORCH_INDEX}" \
         '.[service,worker,examples]' \
     && useradd --create-home oakum \
-    && mkdir /var/lib/oakum && chown oakum /var/lib/oakum
+    && mkdir --mode=700 /var/lib/oakum && chown oakum /var/lib/oakum
 
 USER oakum
 ENV OAKUM_DATA_DIR=/var/lib/oakum \

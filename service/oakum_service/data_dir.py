@@ -1,9 +1,11 @@
-"""The data directory: who may use it at the same time, and the private files in it."""
+"""The data directory: who may use it at the same time, and that nobody else reads what is in it."""
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import stat
 import tempfile
 import time
 from io import TextIOWrapper
@@ -11,6 +13,11 @@ from pathlib import Path
 
 from oakum_service.errors import ConfigurationError
 
+_log = logging.getLogger("oakum")
+_OTHERS = 0o077
+"""What accounts beside the owner may do."""
+_OURS = {"secret", "oakum.db", "client.json", "service.json", "lock"}
+"""Files by any of which a data directory is known."""
 _PATIENCE_S = 20.0
 _LOOK_S = 0.1
 
@@ -20,7 +27,8 @@ class DataDirLock:
     releases it when the process ends."""
 
     def __init__(self, data_dir: Path, *, may_share: bool) -> None:
-        """Lock the directory, and make it if it is missing.
+        """Lock the directory, and make it if it is missing. One that others may read is closed to them, with what
+        is in it.
 
         The first process has the directory for itself until it calls `share`; a process that `may_share` waits for
         that for at most 20 s. Raises `ConfigurationError` where another process keeps the directory to itself, or
@@ -77,11 +85,55 @@ class DataDirLock:
 def _open(data_dir: Path) -> TextIOWrapper:
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return (data_dir / "lock").open("a+", encoding="utf-8")
+        _close_to_others(data_dir)
+        descriptor = os.open(data_dir / "lock", os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return os.fdopen(descriptor, "a+", encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
             f"the data directory {data_dir} cannot be used: {error.strerror}; choose another OAKUM_DATA_DIR"
         ) from error
+
+
+def _close_to_others(data_dir: Path) -> None:
+    """Take every right of other accounts to the directory, and to the files and folders right in it. Raises
+    `ConfigurationError` where that is not ours to do: the directory is another account's, or more than a data
+    directory."""
+    entries = [*data_dir.iterdir()]
+    if data_dir.stat().st_mode & _OTHERS:
+        if entries and not _OURS & {entry.name for entry in entries}:
+            raise ConfigurationError(
+                f"other accounts may read the data directory {data_dir.resolve()}, and it has other files than "
+                "Oakum's: choose an OAKUM_DATA_DIR of its own, or `chmod 700` it"
+            )
+        keep_private(data_dir)
+    for entry in entries:
+        try:
+            state = entry.lstat()
+        except FileNotFoundError:  # another process's temporary file
+            continue
+        is_ours = state.st_uid == os.geteuid() and not stat.S_ISLNK(state.st_mode)
+        if is_ours and (stat.S_ISREG(state.st_mode) or stat.S_ISDIR(state.st_mode)):
+            keep_private(entry)
+
+
+def keep_private(path: Path) -> None:
+    """Take every right of other accounts to a file or folder, and log that there were some. Raises
+    `ConfigurationError` where this account cannot."""
+    state = path.stat()
+    if not state.st_mode & _OTHERS:
+        return
+    wanted = stat.S_IMODE(state.st_mode) & ~_OTHERS
+    try:
+        path.chmod(wanted)
+        refusal = "the file system keeps no modes" if path.stat().st_mode & _OTHERS else None
+    except OSError as error:
+        refusal = str(error.strerror)
+    if refusal is not None:
+        raise ConfigurationError(
+            f"other accounts may read {path.resolve()}, and that cannot be changed here: {refusal}: have its "
+            f"owner (uid {state.st_uid}) run `chmod go= {path.resolve()}`, or choose another OAKUM_DATA_DIR"
+        )
+    _log.warning("other accounts could read %s: its mode is %04o from now on", path.resolve(), wanted)
 
 
 def write_private(file: Path, content: bytes) -> None:

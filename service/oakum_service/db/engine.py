@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
+from oakum_service.data_dir import keep_private
 from oakum_service.errors import ConfigurationError
 
 Sessions = sessionmaker[Session]
@@ -199,8 +201,10 @@ def present_revision(session: Session) -> str | None:
 def upgrade(engine: Engine) -> None:
     """Bring the schema to the newest revision.
 
-    Raises `ConfigurationError` if the database does not answer, or a newer version of Oakum has made its schema.
+    SQLite's file is made, or made again, readable by its owner only. Raises `ConfigurationError` if the database
+    does not answer, or a newer version of Oakum has made its schema.
     """
+    _keep_file_private(engine)
     try:
         with reachable(engine):
             command.upgrade(_alembic(engine), "head")
@@ -208,6 +212,18 @@ def upgrade(engine: Engine) -> None:
         raise ConfigurationError(
             f"the database's schema cannot be upgraded: {error}: a newer version of Oakum has made it"
         ) from error
+
+
+def _keep_file_private(engine: Engine) -> None:
+    name = engine.url.database
+    if engine.dialect.name != "sqlite" or not name or name == ":memory:":
+        return
+    file = Path(name)
+    with suppress(OSError):  # the connection will say what is wrong
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+        if each.is_file():
+            keep_private(each)
 
 
 def downgrade(engine: Engine, revision: str) -> None:

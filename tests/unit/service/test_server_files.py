@@ -70,6 +70,55 @@ def test_what_lets_someone_in_is_readable_by_its_owner_alone(open_server: Open, 
     assert {file.name: mode(file) for file in private} == {file.name: 0o600 for file in private}
 
 
+def test_a_data_directory_that_others_could_read_is_closed_to_them(
+    open_server: Open, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    close(open_server())
+    database = settings.data_dir / "oakum.db"
+    left = [database, settings.client_file, settings.data_dir / "secret", settings.data_dir / "lock"]
+    for folder in (settings.data_dir, settings.fragments_dir, settings.checkpoints_dir):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(0o755)
+    for file in left:
+        file.chmod(0o644)
+    open_server()
+    folders = (settings.data_dir, settings.fragments_dir, settings.checkpoints_dir)
+    assert {mode(folder) for folder in folders} == {0o700}
+    assert {file.name: mode(file) for file in settings.data_dir.iterdir() if file.is_file()} == {
+        file.name: 0o600 for file in settings.data_dir.iterdir() if file.is_file()
+    }
+    assert f"other accounts could read {database}: its mode is 0600 from now on" in caplog.text
+
+
+def test_a_database_elsewhere_is_closed_to_others_too(settings: Settings, tmp_path: Path) -> None:
+    database = tmp_path / "elsewhere.db"
+    database.touch(0o644)
+    close(OakumServer(settings.model_copy(update={"database_url": f"sqlite:///{database}"})))
+    assert mode(database) == 0o600
+
+
+def test_a_folder_of_others_is_not_closed_to_them_but_refused(settings: Settings) -> None:
+    settings.data_dir.mkdir()
+    settings.data_dir.chmod(0o755)
+    (settings.data_dir / "thesis.tex").touch()
+    with pytest.raises(ConfigurationError, match=r"other files than Oakum's: choose an OAKUM_DATA_DIR of its own"):
+        OakumServer(settings)
+    assert mode(settings.data_dir) == 0o755
+
+
+def test_what_cannot_be_closed_to_others_is_refused(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.data_dir.mkdir()
+    settings.data_dir.chmod(0o755)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chmod", refuse)
+    told = r"other accounts may read .*: Operation not permitted: have its owner \(uid \d+\) run `chmod go= "
+    with pytest.raises(ConfigurationError, match=told):
+        OakumServer(settings)
+
+
 def test_the_file_for_the_command_line_opens_the_service_as_its_admin(
     open_server: Open, settings: Settings
 ) -> None:
