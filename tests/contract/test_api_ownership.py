@@ -11,7 +11,9 @@ from fastapi.testclient import TestClient
 from api_under_test import SPEC, ApiUnderTest, problem_of
 from oakum_service.api.auth import Role
 from oakum_service.db import event_log
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import TrainerState
+from openapi_document import openapi_document
 
 SECRET = "the-users-own-secret"
 SPENT = {
@@ -96,6 +98,28 @@ def test_a_user_sees_what_concerns_the_nodes_of_anothers_trainer(
     assert (view["name"], view["user"], view["is_private"]) == ("digits", "ulla", True)
     assert (view["state"], view["step"], view["spec"]["max_nodes"]) == ("failed", 41, trainer["spec"]["max_nodes"])
     assert view["reason"] == "failed: only its user and administrators see more"
+
+
+def test_why_a_trainer_is_paused_is_for_its_user(api: ApiUnderTest, other: TestClient) -> None:
+    paused = api.submit()["id"]
+    assert api.user.put("/v1/trainers/digits/pause", json={"reason": SECRET}).status_code == 200
+    for path in openapi_document()["paths"]:
+        if path != "/v1/events":
+            answer = other.get(path.replace("{ref}", paused).replace("{user}", "ulla"))
+            assert SECRET not in answer.text, path
+    view = other.get("/v1/trainers/digits").json()
+    assert (view["status"], view["reason"]) == ("paused", "paused: only its user and administrators see more")
+    for reader in (api.user, api.viewer, api.admin):
+        assert SECRET in everything_that(reader, paused)
+
+
+def test_events_of_a_trainer_stay_private_when_it_is_forgotten(
+    api: ApiUnderTest, other: TestClient, trainer: dict[str, Any]
+) -> None:
+    with api.sessions.begin() as session:
+        session.delete(session.get_one(Trainer, trainer["id"]))
+    assert SECRET not in other.get("/v1/events/recent").text
+    assert SECRET in api.viewer.get("/v1/events/recent").text
 
 
 @pytest.mark.parametrize("part", ["/series", "/evaluations", "/logs"])

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import or_, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.api.auth import Principal, Role
 from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Forbidden
+from oakum_service.standing import Status
 from oakum_service.states import TrainerState
 
 ONLY_ITS_USER = "only its user and administrators see more"
@@ -57,13 +58,14 @@ def visible_view(caller: Principal, trainer: Trainer, view: TrainerView) -> Trai
             "initial": None,
         }
     )
+    is_told = view.status is Status.PAUSED  # with the words of whoever has paused it
     has_gone_wrong = view.attempt is not None or view.state in (TrainerState.FAILED, TrainerState.DIVERGED)
     return view.model_copy(
         update={
             "is_private": True,
             "spec": spec,
             "message": "",
-            "reason": f"{view.status}: {ONLY_ITS_USER}" if has_gone_wrong else view.reason,
+            "reason": f"{view.status}: {ONLY_ITS_USER}" if has_gone_wrong or is_told else view.reason,
             "condition": "",
             "traceback": "",
             "attempt": None,
@@ -77,11 +79,16 @@ def visible_view(caller: Principal, trainer: Trainer, view: TrainerView) -> Trai
 
 
 def names_of_others(session: Session, caller: Principal, names: Iterable[str]) -> set[str]:
-    """Those of the names that a trainer of another user has, or had; empty for callers who read everything."""
+    """Those of the names that are not of the caller's trainers alone: another user's trainer has, or had, such a
+    name, or nobody's that is still known. Empty for callers who read everything."""
     if caller.role != Role.USER:
         return set()
-    others = or_(Trainer.user_name.is_(None), Trainer.user_name != caller.name)
-    return set(session.scalars(select(Trainer.name).where(Trainer.name.in_(set(names)), others)))
+    asked = set(names)
+    known = session.execute(
+        select(Trainer.name, Trainer.user_name).where(Trainer.name.in_(asked)).distinct()
+    ).all()
+    others = {name for name, user in known if user != caller.name}
+    return others | (asked - {name for name, _ in known})
 
 
 def is_private_event(kind: str) -> bool:
