@@ -167,12 +167,12 @@ def _without_password(name: str, value: Any) -> Any:
     """The value; of a database's address without the password in it."""
     if name != "database_url" or value is None:
         return value
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
+    from oakum_service.db.url import parse_url
+    from oakum_service.errors import ConfigurationError
 
     try:
-        return make_url(value).render_as_string(hide_password=True)
-    except ArgumentError:
+        return parse_url(value).render_as_string(hide_password=True)
+    except ConfigurationError:
         return "***"
 
 

@@ -87,7 +87,8 @@ def _dump_postgresql(engine: Engine, file: Path) -> None:
     url = engine.url
     # A command line is there for all to see, so the password is not on it.
     environment = dict(os.environ) | ({"PGPASSWORD": str(url.password)} if url.password else {})
-    words = {"--host": url.query.get("host") or url.host, "--port": url.port, "--username": url.username}
+    host, port = url.query.get("host") or url.host, url.query.get("port") or url.port
+    words = {"--host": host, "--port": port, "--username": url.username}
     command = [program, "--format=custom", f"--file={file}", f"--dbname={url.database or ''}", "--no-password"]
     command += [f"{option}={value}" for option, value in words.items() if value]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

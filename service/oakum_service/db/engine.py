@@ -17,11 +17,11 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from oakum_service.data_dir import keep_private
+from oakum_service.db.url import parse_url
 from oakum_service.errors import ConfigurationError
 
 Sessions = sessionmaker[Session]
@@ -41,10 +41,7 @@ def open_engine(url: str) -> Engine:
     become visible in the order of their ids. Exception: the sessions of `open_reporters` on PostgreSQL do not wait
     for other writers. Raises `ConfigurationError` for another kind of database.
     """
-    try:
-        parsed = make_url(url)
-    except ArgumentError as error:
-        raise ConfigurationError("the database's URL is none: expected sqlite:/// or postgresql://") from error
+    parsed = parse_url(url)
     if parsed.get_backend_name() == "postgresql":
         engine = create_engine(
             parsed.set(drivername="postgresql+psycopg"),
@@ -112,6 +109,19 @@ def _prepare_postgresql(connection, _record) -> None:  # type: ignore[no-untyped
             return super().dump(obj.replace("\0", "\ufffd"))
 
     connection.adapters.register_dumper(str, NulFree)
+    if has_pooler(connection):
+        # A pooler may give each transaction another of the server's processes, and a statement is prepared in one.
+        connection.prepare_threshold = None
+
+
+def has_pooler(connection: Any) -> bool:
+    """Whether a pooler such as PgBouncer stands between the driver's connection and the server: the number of the
+    process that answers is then another one than the driver was told."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        (answering,) = cursor.fetchone()
+    connection.rollback()
+    return bool(answering != connection.info.backend_pid)
 
 
 def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]

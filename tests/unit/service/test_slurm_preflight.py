@@ -12,7 +12,7 @@ from cells import each
 from oakum_service.config import Settings, SlurmSettings
 from oakum_service.errors import PayloadError
 from oakum_service.schedulers.slurm.configuration import read_config, read_partitions, read_rows, seconds
-from oakum_service.schedulers.slurm.preflight import node
+from oakum_service.schedulers.slurm.preflight import database, node
 from oakum_service.schedulers.slurm.preflight.checks import has_errors, judge
 from oakum_service.schedulers.slurm.preflight.facts import QOS_FIELDS, SiteFacts, submit_options
 from oakum_service.schedulers.slurm.preflight.finding import Level, PreflightFinding
@@ -125,6 +125,8 @@ def test_a_fit_cluster_has_nothing_to_change() -> None:
         ({"MCSPlugin": "mcs/user"}, ("warning", "MCSPlugin")),
         ({"KillWait": "300 sec", "MinJobAge": "600 sec"}, ("warning", "KillWait")),
         ({"SchedulerParameters": "(null)"}, ("note", "bf_min_prio_reserve")),
+        ({"PreemptParameters": "youngest_first,min_exempt_priority=500"}, ("warning", "min_exempt_priority")),
+        ({"SuspendTime": "300 sec", "SuspendProgram": "/usr/sbin/off"}, ("note", "power saving")),
     ],
 )
 def test_each_setting_of_slurm_conf_is_told_by_its_name(config: dict[str, str], expected: tuple[str, str]) -> None:
@@ -232,6 +234,11 @@ def test_a_grace_longer_than_the_partitions_is_an_error() -> None:
             "slurm.conf: PartitionName=fill ... PreemptMode=CANCEL",
         ),
         ("PriorityTier", site(main={"PriorityTier": "1"}), "slurm.conf: PartitionName=main ... PriorityTier=100"),
+        (
+            "PriorityTier",
+            site(fill={"PriorityTier": "65533"}),
+            "slurm.conf: PartitionName=fill ... PriorityTier=1",
+        ),
         ("partition", site(fill={"State": "DOWN"}), "scontrol update PartitionName=fill State=UP"),
         ("MaxTime", site(fill={"MaxTime": "01:00:00"}), "OAKUM_SLURM_TIME_LIMIT_S=3600"),
         (
@@ -243,6 +250,31 @@ def test_a_grace_longer_than_the_partitions_is_an_error() -> None:
 )
 def test_the_line_to_change_is_exact(subject: str, facts: SiteFacts, change: str) -> None:
     assert finding(subject, facts).change == change
+
+
+@each(
+    ("config", "fill", "settings", "expected"),
+    [
+        ({"SuspendProgram": "(null)"}, {}, {}, []),
+        ({"SuspendTime": "INFINITE"}, {}, {}, []),
+        ({"SuspendTime": "NONE"}, {"SuspendTime": "60"}, {}, [("note", "power saving")]),
+        ({}, {}, {"powered_down_are_holes": True}, [("warning", "power saving")]),
+        ({}, {}, {"powered_down_are_holes": True, "shortest_s": 700.0}, []),
+    ],
+)
+def test_power_saving_is_told_where_it_costs_holes(
+    config: dict[str, str], fill: dict[str, str], settings: dict[str, Any], expected: list[tuple[str, str]]
+) -> None:
+    saving = {"SuspendTime": "300 sec", "SuspendProgram": "/usr/sbin/off", "ResumeTimeout": "600 sec"}
+    assert complaints(site(saving | config, fill), **settings) == expected
+
+
+def test_a_pooler_before_the_database_is_told() -> None:
+    assert (database.judge(pooled=False).level, database.judge(pooled=True).level) == (Level.OK, Level.NOTE)
+    assert database.check(Settings(database_url="sqlite:///x.db")) == []
+    (found,) = database.check(Settings(database_url="postgresql://127.0.0.1:x/db"))
+    assert (found.level, found.subject) == (Level.ERROR, "database")
+    assert "postgresql://user@host1:5432,host2:5432/db" in found.found
 
 
 def test_only_errors_fail_a_check() -> None:

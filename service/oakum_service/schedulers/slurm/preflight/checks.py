@@ -9,7 +9,7 @@ import time
 from oakum_service.config import Settings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
-from oakum_service.schedulers.slurm.preflight import limits, node, plugins, preemption
+from oakum_service.schedulers.slurm.preflight import database, limits, node, plugins, power, preemption
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, gather
 from oakum_service.schedulers.slurm.preflight.finding import Level, PreflightFinding, error, note, ok, warning
 from oakum_service.schedulers.slurm.reading.sources import open_source
@@ -28,8 +28,11 @@ def check_cluster(settings: Settings, *, job: bool = True, wait_s: int = 30) -> 
     try:
         facts = gather(SlurmCommands(settings.slurm), settings.slurm, user)
     except SchedulerError as failure:
-        return [error("slurmctld", str(failure), "is SLURM_CONF right, and slurmctld up?")]
-    findings = [*judge(facts, settings, user), _state(settings)]
+        return [
+            error("slurmctld", str(failure), "is SLURM_CONF right, and slurmctld up?"),
+            *database.check(settings),
+        ]
+    findings = [*judge(facts, settings, user), _state(settings), *database.check(settings)]
     if job and facts.partitions.get(settings.slurm.partition, {}).get("State") == "UP":
         findings += node.check(settings, wait_s)
     return findings
@@ -41,6 +44,7 @@ def judge(facts: SiteFacts, settings: Settings, user: str) -> list[PreflightFind
         *plugins.check(facts, settings.slurm, user),
         *limits.check(facts, settings.slurm),
         *preemption.check(facts, settings.slurm),
+        *power.check(facts, settings.slurm),
     ]
 
 

@@ -19,6 +19,8 @@ _SETTING_OF = {plugin: setting for setting, plugin in _PLUGINS.items()}
 _LOOKS_EVERY_S = 30
 """Seconds between slurmctld's searches for jobs whose grace has ended."""
 _LONG_HANG_S = 120.0
+_HIGHEST_TIER = 65533
+"""The greatest PriorityTier of a partition: there is none above it."""
 
 
 def check(facts: SiteFacts, settings: SlurmSettings) -> list[PreflightFinding]:
@@ -39,6 +41,7 @@ def check(facts: SiteFacts, settings: SlurmSettings) -> list[PreflightFinding]:
         *taken,
         *([_grace(*line, settings)] if line is not None else []),
         _exemption(facts),
+        *_exempt_priority(facts),
         _memory(facts),
         *_blocked(facts, settings, partition),
         *_other_partitions(facts, settings, partition),
@@ -132,6 +135,16 @@ def _exemption(facts: SiteFacts) -> PreflightFinding:
     return ok("PreemptExemptTime", "0: a fragment gives way as soon as it runs")
 
 
+def _exempt_priority(facts: SiteFacts) -> list[PreflightFinding]:
+    words = facts.value("PreemptParameters").split(",")
+    given = next((word.partition("=")[2] for word in words if word.startswith("min_exempt_priority=")), "")
+    if not given:
+        return []
+    found = f"{given}: a fragment whose job has that priority or a higher one keeps its node (`sprio` shows it)"
+    change = "slurm.conf: PreemptParameters without min_exempt_priority, or with one above our jobs' priority"
+    return [warning("min_exempt_priority", found, change)]
+
+
 def _memory(facts: SiteFacts) -> PreflightFinding:
     """A finding: whether Slurm remembers which nodes it took from us for at least as long as it preempts nothing
     more for the same job."""
@@ -182,7 +195,8 @@ def _other_partitions(
     waiting = sorted(name for name, other in sharing.items() if other < tier or (by_tier and other == tier))
     if waiting:
         found = f"{tier}; the jobs of {', '.join(f'{name} ({sharing[name]})' for name in waiting)} wait for ours"
-        return [(error if by_tier else warning)("PriorityTier", found, _above(waiting, tier))]
+        change = _above(waiting, tier) if tier < _HIGHEST_TIER else _partition_line(settings, "PriorityTier=1")
+        return [(error if by_tier else warning)("PriorityTier", found, change)]
     others = ", ".join(f"{name} {sharing[name]}" for name in sorted(sharing))
     return [ok("PriorityTier", f"{settings.partition} {tier}; with nodes in common: {others}")]
 
