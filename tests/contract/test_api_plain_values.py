@@ -183,7 +183,7 @@ def test_an_odd_value_is_named_with_its_place(api: ApiUnderTest, body: str, told
     assert line.startswith(told)
 
 
-@each("body", ["9" * 5000, "[" * 100_000, b'{"a": "\xff"}'])
+@each("body", ["9" * 5000, "[" * 20_000, b'{"a": "\xff"}'])
 def test_what_json_readers_give_up_on_is_refused_with_the_reason(api: ApiUnderTest, body: str | bytes) -> None:
     answer = api.admin.put("/v1/hold", content=body, headers={"Content-Type": "application/json"})
     assert problem_of(answer, 400)["detail"].startswith("the body cannot be read as JSON: ")

@@ -22,12 +22,13 @@ PLANNING = "Planning"
     epilog=example(
         "oakum replay theta.swf.gz --workload paper --trainers 40 --report theta.html",
         "oakum replay idle.csv --workload trainers.json --cost in-place --json",
+        "oakum replay slurm --since 30d --cost in-place",
     ),
 )
 @with_option_groups
 def replay(log: LogOptions, trainers: TrainerOptions, planner: PlannerOptions, output: OutputOptions) -> None:
     """Replay a machine's log: how much would trainers have trained in its idle node-time?"""
-    inputs = {"the log": log.log}
+    inputs = {} if log.is_slurm else {"the log": log.log}
     if trainers.workload_file is not None:
         inputs["the workload"] = trainers.workload_file
     # All options are checked before the log is read, which takes a while: a mistake costs nothing.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from oakum_solver.replay.workload import Workload
 
 _PAPER = "paper"
+_SLURM = Path("slurm")
+_SINCE = "30d"
 _log_option = partial(typer.Option, rich_help_panel="The log")
 _trainer_option = partial(typer.Option, rich_help_panel="The trainers")
 _planner_option = partial(typer.Option, rich_help_panel="The planner")
@@ -29,8 +33,15 @@ class LogOptions:
 
     log: Annotated[
         Path,
-        typer.Argument(help="Idle log (.csv: node,start_s,end_s) or jobs (.swf); also .gz.", show_default=False),
+        typer.Argument(
+            help="Idle log (.csv: node,start_s,end_s) or jobs (.swf), also .gz; or the word `slurm`: from sacct.",
+            show_default=False,
+        ),
     ]
+    since: Annotated[
+        str | None,
+        _log_option(metavar="30d", help="With `slurm`: how far back: 36h, 30d, 8w; by default 30d."),
+    ] = None
     nodes: Annotated[
         int | None, _log_option(min=1, help="Nodes of the machine; by default as the SWF header says.")
     ] = None
@@ -55,13 +66,35 @@ class LogOptions:
 
     def __post_init__(self) -> None:
         _check_finite({"--turnover": self.turnover, "--from": self.from_hours, "--hours": self.hours})
+        if self.since is not None and not self.is_slurm:
+            raise typer.BadParameter("--since goes with `oakum replay slurm`; a file has --from and --hours")
+        _span_s(self.since or _SINCE)
+
+    @property
+    def is_slurm(self) -> bool:
+        """Whether the log is Slurm's own accounting."""
+        return self.log == _SLURM
 
     def read(self, progress: Callable[[float], None]) -> HoleLog:
         """Read the log's holes in the hours that are to be replayed. `progress` is called with the share read,
         from 0 to 1. Raises `LogError` if the log cannot be read."""
+        holes = self._read_slurm() if self.is_slurm else self._read_file(progress)
+        if not self.from_hours and self.hours is None:
+            return holes
+        end_hours = math.inf if self.hours is None else self.from_hours + self.hours
+        return holes.between(3600 * self.from_hours, 3600 * end_hours)
+
+    def _read_slurm(self) -> HoleLog:
+        from oakum_service.config import Settings
+        from oakum_service.schedulers.slurm.accounting_log import read_accounting
+
+        until = time.time()
+        return read_accounting(Settings().slurm, until - _span_s(self.since or _SINCE), until)
+
+    def _read_file(self, progress: Callable[[float], None]) -> HoleLog:
         from oakum_solver.logs.reading import read_log
 
-        holes = read_log(
+        return read_log(
             self.log,
             nodes=self.nodes,
             procs_per_node=self.procs_per_node,
@@ -71,10 +104,6 @@ class LogOptions:
             maintenance="keep" if self.keep_maintenance else "cut",
             progress=progress,
         )
-        if not self.from_hours and self.hours is None:
-            return holes
-        end_hours = math.inf if self.hours is None else self.from_hours + self.hours
-        return holes.between(3600 * self.from_hours, 3600 * end_hours)
 
 
 @dataclass(frozen=True)
@@ -194,6 +223,14 @@ def replay_settings(trainers: TrainerOptions, planner: PlannerOptions) -> Replay
         user_cap=planner.user_cap,
         guard=StarvationGuard() if planner.guard is None else StarvationGuard(wait_s=planner.guard),
     )
+
+
+def _span_s(text: str) -> float:
+    """The seconds in `36h`, `30d` or `8w`."""
+    match = re.fullmatch(r"([1-9]\d{0,4})([hdw])", text, re.ASCII)
+    if match is None:
+        raise typer.BadParameter(f"--since is {text!r}: give hours, days or weeks, as 36h, 30d or 8w")
+    return int(match[1]) * {"h": 3600.0, "d": 86400.0, "w": 604800.0}[match[2]]
 
 
 def _check_finite(given: dict[str, float | None]) -> None:

@@ -26,8 +26,8 @@ def parse_url(url: str) -> URL:
     except (ArgumentError, ValueError) as error:
         raise ConfigurationError(
             "the database's URL cannot be read: expected sqlite:////path/oakum.db, postgresql://user@host:5432/db "
-            "or postgresql://user@host1:5432,host2:5432/db?target_session_attrs=read-write; a password with one of "
-            "@:/?#[] in it has to be percent-encoded"
+            "or postgresql://user@host1:5432,host2:5432/db?target_session_attrs=read-write; a password with one "
+            "of @:/?#[] in it has to be percent-encoded"
         ) from error
 
 
