@@ -13,10 +13,14 @@ from typing import Any
 
 import pytest
 
-from api_under_test import SPEC, ApiUnderTest, FakeScheduler, problem_of
+from api_under_test import SPEC, ApiUnderTest, FakeScheduler, problem_of, report
 from cells import each
+from long_history import insert, repeat
 from oakum_service.api.body_limit import LARGEST_BODY_BYTES, MOST_VALUES, num_values
 from oakum_service.control.observe import write_snapshot
+from oakum_service.db.models.fragments import FragmentState
+from oakum_service.node_history import bars
+from trained_scene import PROGRESS
 
 MOST_S = 0.6
 HEADERS = {"Content-Type": "application/json"}
@@ -156,3 +160,98 @@ def test_of_many_faults_the_first_are_told(looked: ApiUnderTest) -> None:
     assert (len(told), told[-1]) == (51, "and more, of which these are the first")
     told = problem_of(send(looked, "/v1/tokens", BODIES["unknown fields"])[0], 422)["errors"]
     assert told[-1].endswith(" more faults")
+
+
+NOW = 1_800_000_000.0
+NODES = 100
+
+
+@pytest.fixture
+def busy(looked: ApiUnderTest) -> ApiUnderTest:
+    """An API over a busy week: more stretches, fragments and large specs than answers may hold."""
+    trainer: str = looked.submit(name="digits")["id"]
+    fragment = looked.add_fragment(trainer, "n1", state=FragmentState.ENDED, ended_at=NOW)
+    looked.change_row(trainer, state="finished", submitted_at=NOW, ended_at=NOW)
+    times = dict.fromkeys(("launched_at", "training_at", "ended_at"), f"{NOW} - 10.0 * n.i")
+    own = {"id": "'f-' || n.i", "node": f"'n' || (n.i % {NODES})"}
+    repeat(looked, "fragments", bars.MOST_ENDED + 1000, f"t.id = '{fragment}'", own | times)
+    insert(
+        looked,
+        "node_intervals (node, state, job_name, start_at, end_at)",
+        f"'n' || (n.i % {NODES}), 'hole', '', {NOW} - 10.0 * n.i - 900.0, {NOW} - 10.0 * n.i",
+        bars.MOST_ENDED + 1000,
+    )
+    spec = json.dumps(SPEC | {"arguments": {"a": "x" * 190_000}})
+    own = {"id": "'t-' || n.i", "spec": f"'{spec}'", "submitted_at": f"{NOW} - n.i"}
+    repeat(looked, "trainers", 50, f"t.id = '{trainer}'", own)
+    metrics = json.dumps({f"accuracy-of-class-{number}": 0.5 for number in range(1000)})
+    insert(looked, "evaluations (trainer_id, step, at, metrics)", f"'{trainer}', n.i, {NOW}, '{metrics}'", 200)
+    return looked
+
+
+def test_an_answer_is_cut_where_it_would_take_long(busy: ApiUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: NOW)
+    window = {"from_at": NOW - 6 * 86400, "to_at": NOW, "node": [f"n{number}" for number in range(NODES)]}
+
+    def got(path: str, **asked: Any) -> Any:
+        before_s = time.process_time()
+        answer = busy.admin.get(path, params=asked)
+        took_s[path] = time.process_time() - before_s
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    took_s: dict[str, float] = {}
+    whole = got("/v1/timeline", since_s=604_800, limit=200_000)
+    assert whole["is_shortened"] is True
+    assert max(len(whole["holes"]), len(whole["fragments"])) <= 5000 + 1
+    holes = got("/v1/holes", since_s=604_800, limit=20_000)
+    assert (sum(hole["end_at"] is not None for hole in holes["holes"]), holes["next"] is None) == (5000, False)
+    rows = got("/v1/timeline/rows", **window)
+    for kind in ("stretches", "fragments"):
+        assert sum(end_s is not None for end_s in rows[kind]["end_s"]) <= bars.MOST_ENDED
+        assert len(rows[kind]["node"]) > 0.9 * bars.MOST_ENDED
+    assert window["from_at"] < NOW - 10 * bars.MOST_ENDED < rows["kept_from"] < NOW
+    picture = got("/v1/timeline/occupancy", **window, columns=2000, bands=500)
+    assert picture["columns"] * len(picture["bands"]) <= 200_000
+    assert max(took_s.values()) < 3 * MOST_S, took_s
+
+
+def test_a_page_of_large_trainers_is_short_and_the_next_one_goes_on(busy: ApiUnderTest) -> None:
+    seen: list[str] = []
+    before: dict[str, str] = {}
+    for _ in range(10):
+        page = busy.admin.get("/v1/trainers", params={"limit": 500, **before})
+        assert len(page.content) < 5_000_000
+        seen += [trainer["id"] for trainer in page.json()["trainers"]]
+        if page.json()["next"] is None:
+            break
+        before = {"before": page.json()["next"]}
+    assert (len(seen), len(set(seen))) == (51, 51)
+
+
+def test_a_page_of_large_evaluations_is_short_and_the_next_one_goes_on(busy: ApiUnderTest) -> None:
+    steps: list[int] = []
+    while page := busy.admin.get(
+        "/v1/trainers/digits/evaluations", params={"limit": 5000, "after_step": max(steps, default=-1)}
+    ).json()["evaluations"]:
+        assert len(page) < 60
+        steps += [each["step"] for each in page]
+    assert steps == list(range(1, 201))
+
+
+def test_what_an_agent_reports_is_cut_and_not_refused(looked: ApiUnderTest) -> None:
+    fragment = looked.add_fragment(looked.submit()["id"])
+    progress = PROGRESS | {"metrics": {"n" * 256: 1.0} | {f"m{number}": 1.0 for number in range(2000)}}
+    told = report(progress=progress)
+    told |= {"warnings": ["w" * 9000] * 50, "failure": {"stage": "train", "message": "m" * 9000}}
+    told["failure"]["traceback"] = "t" * 90_000 + "end"
+    answer = looked.fragment_client(fragment).post(f"/v1/fragments/{fragment}/report", json=told)
+    assert answer.status_code == 204
+    stored = looked.stored_report(fragment)
+    assert stored is not None
+    assert stored.progress is not None
+    assert list(stored.progress.metrics) == [f"m{number}" for number in range(1000)]
+    assert [len(warning) for warning in stored.warnings] == [4000] * 10
+    assert stored.failure is not None
+    assert (len(stored.failure.message), stored.failure.traceback[-3:]) == (4000, "end")
+    assert len(stored.failure.traceback) == 20_000

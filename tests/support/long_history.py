@@ -24,25 +24,25 @@ def fill(api: ApiUnderTest, now: float, days: int) -> None:
     trainer, fragment = _first(api, now)
     ended = {name: f"t.{name} - {spacing_s} * n.i" for name in ("submitted_at", "started_at", "ended_at")}
     own = {"id": "'t-' || n.i", "name": "'ended-' || n.i"}
-    _repeat(api, "trainers", num, f"t.id = '{trainer}'", own | ended)
+    repeat(api, "trainers", num, f"t.id = '{trainer}'", own | ended)
     times = {name: f"t.{name} - {spacing_s / 7} * n.i" for name in ("launched_at", "training_at", "ended_at")}
     own = {"id": "'f-' || n.i", "trainer_id": "'t-' || (1 + (n.i - 1) / 7)", "node": "'n' || (1 + n.i % 3)"}
-    _repeat(api, "fragments", 7 * num, f"t.id = '{fragment}'", own | times)
-    _insert(
+    repeat(api, "fragments", 7 * num, f"t.id = '{fragment}'", own | times)
+    insert(
         api,
         "node_intervals (node, state, job, job_name, start_at, end_at)",
         f"'n' || (1 + n.i % 3), CASE n.i % 2 WHEN 0 THEN 'hole' ELSE 'foreground' END, 'j' || n.i, 'job', "
         f"{now} - {spacing_s / 3} * (n.i + 1), {now} - {spacing_s / 3} * n.i",
         3 * num,
     )
-    _insert(
+    insert(
         api,
         "foreground_starts (job, started_at, num_nodes, delay_s)",
         f"'h' || n.i, {now} - {spacing_s} * n.i, 1 + n.i % 8, (n.i % 100) / 50.0",
         num,
     )
     hour = int(now // 3600) - 1
-    _insert(api, "usage_hours (hour, idle_node_s, used_node_s)", f"{hour} - n.i, 3600.0, 1800.0", 24 * days)
+    insert(api, "usage_hours (hour, idle_node_s, used_node_s)", f"{hour} - n.i, 3600.0, 1800.0", 24 * days)
 
 
 def _first(api: ApiUnderTest, now: float) -> tuple[str, str]:
@@ -61,14 +61,17 @@ def _first(api: ApiUnderTest, now: float) -> tuple[str, str]:
     return trainer, fragment
 
 
-def _repeat(api: ApiUnderTest, table: str, number: int, which: str, own: dict[str, str]) -> None:
+def repeat(api: ApiUnderTest, table: str, number: int, which: str, own: dict[str, str]) -> None:
+    """Add so many copies of the row `t` that the condition `which` names, with SQL for the columns that are their
+    own, in which `n.i` counts from 1."""
     columns = [column.name for column in Base.metadata.tables[table].columns]
     values = ", ".join(own.get(name, f't."{name}"') for name in columns)
     named = ", ".join(f'"{name}"' for name in columns)
-    _insert(api, f"{table} ({named})", values, number, f", {table} t WHERE {which}")
+    insert(api, f"{table} ({named})", values, number, f", {table} t WHERE {which}")
 
 
-def _insert(api: ApiUnderTest, into: str, values: str, number: int, of: str = "") -> None:
+def insert(api: ApiUnderTest, into: str, values: str, number: int, of: str = "") -> None:
+    """Add so many rows with these values, SQL in which `n.i` counts from 1."""
     numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {number})"
     with api.engine.begin() as connection:
         connection.execute(text(f"{numbers} INSERT INTO {into} SELECT {values} FROM n{of}"))

@@ -12,18 +12,33 @@ A 410 Gone on either call means that the service no longer wants the fragment: i
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from oakum_worker.spec import TrainerSpec
 
 # The fields of a report go into the database and the next plan, so a value that either cannot take is refused.
 Number = Annotated[int, Field(ge=0, lt=2**31)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+_MOST_METRICS, _LONGEST_NAME = 1000, 255
+_LONGEST_TEXT, _LONGEST_TRACEBACK = 4000, 20_000
+
+
+def _newest(most: int) -> AfterValidator:
+    """Leaves the last ones of more than so many."""
+    return AfterValidator(lambda given: given[-most:])
+
+
+# Texts and lists are cut, not refused: an agent without whose reports a fragment counts as lost sends them.
+_Text = Annotated[str, AfterValidator(lambda text: text[:_LONGEST_TEXT])]
+_Traceback = Annotated[str, _newest(_LONGEST_TRACEBACK)]
 
 
 def _on_the_wire(name: str, wire_name: str) -> Any:
@@ -132,19 +147,25 @@ class Directive(_Message):
 
 
 def _finite_only(metrics: Any) -> Any:
-    """The metrics without values that are None, infinite or NaN. What is no mapping is returned as it is, for
-    the validation to refuse."""
+    """The metrics without values that are None, infinite or NaN, and without those that are too many or have too
+    long names. What is no mapping is returned as it is, for the validation to refuse."""
     if not isinstance(metrics, Mapping):
         return metrics
-    return {
-        name: value
+    usable = (
+        (name, value)
         for name, value in metrics.items()
-        if value is not None and (not isinstance(value, float) or math.isfinite(value))
-    }
+        if value is not None and (not isinstance(value, float) or math.isfinite(value)) and _is_short(name)
+    )
+    return dict(itertools.islice(usable, _MOST_METRICS))
+
+
+def _is_short(name: Any) -> bool:
+    return not isinstance(name, str) or len(name) <= _LONGEST_NAME
 
 
 Metrics = Annotated[dict[str, float], BeforeValidator(_finite_only)]
-"""Values by the metrics' names; those that are infinite or NaN are left out."""
+"""Values by the metrics' names. Those that are infinite or NaN are left out, and so are those after the first
+1,000 and with names of more than 255 characters."""
 
 
 class Evaluation(_Message):
@@ -237,15 +258,15 @@ class Switch(_Message):
 class Failure(_Message):
     """An error in the user's code or in the worker."""
 
-    stage: str
+    stage: _Text
     """`load` (import, build, data), `train`, or `diverged`; another attempt would diverge again."""
     step: Number = 0
     """Finished steps when the error was raised."""
-    message: str
+    message: _Text
     """One or two sentences: what failed and what to change."""
-    identity: str = ""
+    identity: _Text = ""
     """Type, message and innermost line of the user's code; two errors with one identity count as one error."""
-    traceback: str = ""
+    traceback: _Traceback = ""
 
 
 class Crash(_Message):
@@ -257,13 +278,13 @@ class Crash(_Message):
     """Generation that the rank was a member of; 0 where it was in none."""
     step: Number = 0
     """Finished steps when the rank ended, as far as the agent knows."""
-    message: str
+    message: _Text
     """Why the process ended, or the error that it raised, and what to change."""
-    identity: str = ""
+    identity: _Text = ""
     """`Failure.identity` of a raised error; empty where the process was killed or crashed."""
     is_explained: bool = False
     """Whether the cause in `message` is certain, so that many more attempts would end the same way."""
-    traceback: str = ""
+    traceback: _Traceback = ""
 
 
 class FragmentReport(_Message):
@@ -287,11 +308,11 @@ class FragmentReport(_Message):
     progress: TrainingProgress | None = None
     pace: Pace | None = None
     """Pace of rank 0; None where the fragment does not have rank 0, or the agent is too old to tell."""
-    switches: tuple[Switch, ...] = ()
+    switches: Annotated[tuple[Switch, ...], _newest(8)] = ()
     """The newest eight switches at most: generations may follow each other faster than reports."""
     failure: Failure | None = None
     """The error with which the fragment's ranks have ended; the agent does not restart them."""
-    crashes: tuple[Crash, ...] = ()
+    crashes: Annotated[tuple[Crash, ...], _newest(3)] = ()
     """The newest three crashes at most."""
     signalled: bool = False
     """The scheduler has asked for the node."""
@@ -300,7 +321,7 @@ class FragmentReport(_Message):
     signal: str = ""
     """Name of the signal by which the agent heard that, such as SIGTERM, or SIGUSR2 near the time limit; empty
     before, and where the agent is too old to tell."""
-    warnings: tuple[str, ...] = ()
+    warnings: Annotated[tuple[_Text, ...], _newest(10)] = ()
     """The newest ten warnings at most: faults that do not stop training, such as a corrupt checkpoint."""
 
     @property

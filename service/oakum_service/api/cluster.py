@@ -32,6 +32,9 @@ from oakum_service.states import NodeState, TrainerState
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
 
+_MOST_ENDED = 5000
+"""Holes that have ended in one answer: each takes 30 microseconds."""
+
 SinceS = Annotated[float, Query(gt=0, le=HISTORY_S, description="seconds back from now")]
 
 
@@ -40,11 +43,14 @@ def list_holes(
     context: InContext,
     _: Viewer,
     since_s: SinceS = 3600.0,
-    limit: Annotated[int, Query(ge=1, le=20_000, description="most holes that have ended")] = 5000,
+    limit: Annotated[
+        int, Query(ge=1, le=20_000, description=f"most holes that have ended; {_MOST_ENDED} of more")
+    ] = _MOST_ENDED,
     before: Before = None,
 ) -> HoleList:
     """List the holes of the last `since_s` seconds: all that last, and those that ended last; `before` gives those
     that ended earlier."""
+    limit = min(limit, _MOST_ENDED)
     hole = NodeInterval.state == NodeState.HOLE
     with context.readers.begin() as session:
         lasting = [] if before else intervals(session, hole & NodeInterval.end_at.is_(None))

@@ -39,6 +39,7 @@ from oakum_service.node_history.bars import (
     merged_fragments,
     merged_stretches,
     stretches,
+    told_from,
 )
 from oakum_service.node_history.occupancy import USES, Shares, band_edges
 from oakum_service.states import NodeState
@@ -47,6 +48,10 @@ router = APIRouter(prefix="/v1/timeline", tags=["cluster"])
 
 _LONGEST_S = 31 * 86400.0
 _MOST_NODES = 400
+_MOST_ENDED = 5000
+"""Ended stretches of each kind in one answer: each takes 50 microseconds."""
+_MOST_CELLS = 200_000
+"""Bands times columns of a picture."""
 _SHORTEST_S = 1.0
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 _HOUR_S = 3600.0
@@ -59,13 +64,15 @@ def show_timeline(
     context: InContext,
     _: Viewer,
     since_s: SinceS = 180.0,
-    limit: Annotated[int, Query(ge=1, le=200_000, description="most ended stretches of each kind")] = 5000,
+    limit: Annotated[
+        int, Query(ge=1, le=200_000, description=f"most ended stretches of each kind; {_MOST_ENDED} of more")
+    ] = _MOST_ENDED,
 ) -> Timeline:
     """Show nodes over time: foreground jobs, holes and fragments of the last `since_s` seconds, or of less where
     these have more than `limit` ended stretches; `from_at` tells."""
     now = time.time()
     with context.readers.begin() as session:
-        since = _shortened(session, now - since_s, limit)
+        since = _shortened(session, now - since_s, min(limit, _MOST_ENDED))
         lasting = intervals(session, NodeInterval.end_at.is_(None))
         rows = [*intervals(session, NodeInterval.end_at >= since), *lasting]
         names = [node.name for node in present_nodes(session).nodes]
@@ -137,12 +144,15 @@ def show_rows(
         Query(ge=0, le=1e11, allow_inf_nan=False, description="only what began or ended since then; Unix seconds"),
     ] = None,
 ) -> TimelineRows:
-    """Show what some nodes did in a window of time, and the fragments on them, in columns."""
+    """Show what some nodes did in a window of time, and the fragments on them, in columns. Where there is more
+    than one answer may hold, the newest are shown, since `kept_from`."""
     now = time.time()
     window = _window(from_at, min(to_at, now))
     with context.readers.begin() as session:
-        done = stretches(session, node, window, changed_after)
-        fragments = fragment_bars(session, node, window, changed_after)
+        since = told_from(session, node, window, changed_after)
+        told = Window(since, window.to_at)
+        done = stretches(session, node, told, changed_after)
+        fragments = fragment_bars(session, node, told, changed_after)
     if changed_after is None:
         done = list(merged_stretches(done, resolution_s))
         fragments = list(merged_fragments(fragments, resolution_s))
@@ -151,7 +161,7 @@ def show_rows(
     return TimelineRows(
         from_at=window.from_at,
         to_at=window.to_at,
-        kept_from=now - HISTORY_S,
+        kept_from=since if since > window.from_at else now - HISTORY_S,
         is_difference=changed_after is not None,
         nodes=node,
         trainers=trainers,
@@ -222,6 +232,7 @@ def show_occupancy(
         nodes = [node.name for node in present_nodes(session).nodes]
         if not nodes:
             return Occupancy(**window._asdict(), kept_from=known.from_at, columns=0, bands=[])
+        columns = min(columns, max(1, _MOST_CELLS // min(bands, len(nodes))))
         window, shares = context.kept_hours.occupancy(session, nodes, window, (bands, columns), known)
         if bands == 1 and window.from_at < known.from_at:
             _add_sums(session, shares, window, known.from_at, len(nodes))

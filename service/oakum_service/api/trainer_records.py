@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Iterator
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -26,6 +27,12 @@ router = APIRouter(prefix="/v1/trainers", tags=["trainers"])
 
 _BEFORE_S = 120.0
 """Seconds of samples before the first point that is asked for: a point may depend on the sample before it."""
+
+
+_AT_ONCE = 50
+"""Evaluations that are read at once."""
+_MOST_CHARACTERS = 2_000_000
+"""Of the metrics in one answer; each counts 20 with its name."""
 
 
 @router.get("/{ref}/series")
@@ -62,7 +69,8 @@ def list_evaluations(
     limit: Annotated[int, Query(ge=1, le=5000)] = 1000,
     newest: Annotated[bool, Query(description="the last ones up to the limit instead of the first ones")] = False,
 ) -> EvaluationList:
-    """List a trainer's evaluations after a step, in order of steps: the first up to the limit, or the newest."""
+    """List a trainer's evaluations after a step, in order of steps: the first up to the limit, or the newest.
+    There are fewer where they have many metrics: ask on after the last step until there are none."""
     order = EvaluationRecord.step.desc() if newest else EvaluationRecord.step
     with context.readers.begin() as session:
         trainer = find_trainer(session, ref)
@@ -72,9 +80,20 @@ def list_evaluations(
             .where(EvaluationRecord.trainer_id == trainer.id, EvaluationRecord.step > after_step)
             .order_by(order)
             .limit(limit)
+            .execution_options(yield_per=_AT_ONCE)
         )
-        found = [EvaluationView(step=row.step, at=row.at, metrics=row.metrics) for row in rows]
+        found = list(_up_to(_MOST_CHARACTERS, rows))
     return EvaluationList(evaluations=sorted(found, key=lambda one: one.step))
+
+
+def _up_to(most: int, rows: Iterable[EvaluationRecord]) -> Iterator[EvaluationView]:
+    """The first of the rows: at least one, and no more than have about so many characters."""
+    size = 0
+    for row in rows:
+        yield EvaluationView(step=row.step, at=row.at, metrics=row.metrics)
+        size += sum(20 + len(name) for name in row.metrics)
+        if size > most:
+            return
 
 
 @router.get("/{ref}/logs")

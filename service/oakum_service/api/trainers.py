@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from http import HTTPStatus
@@ -11,7 +12,7 @@ from fastapi import APIRouter, Body, Query
 from fastapi.encoders import jsonable_encoder
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
-from sqlalchemy import select
+from sqlalchemy import Select, Text, cast, func, select
 from sqlalchemy.orm import Session
 
 from oakum_service import audit, hold, pause
@@ -28,7 +29,7 @@ from oakum_service.api.context import Context, InContext
 from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.ownership import check_may_change, may_read, visible_view
-from oakum_service.api.paging import Before, Place, older_than, page, place
+from oakum_service.api.paging import Before, Place, older_than, place
 from oakum_service.api.plain_values import odd_value
 from oakum_service.api.preconditions import ETAG, IfMatch, check_if_match, etag_of
 from oakum_service.api.problems import problem_response
@@ -70,6 +71,8 @@ _dry_running = threading.Lock()
 _DRY_RUN_PATIENCE_S = 5.0
 _MOST_ENDED = 500
 """Documents of trainers that have ended in one answer: each takes about half a millisecond."""
+_MOST_CHARACTERS = 4_000_000
+"""Of these trainers' specs and messages in one answer."""
 
 
 @router.get("")
@@ -97,7 +100,7 @@ def list_trainers(
         ended = ended.where(older_than(Trainer.submitted_at, Trainer.id, place(before)))
     with context.readers.begin() as session:
         held = hold.held(session)
-        past, has_more = page(session.execute(ended.limit(limit + 1)).scalars().all(), limit)
+        past, has_more = _page(session, ended, limit)
         live = [] if before else session.execute(lasting).scalars().all()
         rows = sorted([*past, *live], key=lambda row: (row.submitted_at, row.id))
         views = trainer_views(session, rows, context.circumstances())
@@ -189,6 +192,18 @@ def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> R
     finally:
         _dry_running.release()
     return JSONResponse(dry_run_view(spec.name, prospect, held=held).model_dump(mode="json"))
+
+
+def _page(session: Session, query: Select[Trainer], limit: int) -> tuple[list[Trainer], bool]:
+    """The first `limit` of the query's trainers, or those that have `_MOST_CHARACTERS` together, but at least one;
+    and whether there is another one."""
+    told = (Trainer.spec, Trainer.message, Trainer.progress, Trainer.crash)
+    lengths = [func.coalesce(func.length(cast(column, Text)), 0) for column in told]
+    sized = session.execute(query.with_only_columns(Trainer.id, *lengths).limit(limit + 1)).all()
+    sums = itertools.accumulate(sum(row[1:]) for row in sized[:limit])
+    ids = [row.id for row, size in zip(sized, sums, strict=False) if size <= _MOST_CHARACTERS or row is sized[0]]
+    found = {row.id: row for row in session.scalars(select(Trainer).where(Trainer.id.in_(ids)))}
+    return [found[id_] for id_ in ids], len(sized) > len(ids)
 
 
 def _insert(

@@ -168,9 +168,10 @@ class OakumClient:
             page = self._connection.get(
                 _trainer_path(ref, "evaluations"), EvaluationList, after_step=after, limit=5000
             )
-            found += page.evaluations
-            if len(page.evaluations) < 5000:
+            new = [each for each in page.evaluations if each.step > after]
+            if not new:  # a page that is short may only have large ones
                 return found
+            found += new
 
     def logs(self, ref: str, tail: int = 200) -> LogText:
         """The last lines that a trainer's fragments wrote."""

@@ -6,6 +6,7 @@ be thinner than a pixel are merged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.states import NodeState
+
+MOST_ENDED = 20_000
+"""Ended stretches, and as many ended fragments, of one picture: each takes 20 microseconds."""
 
 
 class Window(NamedTuple):
@@ -57,6 +61,20 @@ class FragmentBar:
     cause: str = ""
     """Why it ended."""
     count: int = 1
+
+
+def told_from(session: Session, nodes: Sequence[str], window: Window, changed_after: float | None) -> float:
+    """The time, in Unix seconds, from which on no more than `MOST_ENDED` of the nodes' stretches in the window
+    have ended, and as many fragments: the window's begin where that holds from then on."""
+    since = max(window.from_at, changed_after or 0.0)
+    for node, begun, ended in (
+        (NodeInterval.node, NodeInterval.start_at, NodeInterval.end_at),
+        (Fragment.node, Fragment.launched_at, Fragment.ended_at),
+    ):
+        within = select(ended).where(node.in_(nodes), ended >= since, begun <= window.to_at)
+        over = session.scalar(within.order_by(ended.desc()).offset(MOST_ENDED).limit(1))
+        since = since if over is None else math.nextafter(over, math.inf)
+    return max(window.from_at, since) if since > (changed_after or 0.0) else window.from_at
 
 
 def stretches(
@@ -104,7 +122,8 @@ def _present(
     both, SQLite reads the whole table."""
     if changed_after is None:
         return ended.is_(None), ended >= window.from_at
-    return ended.is_(None) & or_(*(time >= changed_after for time in begun)), ended >= changed_after
+    recently = or_(*(time >= changed_after for time in begun))
+    return ended.is_(None) & recently, ended >= max(changed_after, window.from_at)
 
 
 def merged_stretches(rows: Iterable[Stretch], resolution_s: float) -> Iterator[Stretch]:

@@ -14,7 +14,8 @@ _INTERVAL_S = 0.5
 _PACE_S = 2.0
 """Least seconds between two reports of the pace."""
 _EVALUATIONS = 16
-"""Number of evaluations that a report tells."""
+"""Number of evaluations that a report tells, fewer where they have many metrics: the service refuses long ones."""
+_METRICS = 5000
 
 
 class ProgressReporter:
@@ -69,6 +70,8 @@ class ProgressReporter:
         self._metrics = metrics
         if metrics:
             self._evaluations.append(Evaluation(step=self._loop.step_count, metrics=metrics))
+            while sum(len(each.metrics) for each in self._evaluations) > _METRICS:
+                self._evaluations.popleft()
 
     def flush(self, *, final: bool = False) -> None:
         """Report progress now. The loss is the mean since the last report; in the `final` report it is the last

@@ -47,7 +47,8 @@ class TimelineRows(BaseModel):
     to_at: float
     """When the window ends, at most the time of the answer."""
     kept_from: float
-    """Since when stretches are kept; earlier ones are deleted."""
+    """Since when stretches are told: earlier ones are deleted, or are too many for one answer; ask for fewer nodes
+    or a shorter window."""
     is_difference: bool
     """Whether only what changed since `changed_after` is here."""
     nodes: list[str]
