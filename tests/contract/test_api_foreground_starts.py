@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from api_under_test import ApiUnderTest
 from cells import each
+from oakum_service.api.delays import WeekOfDelays
 from oakum_service.db.models.cluster import ForegroundStart
 
 
@@ -61,6 +64,49 @@ def test_the_trend_has_every_start_in_one_period(api: ApiUnderTest, now: float) 
         worst = next(period for period in trend if period["max_s"] == 50.0)
         assert worst["from_at"] <= now - 5800.0 < worst["to_at"]
         assert worst["p50_s"] <= worst["p99_s"] <= worst["max_s"]
+
+
+def test_the_trend_of_what_has_settled_is_not_read_again(api: ApiUnderTest) -> None:
+    """And it is as the one that a new process reads, also after a start that was recorded late."""
+    now = time.time()
+
+    def add(job: str, age_s: float) -> None:
+        with api.sessions.begin() as session:
+            delay_s = age_s % 7.0
+            session.add(ForegroundStart(job=job, started_at=now - age_s, num_nodes=1, delay_s=delay_s))
+
+    def trend(since_s: float) -> tuple[Any, int]:
+        rows.clear()
+        answer = asked(api, since_s=since_s, limit=1)["trend"]
+        return answer, sum(rows)
+
+    def anew(since_s: float) -> Any:
+        with api.sessions.begin() as session:
+            length_s = 4 * 3600.0 if since_s > 2 * 86400.0 else 3600.0
+            found = WeekOfDelays().periods(session, since_s, time.time(), length_s)
+        return [period._asdict() for period in found]
+
+    rows: list[int] = []
+    for number in range(500):
+        add(f"j{number}", 1200.0 * number)
+    event.listen(api.engine, "connect", lambda connection, _: connection.set_progress_handler(ticked(rows), 100))
+    api.engine_is_changed = True
+    api.engine.dispose()
+    _, first = trend(7 * 86400.0)
+    again, second = trend(7 * 86400.0)
+    assert second < first / 2
+    assert again == anew(7 * 86400.0)
+    add("late", 5 * 86400.0)
+    for since_s in (7 * 86400.0, 86400.0, 3 * 86400.0):
+        assert trend(since_s)[0] == anew(since_s)
+
+
+def ticked(rows: list[int]) -> Callable[[], int]:
+    def tick() -> int:
+        rows.append(1)
+        return 0
+
+    return tick
 
 
 def test_without_starts_there_is_nothing(api: ApiUnderTest) -> None:

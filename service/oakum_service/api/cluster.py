@@ -13,6 +13,7 @@ from sqlalchemy import func, select
 from oakum_service import audit, hold
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
+from oakum_service.api.delays import quantile
 from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.intervals import intervals
@@ -139,8 +140,3 @@ def submit_foreground_job(
 def _age_s(taken_at: float | None, now: float) -> float | None:
     """Age in seconds of the scheduler state that was read at `taken_at`; None for none."""
     return None if taken_at is None else max(0.0, now - taken_at)
-
-
-def quantile(ordered: list[float], q: float) -> float | None:
-    """Nearest-rank quantile of ordered values; None if there are none."""
-    return ordered[min(len(ordered) - 1, int(q * len(ordered)))] if ordered else None

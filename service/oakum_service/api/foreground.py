@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import defaultdict
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from sqlalchemy import select
 
 from oakum_service.api.auth import Viewer
-from oakum_service.api.cluster import SinceS, quantile
+from oakum_service.api.cluster import SinceS
 from oakum_service.api.context import InContext
 from oakum_service.api.paging import Before, Place, older_than, page, place
 from oakum_service.api.schemas.foreground import DelayPeriod, ForegroundStarts, ForegroundStartView
@@ -47,8 +44,7 @@ def list_starts(
         rows = rows.where(older_than(ForegroundStart.started_at, ForegroundStart.job, place(before)))
     with context.readers.begin() as session:
         shown, has_more = page(session.execute(rows.limit(limit + 1)).scalars().all(), limit)
-        times = select(ForegroundStart.started_at, ForegroundStart.delay_s)
-        delays = session.execute(times.where(ForegroundStart.started_at >= begin)).all()
+        periods = context.delays.periods(session, since_s, now, _length_s(since_s))
         starts = [
             ForegroundStartView(
                 job=row.job, started_at=row.started_at, num_nodes=row.num_nodes, delay_s=row.delay_s
@@ -60,25 +56,10 @@ def list_starts(
     return ForegroundStarts(
         starts=starts,
         next=str(Place(last.started_at, last.job)) if has_next and last is not None else None,
-        trend=_trend([(at, delay) for at, delay in delays], begin, now),
+        trend=[DelayPeriod(**period._asdict()) for period in periods],
     )
 
 
-def _trend(delays: Sequence[tuple[float, float]], begin: float, now: float) -> list[DelayPeriod]:
-    """The delays of each period in which a job started, at most 48 periods that begin at multiples of their
-    length."""
-    length_s = next((each for each in _PERIODS_S if (now - begin) / each <= _MOST_PERIODS), _PERIODS_S[-1])
-    periods: defaultdict[int, list[float]] = defaultdict(list)
-    for at, delay in delays:
-        periods[math.floor(at / length_s)].append(delay)
-    return [
-        DelayPeriod(
-            from_at=number * length_s,
-            to_at=(number + 1) * length_s,
-            starts=len(found),
-            p50_s=quantile(sorted(found), 0.5),
-            p99_s=quantile(sorted(found), 0.99),
-            max_s=max(found),
-        )
-        for number, found in sorted(periods.items())
-    ]
+def _length_s(since_s: float) -> float:
+    """The shortest period of which at most 48 are as long as the time."""
+    return next((each for each in _PERIODS_S if since_s / each <= _MOST_PERIODS), _PERIODS_S[-1])
