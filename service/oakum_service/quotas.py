@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -77,16 +78,20 @@ def week_begin(now: float) -> float:
     return now - (now - _FIRST_MONDAY_S) % _WEEK_S
 
 
-def node_hours_used(session: Session, user: str, now: float) -> float:
-    """Node-hours that the user's fragments have had in this calendar week, from their launches on."""
+def node_hours_used(session: Session, now: float) -> dict[str, float]:
+    """User -> node-hours that the user's fragments have had in this calendar week, from their launches on."""
     begin = week_begin(now)
     start = case((Fragment.launched_at > begin, Fragment.launched_at), else_=begin)
-    ended = func.sum(Fragment.ended_at - start)
-    past_s = session.scalar(select(ended).where(is_of_trainer_of(user), Fragment.ended_at > begin)) or 0.0
-    live = select(func.sum(now - start)).where(
-        is_of_trainer_of(user), Fragment.is_live, Fragment.ended_at.is_(None)
-    )
-    return float(past_s + (session.scalar(live) or 0.0)) / 3600.0
+    # Asked of each fragment, not joined: most trainers ended before this week.
+    of_trainer = select(Trainer.user_name).where(Trainer.id == Fragment.trainer_id)
+    owner = of_trainer.correlate(Fragment).scalar_subquery().label("user")
+    ended = select(owner, (Fragment.ended_at - start).label("s")).where(Fragment.ended_at > begin)
+    live = select(owner, (now - start).label("s")).where(Fragment.is_live, Fragment.ended_at.is_(None))
+    used: defaultdict[str, float] = defaultdict(float)
+    for each in (ended.subquery(), live.subquery()):
+        for user, seconds in session.execute(select(each.c.user, func.sum(each.c.s)).group_by(each.c.user)):
+            used[user] += float(seconds) / 3600.0
+    return dict(used)
 
 
 def is_of_trainer_of(user: str) -> ColumnElement[bool]:
@@ -108,19 +113,16 @@ def storage_used_gib(session: Session, user: str, checkpoints: Checkpoints) -> f
 
 
 class NodeHours:
-    """How many node-hours users have had this week; each sum is remembered for a minute."""
+    """How many node-hours users have had this week; all sums are made at once and remembered for a minute."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[float, float]] = {}
-        """User -> when the sum was made, and the sum."""
+        self._made_at, self._used = 0.0, dict[str, float]()
 
     def used(self, session: Session, user: str, now: float) -> float:
         """Node-hours that the user's fragments have had in this calendar week, up to a minute ago."""
-        made_at, used = self._known.get(user, (0.0, 0.0))
-        if not 0 <= now - made_at < _REMEMBERED_S or made_at < week_begin(now):
-            used = node_hours_used(session, user, now)
-            self._known[user] = (now, used)
-        return used
+        if not 0 <= now - self._made_at < _REMEMBERED_S or self._made_at < week_begin(now):
+            self._made_at, self._used = now, node_hours_used(session, now)
+        return self._used.get(user, 0.0)
 
 
 def caps(

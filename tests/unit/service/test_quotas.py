@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy.orm import Session
 
 from cells import each
+from oakum_service import quotas
 from oakum_service.config import QuotaSettings, Settings
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.engine import Sessions
@@ -61,9 +63,7 @@ def test_only_this_weeks_part_of_the_users_own_fragments_counts(sessions: Sessio
     launch(sessions, "ada", MONDAY - 5 * HOUR, None)
     launch(sessions, "bob", MONDAY, MONDAY + 7 * HOUR)
     with sessions.begin() as session:
-        assert node_hours_used(session, "ada", MONDAY + 10 * HOUR) == pytest.approx(3 + 1 + 10)
-        assert node_hours_used(session, "bob", MONDAY + 10 * HOUR) == pytest.approx(7)
-        assert node_hours_used(session, "eve", MONDAY + 10 * HOUR) == 0
+        assert node_hours_used(session, MONDAY + 10 * HOUR) == pytest.approx({"ada": 3 + 1 + 10, "bob": 7})
 
 
 def test_a_user_has_no_nodes_once_the_week_is_used_up_and_again_on_monday(sessions: Sessions) -> None:
@@ -108,3 +108,21 @@ def test_a_plan_gives_a_used_up_quota_nothing_and_says_so() -> None:
     ada, bob = plan.allocations
     assert (len(ada.nodes), len(bob.nodes)) == (0, 3)
     assert ada.reason.text == "ada's trainers may have no nodes at present: ada's quota is used up"
+
+
+def test_the_fragments_of_the_week_are_read_once_for_all_users(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = []
+
+    def read(session: Session, now: float) -> dict[str, float]:
+        readings.append(now)
+        return node_hours_used(session, now)
+
+    monkeypatch.setattr(quotas, "node_hours_used", read)
+    settings, known = Settings(quota=QuotaSettings(node_hours=5.0)), NodeHours()
+    with sessions.begin() as session:
+        for number in range(20):
+            assert known.used(session, f"user-{number}", MONDAY + HOUR) == 0
+        caps(session, settings, [f"user-{number}" for number in range(20)], known, MONDAY + HOUR)
+    assert len(readings) == 1
