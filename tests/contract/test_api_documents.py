@@ -25,6 +25,8 @@ def test_the_nodes(scene: Scene) -> None:
             "trainer": None,
             "fragment_phase": None,
             "hole_ends_at": None,
+            "avoided_until": None,
+            "avoided_because": "",
         } | fields
 
     document = scene.get("/v1/nodes")

@@ -34,6 +34,7 @@ from oakum_service.db.models.progress import MeasuredRate
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.durations import START_UP, duration
 from oakum_service.documents.grant import Grant
+from oakum_service.documents.setback import Setback
 from oakum_service.errors import NotFound
 from oakum_service.standing import (
     NOTHING_SPECIAL,
@@ -49,6 +50,8 @@ from oakum_service.standing import (
 from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_worker.protocol import Pace
 
+_SOON_S = 30.0
+"""A launch that is due and wanted begins within so many seconds."""
 _LONG_ENOUGH_S = 5.0
 """Seconds of steps from which on their composition is reported."""
 
@@ -148,13 +151,20 @@ def _standing(trainer: Trainer, lookups: _Lookups) -> Standing:
             message=trainer.message,
             cancel_asked=trainer.cancel_requested,
             pause=trainer.pause,
-            setback=trainer.setback,
+            setback=_setback(trainer, lookups.now),
             name=trainer.name,
             attempt=_attempt(trainer),
             reading_share=_reading_share(trainer),
             around=lookups.around,
         )
     )
+
+
+def _setback(trainer: Trainer, now: float) -> Setback | None:
+    """The trainer's setback; None once it trains and nobody has wanted the next launch although it was due."""
+    setback = trainer.setback
+    is_over = setback is not None and trainer.members and now > setback.next_at + _SOON_S
+    return None if is_over else setback
 
 
 def _reading_share(trainer: Trainer) -> float | None:

@@ -92,10 +92,11 @@ def _note_node(session: Session, trainer: Trainer, node: str, words: LastWords, 
 
 
 def note_begun(session: Session, trainer: Trainer, fragment: Fragment, *, is_ready: bool) -> None:
-    """Record that the fragment has reported, or `is_ready`: what came to nothing before is over."""
+    """Record that the fragment has reported, and with `is_ready` that it has just become ready: it is over that
+    fragments end before they report."""
     setback = trainer.setback
-    if setback is not None and fragment.launched_at >= setback.since:
-        trainer.setback = None if setback.kind is SetbackKind.UNREPORTED else setback
+    if setback is not None and setback.kind is SetbackKind.UNREPORTED:
+        trainer.setback = None if is_ready or fragment.launched_at >= setback.since else setback
     if is_ready:
         forget_nodes(session, [fragment.node])
 

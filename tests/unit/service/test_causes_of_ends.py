@@ -47,6 +47,8 @@ def test_each_end_has_its_own_cause(
         name = trainer.id  # a fragment of its own in each case
         trainer.launch(name)
         trainer.say(name, Phase.TRAINING, signalled=bool(signal), signal=signal)
+    with sessions.begin() as session:
+        session.get_one(Fragment, name).node = "a"
     site.source.jobs = (own(71, name, state, nodes="a"),)
     site.picture(lambda s: not s.own_jobs)
     reads = site.source.reads

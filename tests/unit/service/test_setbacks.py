@@ -14,6 +14,7 @@ from cells import each
 from oakum_service.api.nodes import _present
 from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.api.views import trainer_view
+from oakum_service.cli.cluster import _used_by
 from oakum_service.config import Settings
 from oakum_service.control import launch_records, observe, setbacks
 from oakum_service.control.execute import Executor
@@ -269,12 +270,14 @@ def test_a_bad_node_costs_itself_and_no_attempt(
     assert "n1, n2, n3, n4" in view.condition
     with sessions.begin() as session:
         observe.write_snapshot(session, holes(*bad, "n5"), None)
-        told = {each.name: each.avoided_because for each in _present(session).nodes}
+        shown = _present(session).nodes
+        told = {each.name: each.avoided_because for each in shown}
         causes = set(session.scalars(select(Fragment.cause).where(Fragment.node != "n5")))
         launch_records.note_begun(
             session, row, session.scalars(select(Fragment).where(Fragment.node == "n5")).one(), is_ready=True
         )
     assert told == {**dict.fromkeys(bad, NO_PYTHON[0]), "n5": ""}
+    assert _used_by(shown[1]).startswith("avoided for ")
     assert causes == {"never reported"}
     assert row.setback is None
 
