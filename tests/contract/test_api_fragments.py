@@ -82,7 +82,7 @@ class TestReports:
     def test_text_that_a_database_may_not_hold_is_no_error(
         self, api: ApiUnderTest, agent: TestClient, fragment: str
     ) -> None:
-        """PostgreSQL cannot store null characters; here they come in the message of an error of the user's code."""
+        """PostgreSQL cannot store null characters; here they come in the message of an error of a user's code."""
         failure = {"stage": "load", "message": "bad byte \0 in the data", "traceback": "\0"}
         document = report(1, Phase.FAILED, failure=failure, warnings=["\0"])
         assert send(agent, fragment, document).status_code == 204

@@ -69,9 +69,7 @@ def test_a_submission_without_a_job_is_refused_with_what_was_printed(site: Site)
     answering(site, sbatch="echo Welcome to the queue", squeue="exit 0")
     site.scheduler.start(lambda: None)
     site.picture(lambda s: len(s.nodes) == 2)
-    with pytest.raises(
-        SchedulerError, match=r"sbatch.* answered 'Welcome to the queue'.*no job of that name"
-    ):
+    with pytest.raises(SchedulerError, match=r"sbatch.* answered 'Welcome to the queue'.*no job of that name"):
         site.scheduler.submit(site.config())
 
 
