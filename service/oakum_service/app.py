@@ -63,6 +63,7 @@ def add_parts(app: FastAPI, context: Context) -> FastAPI:
     app.state.revisions = Revisions(context.readers, context.news_for_readers)
     app.state.token_uses = TokenUses(context.sessions)
     app.state.rate_limit = RateLimit(context.settings.quota.requests_per_s)
+    app.state.readiness = readiness.ReadinessProbe(context)
     app.state.refusals = RateLimit(_REFUSALS_PER_S)
     app.state.hooks, app.state.recent_hook_tokens = hooks.open_event_writer(context), {}
     return app

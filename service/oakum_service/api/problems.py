@@ -9,7 +9,7 @@ from anyio import BrokenResourceError, ClosedResourceError
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, TimeoutError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -103,6 +103,11 @@ def install(app: FastAPI) -> None:
             _log.warning("%s %s: %s", request.method, request.url.path, error.orig)
             return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "the database is busy: try again in a moment")
         return _unexpected(request, error)
+
+    @app.exception_handler(TimeoutError)
+    def _no_connection(request: Request, error: TimeoutError) -> JSONResponse:
+        _log.warning("%s %s: %s", request.method, request.url.path, error)
+        return problem_response(HTTPStatus.SERVICE_UNAVAILABLE, "the database does not answer: try again later")
 
     @app.exception_handler(Exception)
     def _unexpected(request: Request, error: Exception) -> JSONResponse:

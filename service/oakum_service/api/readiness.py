@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from http import HTTPStatus
 from typing import Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from oakum_service.api.context import Context, InContext
@@ -16,6 +17,7 @@ from oakum_service.db.lease import TERM_S
 
 router = APIRouter(tags=["service"])
 _log = logging.getLogger("oakum")
+_PATIENCE_S = 4.0
 _NOT_KNOWN = "not known, since the database does not answer"
 _Faults = dict[Literal["database", "schema", "controller", "scheduler"], str | None]
 
@@ -28,19 +30,44 @@ def healthz(context: InContext) -> dict[str, str]:
 
 
 @router.get("/readyz", responses={503: {"model": Readiness, "description": "Not ready: `detail` says why."}})
-def readyz(context: InContext, response: Response) -> Readiness:
+async def readyz(request: Request, response: Response) -> Readiness:
     """Say whether the service can do its work, with a reason for each part that keeps it from it; needs no token.
     The status is 503 while it cannot."""
-    faults: _Faults = {
-        **_database_faults(context),
-        "controller": _controller_fault(context),
-        "scheduler": _scheduler_fault(context),
-    }
+    probe = request.app.state.readiness
+    assert isinstance(probe, ReadinessProbe)
+    faults = await probe.look()
     checks = [ReadinessCheck(name=name, ok=fault is None, detail=fault) for name, fault in faults.items()]
     ready = all(check.ok for check in checks)
     if not ready:
         response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
     return Readiness(ready=ready, checks=checks)
+
+
+class ReadinessProbe:
+    """Looks at the service's parts, once for all who ask meanwhile, and does not wait for a part that hangs."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._looking: asyncio.Task[_Faults] | None = None
+
+    async def look(self) -> _Faults:
+        """What is wrong with each part; None for those that are as they should be."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(asyncio.to_thread(_faults, self._context))
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._looking), _PATIENCE_S)
+        except TimeoutError:
+            _log.warning("not ready: the database has not answered for %g s", _PATIENCE_S)
+            told = f"the database has not answered for {_PATIENCE_S:g} s"
+            return {"database": told, "schema": _NOT_KNOWN, "controller": _NOT_KNOWN, "scheduler": _NOT_KNOWN}
+
+
+def _faults(context: Context) -> _Faults:
+    return {
+        **_database_faults(context),
+        "controller": _controller_fault(context),
+        "scheduler": _scheduler_fault(context),
+    }
 
 
 def _database_faults(context: Context) -> _Faults:

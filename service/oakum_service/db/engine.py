@@ -33,6 +33,11 @@ _LONGEST_PAUSE_S = 30.0
 other writer wait: the server then ends its connection, so that another service can take over."""
 
 
+_READ_S, _WRITE_S = 20.0, 40.0
+"""Within which PostgreSQL has to answer a statement of a session. A writer may wait for another one's pause."""
+_POOL_S = 10.0
+
+
 def open_engine(url: str) -> Engine:
     """An engine for SQLite in WAL mode or for PostgreSQL. On both, writing transactions run one after the other
     from their BEGIN on.
@@ -47,8 +52,13 @@ def open_engine(url: str) -> Engine:
             parsed.set(drivername="postgresql+psycopg"),
             pool_pre_ping=True,
             pool_size=10,
+            pool_timeout=_POOL_S,
             json_serializer=_json_text,
         )
+        # Late: SQLite needs no psycopg.
+        from oakum_service.db.patience import make_patient
+
+        make_patient(engine)
         # Before SQLAlchemy's own first questions, whose answers it cannot read in another encoding.
         event.listen(engine, "connect", _refuse_other_encodings, insert=True)
         event.listen(engine, "connect", _prepare_postgresql)
@@ -126,6 +136,7 @@ def has_pooler(connection: Any) -> bool:
 
 def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]
     options = connection.get_execution_options()
+    connection.connection.driver_connection.answer_s = options.get("answer_s")
     if options.get("read_only") or options.get("out_of_turn"):
         return
     # Both in one statement: each costs a way to the server and back. The limit ends with the transaction.
@@ -136,18 +147,18 @@ def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]
 
 def open_sessions(engine: Engine) -> Sessions:
     """Sessions that may write."""
-    return sessionmaker(engine, expire_on_commit=False)
+    return sessionmaker(engine.execution_options(answer_s=_WRITE_S), expire_on_commit=False)
 
 
 def open_readers(engine: Engine) -> Sessions:
     """Sessions that only read; on SQLite they never wait for a writer."""
-    return sessionmaker(engine.execution_options(read_only=True), expire_on_commit=False)
+    return sessionmaker(engine.execution_options(read_only=True, answer_s=_READ_S), expire_on_commit=False)
 
 
 def open_reporters(engine: Engine) -> Sessions:
     """Sessions that write agents' reports and nothing else. On PostgreSQL they do not wait for other writers:
     thousands of agents report every second, each into a row of its own, which others only read."""
-    return sessionmaker(engine.execution_options(out_of_turn=True), expire_on_commit=False)
+    return sessionmaker(engine.execution_options(out_of_turn=True, answer_s=_WRITE_S), expire_on_commit=False)
 
 
 def migrations_dir() -> Path:

@@ -67,7 +67,7 @@ def is_busy(error: BaseException | None) -> bool:
         return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
     state = getattr(error, "sqlstate", "none")
     # No state: the connection broke, or was never made. 08: connection; 40, 55P03: locks; 53, 57P: short of means.
-    broken = state is None and type(error).__name__ == "OperationalError"
+    broken = state is None and "OperationalError" in {kind.__name__ for kind in type(error).__mro__}
     return broken or str(state).startswith(("08", "40", "53", "55P03", "57P"))
 
 
