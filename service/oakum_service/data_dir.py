@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
+import sqlite3
 import stat
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
 
@@ -18,6 +22,8 @@ _OTHERS = 0o077
 """What accounts beside the owner may do."""
 _OURS = {"secret", "oakum.db", "client.json", "service.json", "lock"}
 """Files by any of which a data directory is known."""
+_MADE = _OURS | {"database", "oakum.db-wal", "oakum.db-shm", "oakum.db-journal"}
+"""Files that a start makes."""
 _PATIENCE_S = 20.0
 _LOOK_S = 0.1
 
@@ -138,10 +144,50 @@ def keep_private(path: Path) -> None:
 
 def write_private(file: Path, content: bytes) -> None:
     """Replace a file atomically, readable by its owner only: after a crash it has the old or the new content,
-    never a part."""
+    never a part. What cannot be written leaves nothing."""
     descriptor, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(content)
-        stream.flush()
-        os.fsync(stream.fileno())
-    Path(temporary).replace(file)
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(temporary).replace(file)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def nothing_left_on_a_full_disk(data_dir: Path, close: Callable[[], None]) -> Iterator[None]:
+    """Context of the service's start. Where the disk is full, the files that the start has made are removed, after
+    `close` has been called, and the error becomes a `ConfigurationError` that says so."""
+    before: set[str] | None = None  # None: there is no such directory
+    with suppress(OSError):
+        before = {entry.name for entry in data_dir.iterdir()}
+    try:
+        yield
+    except Exception as error:
+        if (reason := _fullness(error)) is None:
+            raise
+        close()
+        for name in _MADE - (before or set()):
+            (data_dir / name).unlink(missing_ok=True)
+        if before is None:
+            with suppress(OSError):
+                data_dir.rmdir()
+        raise ConfigurationError(
+            f"the service cannot start in {data_dir.resolve()}: {reason}: free space there, or choose another "
+            "OAKUM_DATA_DIR; nothing of this start is left behind"
+        ) from error
+
+
+def _fullness(error: BaseException | None) -> str | None:
+    """Text on the full disk that an error comes from; None if it has another cause."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return str(error.strerror)
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            return "the disk is full" if code == sqlite3.SQLITE_FULL else "the disk fails, or is full"
+        error = error.__cause__
+    return None

@@ -27,7 +27,7 @@ from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
 from oakum_service.connections import GuardedServer, allow_most_open_files, guarded_protocol
 from oakum_service.control.controller import Controller
-from oakum_service.data_dir import DataDirLock, write_private
+from oakum_service.data_dir import DataDirLock, nothing_left_on_a_full_disk, write_private
 from oakum_service.db.engine import (
     Sessions,
     check_schema,
@@ -69,27 +69,28 @@ class OakumServer:
         on_sqlite = engine.dialect.name == "sqlite"
         # The embedded cluster lives in the process itself.
         self._alone = on_sqlite or settings.scheduler == "local"
-        self._lock = DataDirLock(settings.data_dir, may_share=not self._alone)
-        if on_sqlite:
-            upgrade(engine)
-        else:
-            check_schema(engine)
-        self.sessions, readers, reporters = open_sessions(engine), open_readers(engine), open_reporters(engine)
-        secret = _secret(settings.data_dir / "secret")
-        with self.sessions.begin() as session:
-            database = claim(session, secret, settings.data_dir)
-        self.writability = Writability(engine.url.render_as_string())
-        self.writability.watch(engine, self.sessions, reporters)
-        self.token = _admin_token(self.sessions.begin, settings.client_file)
-        self._socket = _bind(settings.host, settings.port)
-        scheme = "http" if settings.tls_certificate is None else "https"
-        self.url = settings.public_url or _url(scheme, settings.host, self._socket.getsockname()[1])
-        _check_tls(settings, self.url)
-        self._unix_socket = None if settings.socket is None else listen_on_socket(settings.socket)
-        if self._lock.is_first:
-            self._announce()
-        if not self._alone:
-            self._lock.share(database)
+        with nothing_left_on_a_full_disk(settings.data_dir, engine.dispose):
+            self._lock = DataDirLock(settings.data_dir, may_share=not self._alone)
+            if on_sqlite:
+                upgrade(engine)
+            else:
+                check_schema(engine)
+            self.sessions, readers, reporters = open_sessions(engine), open_readers(engine), open_reporters(engine)
+            secret = _secret(settings.data_dir / "secret")
+            with self.sessions.begin() as session:
+                database = claim(session, secret, settings.data_dir)
+            self.writability = Writability(engine.url.render_as_string())
+            self.writability.watch(engine, self.sessions, reporters)
+            self.token = _admin_token(self.sessions.begin, settings.client_file)
+            self._socket = _bind(settings.host, settings.port)
+            scheme = "http" if settings.tls_certificate is None else "https"
+            self.url = settings.public_url or _url(scheme, settings.host, self._socket.getsockname()[1])
+            _check_tls(settings, self.url)
+            self._unix_socket = None if settings.socket is None else listen_on_socket(settings.socket)
+            if self._lock.is_first:
+                self._announce()
+            if not self._alone:
+                self._lock.share(database)
 
         self.scheduler = open_scheduler(settings, secret)
         self._line = open_line(engine, alone=self._alone)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import stat
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from cells import each
 from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.models.callers import ApiToken
@@ -117,6 +119,21 @@ def test_what_cannot_be_closed_to_others_is_refused(settings: Settings, monkeypa
     told = r"other accounts may read .*: Operation not permitted: have its owner \(uid \d+\) run `chmod go= "
     with pytest.raises(ConfigurationError, match=told):
         OakumServer(settings)
+
+
+@each("size", ["4k", "8k", "32k", "128k", "256k"])
+def test_a_start_on_a_full_disk_says_so_and_leaves_nothing(settings: Settings, tmp_path: Path, size: str) -> None:
+    disk = tmp_path / f"disk-{size}"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("needs to mount a file system")
+    try:
+        with pytest.raises(ConfigurationError, match=r"cannot start in .*: (No space|the disk).*free space there"):
+            OakumServer(settings.model_copy(update={"data_dir": disk / "data"}))
+        assert [*disk.iterdir()] == []
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
 def test_the_file_for_the_command_line_opens_the_service_as_its_admin(
