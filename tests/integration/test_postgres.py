@@ -13,6 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select, text
 
 from api_under_test import SPEC
+from oakum_service.config import Settings
 from oakum_service.db import event_log
 from oakum_service.db.backup import back_up, examine, refuse_downgrade, revisions_after
 from oakum_service.db.engine import (
@@ -31,6 +32,8 @@ from oakum_service.db.models.events import EventRecord
 from oakum_service.db.models.fragments import Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import ConfigurationError
+from oakum_service.schedulers.slurm.preflight import database
+from oakum_service.schedulers.slurm.preflight.finding import Level
 from oakum_service.states import TrainerState
 from plan_records import plan_record
 from postgres_database import empty_url as empty_url
@@ -180,6 +183,11 @@ def test_a_database_of_another_encoding_is_refused_with_what_to_do(postgres: Pos
         connection.execute("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
     with pytest.raises(ConfigurationError, match="its encoding is SQL_ASCII, expected UTF8: make another one"):
         upgrade(open_engine(f"postgresql://oakum@/plain?host={postgres.folder}"))
+
+
+def test_a_check_sees_that_the_server_itself_answers(url: str) -> None:
+    (found,) = database.check(Settings(database_url=url))
+    assert (found.level, found.found) == (Level.OK, "it answers")
 
 
 def test_a_database_is_copied_checked_and_taken_back(
