@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import msgspec
 
@@ -70,11 +71,17 @@ def count(field: str, value: Number) -> int:
     return int(given)
 
 
+@lru_cache(maxsize=65536)
+def _check_list(folded: str) -> None:
+    # Most jobs are those of the reading before.
+    node_lists.check(folded)
+
+
 def nodes(field: str, value: Text) -> str:
     """A folded node list, empty for None. Raises `FieldError` for what is none, or names more nodes than Slurm
     manages."""
     try:
-        node_lists.check(value or "")
+        _check_list(value or "")
     except ValueError as error:
         raise FieldError(field, value, str(error)) from error
     return value or ""
