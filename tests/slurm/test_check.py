@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from oakum_service.config import Settings, SlurmSettings
+from oakum_service.schedulers.slurm.accounting_log import read_accounting
 from oakum_service.schedulers.slurm.preflight import node
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding
 from slurm_site import SlurmSite
@@ -128,3 +129,20 @@ def test_a_python_that_the_nodes_do_not_have_is_an_error(
     assert found["node"].level == "error"
     assert "/nowhere/bin/python" in found["node"].change
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_accounting_tells_of_idle_nodes_is_replayed(
+    slurm: SlurmSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    job = slurm.wait_for_sacct(slurm.submit_foreground(nodes=2, run_s=3.0))
+    assert job.start is not None
+    since, until = job.start - 60.0, job.start + 1.0
+    log = read_accounting(SlurmSettings(partition="fill"), since, until)
+    # Earlier tests may have left nodes busy at the beginning; at the end, the job alone has two of the eight.
+    idle_at_end = {
+        log.nodes[node] for node, end_s in zip(log.node, log.end_s, strict=True) if end_s == log.duration_s
+    }
+    assert idle_at_end == {f"n{number:03}" for number in range(3, 9)}
+    assert log.notes[0].endswith("8 nodes")

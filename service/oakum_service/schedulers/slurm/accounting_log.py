@@ -61,8 +61,9 @@ _SACCTMGR = ("--noheader", "--parsable2", "show", "event", "format=NodeName,Time
 
 
 def _nodes(commands: SlurmCommands, partition: str) -> list[str]:
-    chosen = (f"--partition={partition}",) if partition else ()
-    output = commands.run("sinfo", "--noheader", "--Node", "--all", "--format=%N", *chosen)
+    # sinfo takes one of the two only.
+    chosen = f"--partition={partition}" if partition else "--all"
+    output = commands.run("sinfo", "--noheader", "--Node", "--format=%N", chosen)
     nodes = sorted({line.strip() for line in output.decode(errors="replace").splitlines() if line.strip()})
     if not nodes:
         raise LogError(f"sinfo shows no node of partition {partition!r}: is OAKUM_SLURM_PARTITION right?")
