@@ -273,6 +273,8 @@ def _set_back(setback: Setback) -> str:
     many = "launch" if setback.times == 1 else f"{setback.times} launches"
     if setback.kind is SetbackKind.REFUSED:
         told = "was refused" if setback.times == 1 else "were refused"
+    elif setback.kind is SetbackKind.PENDING:
+        told = "waited for a node in vain"
     else:
         told = "ended before a fragment reported"
     return (

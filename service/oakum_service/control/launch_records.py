@@ -60,8 +60,15 @@ def note_unreported(
         return
     _note_node(session, trainer, fragment.node, words, now)
     seen = _surroundings(session, trainer, snapshot)
-    setback = setbacks.after(trainer.setback, SetbackKind.UNREPORTED, words.text, [fragment.node], seen, now)
-    trainer.setback = setback
+    trainer.setback = setbacks.after(
+        trainer.setback,
+        SetbackKind.UNREPORTED,
+        words.text,
+        [fragment.node],
+        seen,
+        now,
+        begun_at=fragment.launched_at,
+    )
 
 
 def note_unloaded(session: Session, trainer: Trainer, node: str, what: str, now: float) -> None:
@@ -95,7 +102,7 @@ def note_begun(session: Session, trainer: Trainer, fragment: Fragment, *, is_rea
     """Record that the fragment has reported, and with `is_ready` that it has just become ready: it is over that
     fragments end before they report."""
     setback = trainer.setback
-    if setback is not None and setback.kind is SetbackKind.UNREPORTED:
+    if setback is not None and setback.kind is not SetbackKind.REFUSED:
         trainer.setback = None if is_ready or fragment.launched_at >= setback.since else setback
     if is_ready:
         forget_nodes(session, [fragment.node])
@@ -130,14 +137,35 @@ def note_refusal(
     session: Session, trainer: Trainer, nodes: Sequence[str], snapshot: Snapshot, what: str, now: float
 ) -> None:
     """Record that a submission to these nodes was refused with the words `what`, and when the next is due."""
-    seen = _surroundings(session, trainer, snapshot)
-    setback = setbacks.after(trainer.setback, SetbackKind.REFUSED, what, nodes, seen, now)
-    trainer.setback = setback
     after_commit(session, instruments.REFUSALS.inc)
+    _note(session, trainer, SetbackKind.REFUSED, nodes, snapshot, what, now)
+
+
+def note_pending(
+    session: Session, trainer: Trainer, fragment: Fragment, snapshot: Snapshot, what: str, now: float
+) -> None:
+    """Record that a fragment's job was withdrawn because the scheduler had kept it pending for the reason `what`,
+    and when the next launch is due."""
+    _note(session, trainer, SetbackKind.PENDING, [fragment.node], snapshot, what, now, fragment.launched_at)
+
+
+def _note(
+    session: Session,
+    trainer: Trainer,
+    kind: SetbackKind,
+    nodes: Sequence[str],
+    snapshot: Snapshot,
+    what: str,
+    now: float,
+    begun_at: float | None = None,
+) -> None:
+    seen = _surroundings(session, trainer, snapshot)
+    setback = setbacks.after(trainer.setback, kind, what, nodes, seen, now, begun_at=begun_at)
+    trainer.setback = setback
     with about(trainer=trainer.id):
         event_log.record(
             session,
-            "launch.refused",
+            f"launch.{kind}",
             trainer.name,
             f"{', '.join(nodes)}: {setback.what}; the next submission is due in {setback.next_at - now:.0f} s",
             nodes=list(nodes),

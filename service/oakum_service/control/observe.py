@@ -186,6 +186,8 @@ def end_fragments(
             unheard = heard_at < listening_since
             with about(trainer=trainer.id, fragment=fragment.id):
                 _end(session, fragment, report, trainer, snapshot, now, log_of, taken=taken, unheard=unheard)
+                if (reason := snapshot.kept_waiting.get(fragment.id)) is not None and report is None:
+                    launch_records.note_pending(session, trainer, fragment, snapshot, reason, now)
             continue
         if fragment.preempted and not _has_heard(fragment, report, trainer):
             silent.append(fragment.id)

@@ -1,8 +1,8 @@
 """Launches that come to nothing: when the next one is due, and which nodes are left out meanwhile.
 
-The only place that decides about this. A launch *comes to nothing* if the scheduler refuses its submission, or if
-the fragment ends before its agent has reported for the first time. Neither is an attempt of the trainer, whose
-code has not run.
+The only place that decides about this. A launch *comes to nothing* if the scheduler refuses its submission or
+never begins its job, or if the fragment ends before its agent has reported for the first time. None of these is an
+attempt of the trainer, whose code has not run.
 
 - Where one node was tried, the node may be at fault: another one is tried at once, and that node is left out
   until the next launch is due.
@@ -28,7 +28,7 @@ from oakum_service.documents.setback import Setback, SetbackKind
 from oakum_service.schedulers.port import Snapshot
 from oakum_worker.spec import TrainerSpec
 
-_FIRST_S = {SetbackKind.REFUSED: 5.0, SetbackKind.UNREPORTED: 2.0}
+_FIRST_S = {SetbackKind.REFUSED: 5.0, SetbackKind.PENDING: 5.0, SetbackKind.UNREPORTED: 2.0}
 """Nodes that are bad are left out one by one; what refuses a submission is the same for all of them."""
 LONGEST_S = 300.0
 _NODES_KEPT = 4
@@ -80,15 +80,25 @@ class Surroundings:
 
 
 def after(
-    last: Setback | None, kind: SetbackKind, what: str, nodes: Iterable[str], seen: Surroundings, now: float
+    last: Setback | None,
+    kind: SetbackKind,
+    what: str,
+    nodes: Iterable[str],
+    seen: Surroundings,
+    now: float,
+    *,
+    begun_at: float | None = None,
 ) -> Setback:
-    """The setback of a trainer whose launch on `nodes` has come to nothing just now; `what` says why."""
+    """The setback of a trainer whose launch on `nodes` has come to nothing just now; `what` says why. `begun_at`:
+    when the launch began, if not just now."""
     tried = tuple(dict.fromkeys((*nodes, *(() if last is None else last.nodes))))[:_NODES_KEPT]
-    times = 1 if last is None else last.times + 1
+    is_same_try = last is not None and begun_at is not None and begun_at <= last.at
+    times = 1 if last is None else last.times + (not is_same_try)
     return Setback(
         kind=kind,
         what=" ".join(what.split())[:_LONGEST_TEXT],
         since=now if last is None else last.since,
+        at=now,
         times=times,
         next_at=now + delay_s(times, _FIRST_S[kind]),
         nodes=tried,
@@ -119,14 +129,14 @@ def suspected_node(last: Setback | None, seen: Surroundings, now: float) -> str 
 
 def after_acceptance(last: Setback | None, nodes: Collection[str]) -> Setback | None:
     """The setback that is left once the scheduler has taken a submission for `nodes`. A refusal is over, unless
-    only another node was refused. Whether fragments report is not known yet."""
-    if last is None or last.kind is SetbackKind.UNREPORTED:
+    only another node was refused. Whether jobs begin and fragments report is not known yet."""
+    if last is None or last.kind is not SetbackKind.REFUSED:
         return last
     return last if len(last.nodes) == 1 and last.nodes[0] not in nodes else None
 
 
 def _is_due(last: Setback, seen: Surroundings, now: float) -> bool:
-    has_room = last.kind is SetbackKind.REFUSED and seen.own_jobs < last.own_jobs
+    has_room = last.kind is not SetbackKind.UNREPORTED and seen.own_jobs < last.own_jobs
     return now >= last.next_at or has_room or _basis(seen, last.nodes) != last.basis
 
 

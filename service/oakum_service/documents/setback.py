@@ -11,6 +11,8 @@ class SetbackKind(StrEnum):
 
     REFUSED = "refused"
     """The scheduler, or what submits to it, has refused the submission."""
+    PENDING = "pending"
+    """The scheduler has taken the submission and begun no job, for another reason than that nodes were busy."""
     UNREPORTED = "unreported"
     """The fragment ended before its agent reported for the first time."""
 
@@ -24,7 +26,10 @@ class Setback:
     what: str
     """What the scheduler or the fragment's log says, in its own words."""
     since: float
+    at: float
+    """When the newest of these launches came to nothing."""
     times: int
+    """Number of tries; launches that were under way when another came to nothing belong to the same one."""
     next_at: float
     """When the next launch is due, unless what it depends on changes before."""
     nodes: tuple[str, ...]

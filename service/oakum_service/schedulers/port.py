@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -46,6 +46,8 @@ class Snapshot:
     """The foreground jobs whose starts the adapter has seen last, also of jobs that ran before it began."""
     withdrawn: frozenset[str] = frozenset()
     """Fragments whose jobs the adapter has withdrawn because they waited for a node in vain."""
+    kept_waiting: Mapping[str, str] = field(default_factory=dict)
+    """Those of them that waited for something else than a busy node: fragment -> the scheduler's reason."""
     preempted: frozenset[str] = frozenset()
     """Fragments whose jobs the scheduler has ended for its own reasons, or has told to leave, as far back as it
     remembers."""

@@ -77,6 +77,14 @@ def test_another_node_is_tried_at_once_and_after_two_none() -> None:
     assert setbacks.may_launch(twice, ["n3"], SEEN, twice.next_at)
 
 
+def test_launches_that_were_under_way_already_are_the_same_try() -> None:
+    last = refused("n1", at=10.0)
+    kind = SetbackKind.UNREPORTED
+    same = setbacks.after(last, kind, "no", ["n2"], SEEN, 12.0, begun_at=9.0)
+    other = setbacks.after(last, kind, "no", ["n2"], SEEN, 12.0, begun_at=11.0)
+    assert (last.times, same.times, other.times) == (1, 1, 2)
+
+
 def test_what_a_launch_depends_on_makes_the_next_due_at_once() -> None:
     last = refused("n1", "n2")
     down = replace(SEEN.snapshot, nodes=(Node("n1", NodeState.UNAVAILABLE, "n1"), *SEEN.snapshot.nodes[1:]))
@@ -97,6 +105,7 @@ class Turns:
 
     def __init__(self, sessions: Sessions, folder: Path, scheduler: Scheduler, patch: pytest.MonkeyPatch) -> None:
         self.sessions, self.scheduler = sessions, scheduler
+        self.reason = ""
         self.logs: dict[str, list[str]] = {}
         """Bad nodes, with what is in the log of each fragment that ends there."""
         self.now = time.time()
@@ -122,12 +131,14 @@ class Turns:
             self.now += every_s
 
     def end_fragments(self, snapshot: Snapshot) -> None:
-        """Have the jobs of fragments on bad nodes end."""
+        """Have the jobs of fragments on bad nodes end, and those be withdrawn for which Slurm names a reason."""
         with self.sessions.begin() as session:
             live = [each for each in live_fragments(session) if each.node not in self.logs]
             jobs = tuple(OwnJob("1", each.id, each.node) for each in live)
             nodes = {each.id: each.node for each in live_fragments(session)}
-            seen = replace(snapshot, own_jobs=jobs)
+            waiting = {each.id: self.reason for each in live if self.reason}
+            jobs = tuple(job for job in jobs if job.fragment not in waiting)
+            seen = replace(snapshot, own_jobs=jobs, withdrawn=frozenset(waiting), kept_waiting=waiting)
             end_fragments(session, seen, 3600.0, now=self.now, log_of=lambda one: self.logs[nodes[one]])
 
     def view(self) -> TrainerView:
@@ -326,3 +337,17 @@ def test_a_newcomer_that_cannot_load_what_others_train_costs_its_node(
         trainer.turn(after_s=1.0)
         assert trainer.row.state == state
     assert trainer.row.message == "no CUDA device on b (the same on b and c)"
+
+
+def test_a_job_that_a_limit_keeps_pending_is_told_of_and_submitted_rarely(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = Taking()
+    turns = Turns(sessions, tmp_path, scheduler, monkeypatch)  # type: ignore[arg-type]
+    turns.reason = "QOSMaxJobsPerUserLimit"
+    turns.take(holes("n1", "n2", "n3"), for_s=300.0)
+    assert 4 <= len(scheduler.asked) <= 10
+    view = turns.view()
+    assert "waited for a node in vain" in view.condition
+    assert "QOSMaxJobsPerUserLimit" in view.condition
+    assert turns.row().crashes == 0

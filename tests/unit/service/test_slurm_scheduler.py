@@ -195,14 +195,16 @@ def test_a_fragment_that_was_never_seen_is_asked_about_nowhere(site: Site) -> No
 
 def test_a_fragment_that_waits_for_a_node_is_withdrawn_after_a_while(site: Site) -> None:
     now = time.time()
+    waiting = own(71, "f1", "PENDING", submitted_at=now - 60.0)
     site.source.jobs = (
-        own(71, "f1", "PENDING", submitted_at=now - 60.0),
+        msgspec.structs.replace(waiting, reason="QOSMaxJobsPerUserLimit"),
         own(72, "f2", "PENDING", submitted_at=now + 3600.0),
         own(73, "f3", "RUNNING", nodes="n1", submitted_at=now - 60.0),
     )
     site.scheduler.start(lambda: None)
     assert wait_until("it is withdrawn", lambda: site.calls("scancel")) == ["--quiet 71"]
     assert site.scheduler.snapshot().withdrawn == {"f1"}
+    assert site.scheduler.snapshot().kept_waiting == {"f1": "QOSMaxJobsPerUserLimit"}
 
 
 def test_a_hook_takes_its_nodes_at_once_and_a_later_reading_knows_better(site: Site) -> None:

@@ -25,7 +25,9 @@ from oakum_service.states import TrainerState
 HELD = ActiveHold(since=1_700_000_000.0, by="anna", reason="maintenance at 8")
 PAUSE = Pause(since=1_700_000_000.0, by="ulla", reason="its data moves")
 ATTEMPT = Attempt(2, 3, "RuntimeError at step 7")
-SETBACK = Setback(SetbackKind.REFUSED, "sbatch: error: no", 1_700_000_000.0, 3, 1_700_000_020.0, ("n8",), "", 0)
+SETBACK = Setback(
+    SetbackKind.REFUSED, "sbatch: error: no", 1_700_000_000.0, 1_700_000_000.0, 3, 1_700_000_020.0, ("n8",), "", 0
+)
 WHYS = {
     0: ("no node is idle", "a first node would add 600 samples, but no node that it can use is free"),
     1: ("no other node is idle", "its maximum is 1 node"),

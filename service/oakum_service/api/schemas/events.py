@@ -17,8 +17,8 @@ class Event(BaseModel):
     `trainer.cancelled`, `trainer.changed`, `trainer.warning`, `trainer.guaranteed`,
     `trainer.paused`, `trainer.unpaused`, `trainer.retried`, `generation.formed`,
     `node.hole`, `node.foreground`, `node.unavailable`, `node.avoided`, `plan.made`, `plan.failed`,
-    `launch.refused`, `fragment.launched`, `fragment.ready`, `fragment.released`, `fragment.left`,
-    `fragment.lost`, `checkpoint.written`, `notice.failed`, `setting.changed`, `service.started`,
+    `launch.refused`, `launch.pending`, `fragment.launched`, `fragment.ready`, `fragment.released`,
+    `fragment.left`, `fragment.lost`, `checkpoint.written`, `notice.failed`, `setting.changed`, `service.started`,
     `scheduler.closed`, `scheduler.opened`, `service.held`, `service.resumed`, `service.stopping`."""
     subject: str
     """Name of the trainer or node that the event is about."""

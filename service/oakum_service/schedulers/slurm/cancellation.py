@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from types import MappingProxyType
 
 from oakum_service.errors import CommandFailed, SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
@@ -13,6 +14,8 @@ from oakum_service.schedulers.slurm.snapshot import OwnTask
 _log = logging.getLogger("oakum.slurm")
 _GONE = ("already completing or completed", "Invalid job id")
 """What `scancel` says about a job that has ended."""
+_BUSY = ("Resources", "Priority", "None", "ReqNodeNotAvail", "Nodes", "Node", "PartitionDown", "Reservation")
+"""Reasons that begin with one of these keep a job pending because nodes are busy, away or kept for others."""
 _CANCEL_AGAIN_S = 60.0
 _MOST_WITHDRAWN = 10_000
 
@@ -29,6 +32,7 @@ class Cancellations:
         self._cancelled_at: dict[str, float] = {}
         self._withdrawn: deque[str] = deque(maxlen=_MOST_WITHDRAWN)
         self._ours: deque[str] = deque(maxlen=_MOST_WITHDRAWN)
+        self._reasons: dict[str, str] = {}
 
     @property
     def are_due(self) -> bool:
@@ -52,10 +56,20 @@ class Cancellations:
         self._due |= new
         return new
 
-    def withdraw(self, fragments: Iterable[str], now: float) -> None:
+    @property
+    def kept_waiting(self) -> dict[str, str]:
+        """Withdrawn fragments -> Slurm's reason, for those whose jobs did not wait for a busy node."""
+        return {one: self._reasons[one] for one in self._withdrawn if one in self._reasons}
+
+    def withdraw(
+        self, fragments: Iterable[str], now: float, reasons: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         """Note that the fragments' jobs are to be cancelled by the adapter's own decision; `withdrawn` then names
-        them."""
+        them. `reasons`: fragment -> why its job is pending, in Slurm's words."""
         self._withdrawn.extend(self.request(fragments, now))
+        known = self.withdrawn
+        told = {one: reason for one, reason in reasons.items() if not reason.startswith(_BUSY) and reason}
+        self._reasons = {one: reason for one, reason in (self._reasons | told).items() if one in known}
 
     def take(self, now: float) -> set[str]:
         """Remove and return the fragments whose jobs are to be cancelled; the caller cancels them now."""

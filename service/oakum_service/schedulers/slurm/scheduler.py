@@ -114,6 +114,7 @@ class SlurmScheduler:
                 seen,
                 starts=self._job_starts.newest,
                 withdrawn=self._cancellations.withdrawn,
+                kept_waiting=self._cancellations.kept_waiting,
                 cancelled=seen.cancelled - self._cancellations.ours,
                 closed=self._closed,
             )
@@ -278,7 +279,8 @@ class SlurmScheduler:
             self._picture, self._closed, self._error = picture, closed, None
             self._overlay.note_reading(state.taken_at, own.keys())
             self._cancellations.note_reading(own.keys())
-            self._cancellations.withdraw(vain | picture.in_the_way, time.time())
+            reasons = {fragment: own[fragment].job.reason for fragment in vain}
+            self._cancellations.withdraw(vain | picture.in_the_way, time.time(), reasons)
             self._job_starts.note_reading(state.jobs)
             self._completing.note_reading(state.nodes, began_s)
             # What a hook told may be from before or after the reading; only a later reading decides.
