@@ -145,7 +145,7 @@ def test_an_objective_that_is_none_is_told_before_anything_starts(capsys: pytest
     ("url", "why"),
     [
         ("mysql://root:geheim@host/db", "expected sqlite:/// or postgresql://"),
-        ("not a url", "expected sqlite:/// or postgresql://"),
+        ("not a url", "expected sqlite:////path"),
     ],
 )
 def test_another_database_is_refused_without_its_password(url: str, why: str) -> None:
