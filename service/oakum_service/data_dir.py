@@ -20,8 +20,10 @@ from oakum_service.errors import ConfigurationError
 _log = logging.getLogger("oakum")
 _OTHERS = 0o077
 """What accounts beside the owner may do."""
-_OURS = {"secret", "oakum.db", "client.json", "service.json", "lock"}
-"""Files by any of which a data directory is known."""
+_OURS = {"secret", "oakum.db", "client.json", "service.json", "lock", "checkpoints", "fragments"}
+"""Files and folders by any of which a data directory is known; the folders may have been made before it was, as
+other disks."""
+_OF_A_DISK = {"lost+found"}
 _MADE = _OURS | {"database", "oakum.db-wal", "oakum.db-shm", "oakum.db-journal"}
 """Files that a start makes."""
 _PATIENCE_S = 20.0
@@ -106,7 +108,8 @@ def _close_to_others(data_dir: Path) -> None:
     directory."""
     entries = [*data_dir.iterdir()]
     if data_dir.stat().st_mode & _OTHERS:
-        if entries and not _OURS & {entry.name for entry in entries}:
+        names = {entry.name for entry in entries} - _OF_A_DISK
+        if names and not _OURS & names:
             raise ConfigurationError(
                 f"other accounts may read the data directory {data_dir.resolve()}, and it has other files than "
                 "Oakum's: choose an OAKUM_DATA_DIR of its own, or `chmod 700` it"
