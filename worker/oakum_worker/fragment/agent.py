@@ -95,6 +95,7 @@ class Agent:
         finally:
             for rank in self._ranks:
                 rank.kill()
+                rank.drain()
             self._link.stop(self._report, lambda: self._is_wanted_back)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

@@ -151,6 +151,10 @@ class RankHandle:
         """Process id of the process that was started last."""
         return self._process.pid
 
+    def drain(self) -> None:
+        """Wait for a moment until what the ended process has printed is in the log."""
+        self._starter.output.drain()
+
     def kill(self) -> bool:
         """Kill the process and its process group, which has what the user's code started. Returns whether the
         process ended within 2 s."""

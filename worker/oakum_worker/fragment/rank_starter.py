@@ -18,6 +18,7 @@ from pathlib import Path
 from oakum_worker.checkpoint.memory_header import has_copy
 from oakum_worker.errors import ForkError
 from oakum_worker.fragment.forking import ForkedProcess, ForkRequest, ForkServer, node_has_accelerator
+from oakum_worker.fragment.output import FragmentOutput
 
 _log = logging.getLogger("oakum.agent")
 _RANK = "oakum_worker.rank.process"
@@ -42,13 +43,22 @@ class RankStarter:
     """Starts one rank's process, again after each crash, and holds the memory for the copy of the state that
     outlives the process."""
 
-    def __init__(self, config_file: Path, local_rank: int, threads: int, server: ForkServer | None = None) -> None:
+    def __init__(
+        self,
+        config_file: Path,
+        local_rank: int,
+        threads: int,
+        server: ForkServer | None = None,
+        output: FragmentOutput | None = None,
+    ) -> None:
         """With a `server`, processes are forked from it where that is possible: ranks of one thread, on nodes
-        without an accelerator. Otherwise they are started afresh."""
+        without an accelerator. Otherwise they are started afresh. What they print goes through `output`, which a
+        fragment's ranks have in common."""
         self.local_rank = local_rank
         self._config_file = config_file
         self._threads = threads
         self._server = server
+        self.output = FragmentOutput(1) if output is None else output
         self._memory = os.memfd_create("oakum-state")
         self._ahead: StartedRank | None = None
 
@@ -68,23 +78,27 @@ class RankStarter:
             return ahead
         began_s = time.monotonic()
         reading, writing = os.pipe()
+        printing = self.output.open()
         arguments = tuple(map(str, (self._config_file, self.local_rank, writing, self._memory, after)))
         try:
-            process = self._fork(arguments, writing) or self._start_afresh(arguments, writing)
+            process = self._fork(arguments, writing, printing) or self._start_afresh(arguments, writing, printing)
         finally:
             os.close(writing)
+            os.close(printing)
         return StartedRank(process, reading, began_s)
 
-    def _start_afresh(self, arguments: Sequence[str], writing: int) -> subprocess.Popen[bytes]:
+    def _start_afresh(self, arguments: Sequence[str], writing: int, printing: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             ["nice", "-n", str(_BEHIND_OTHERS), sys.executable, "-u", "-m", _RANK, *arguments],
             stdin=subprocess.PIPE,
+            stdout=printing,
+            stderr=printing,
             pass_fds=(writing, self._memory),
             start_new_session=True,
             env=self._environment(),
         )
 
-    def _fork(self, arguments: Sequence[str], writing: int) -> ForkedProcess | None:
+    def _fork(self, arguments: Sequence[str], writing: int, printing: int) -> ForkedProcess | None:
         """Fork the process from the server, in a session of its own. None where it has to be started afresh:
         without a server, with an accelerator or several threads, or if the server fails, which is then not asked
         again."""
@@ -100,7 +114,7 @@ class RankStarter:
         )
         commands, stdin = os.pipe()
         try:
-            process = self._server.start(request, (commands, 1, 2, writing, self._memory))
+            process = self._server.start(request, (commands, printing, printing, writing, self._memory))
         except ForkError as error:
             _log.warning("%s: ranks of this node are started afresh", error)
             os.close(stdin)
@@ -130,8 +144,9 @@ class RankStarter:
 def start_ranks(config_file: Path, server: ForkServer | None = None) -> list[RankStarter]:
     """Start every rank of the fragment whose config `config_file` is; returns their starters by local rank."""
     spec = json.loads(config_file.read_text(encoding="utf-8"))["spec"]
+    output = FragmentOutput(1)
     starters = [
-        RankStarter(config_file, local_rank, spec["threads_per_rank"], server)
+        RankStarter(config_file, local_rank, spec["threads_per_rank"], server, output)
         for local_rank in range(spec["ranks_per_node"])
     ]
     for starter in starters:
