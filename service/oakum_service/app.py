@@ -113,6 +113,6 @@ def routed_app() -> FastAPI:
     ):
         # Agents tell what users' code has said, whatever it is: their reports are mended, not refused.
         app.include_router(module.router, dependencies=[] if module is fragments else plain_values_only)
-    app.include_router(dashboard, dependencies=plain_values_only)
+    app.include_router(dashboard)
     document_statuses(app)
     return app

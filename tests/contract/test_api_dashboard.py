@@ -42,7 +42,7 @@ class TestDashboard:
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
 
     @pytest.mark.parametrize(
-        "path", ["/static/..%2froutes.py", "/static/%2e%2e/routes.py", "/static/js", "/static/none"]
+        "path", ["/static/..%2froutes.py", "/static/%2e%2e/routes.py", "/static/js", "/static/%00", "/static/none"]
     )
     def test_nothing_else_is(self, client: TestClient, path: str) -> None:
         problem_of(client.get(path), 404)
