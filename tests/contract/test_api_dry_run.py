@@ -119,10 +119,9 @@ def test_a_check_refuses_what_a_submission_would_and_submits_nothing(api: ApiUnd
 
 
 def test_only_one_dry_run_is_computed_at_a_time(looked: ApiUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oakum_service.api.trainers._DRY_RUN_PATIENCE_S", 0.01)
-    from oakum_service.api.trainers import _dry_running
-
-    with _dry_running:
+    plans = looked.context.trial_plans
+    with plans.one(), monkeypatch.context() as patched:
+        patched.setattr(plans, "_patience_s", 0.01)
         problem_of(looked.user.post("/v1/trainers/dry-run", json={"spec": SPEC}), 429)
     assert asked(looked)["nodes"]
 

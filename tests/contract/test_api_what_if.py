@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from api_under_test import SPEC, ApiUnderTest, FakeScheduler, problem_of
 from oakum_service import hold
@@ -151,3 +152,18 @@ def test_what_cannot_be_assumed_is_refused(
     training.end(training.submit(name="ended")["id"], TrainerState.FAILED)
     problem = problem_of(training.viewer.post("/v1/plans/preview", json=request_), status)
     assert told in " ".join([problem["detail"], *problem["errors"]])
+
+
+def test_many_trainers_take_as_many_statements_as_one(looked: ApiUnderTest) -> None:
+    names = [looked.submit(name=f"t{number}")["name"] for number in range(12)]
+    counts = []
+
+    def count(*_: object) -> None:
+        counts[-1] += 1
+
+    event.listen(looked.engine, "before_cursor_execute", count)
+    for some in (names[:1], names):
+        counts.append(0)
+        asked(looked, remove=some[::2], change=[{"trainer": name, "weight": 2.0} for name in some[1::2]])
+    event.remove(looked.engine, "before_cursor_execute", count)
+    assert counts[1] <= counts[0]

@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 
 from oakum_service.api.delays import WeekOfDelays
 from oakum_service.api.node_lists import NodeLists
+from oakum_service.api.trial_plans import TrialPlans
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
 from oakum_service.db.engine import Sessions
@@ -47,6 +48,8 @@ class Context:
     """When the controller of this process last finished a turn."""
     listeners: dict[object, str] = field(default_factory=dict)
     """The hash of its token for each open event stream."""
+    trial_plans: TrialPlans = field(default_factory=TrialPlans)
+    """Lets few previews and dry runs be computed."""
     delays: WeekOfDelays = field(default_factory=WeekOfDelays)
     """How long foreground jobs waited lately."""
     node_lists: NodeLists = field(default_factory=NodeLists)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 import time
 from http import HTTPStatus
 from typing import Annotated, Any
@@ -48,7 +47,7 @@ from oakum_service.control.restart_points import check_epochs, set_totals
 from oakum_service.control.retrying import retry
 from oakum_service.db import event_log
 from oakum_service.db.models.trainers import Trainer, live_of
-from oakum_service.errors import Busy, Conflict, RequestError
+from oakum_service.errors import Conflict, RequestError
 from oakum_service.log_fields import about
 from oakum_service.states import LIVE_STATES, TrainerState
 from oakum_solver.errors import ProblemError
@@ -67,8 +66,6 @@ BeginFrom = Annotated[
     ),
 ]
 
-_dry_running = threading.Lock()
-_DRY_RUN_PATIENCE_S = 5.0
 _MOST_ENDED = 500
 """Documents of trainers that have ended in one answer: each takes about half a millisecond."""
 _MOST_CHARACTERS = 4_000_000
@@ -177,9 +174,7 @@ def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> R
         spec = acceptable(request.spec, user, context)
     except ValidationError as error:
         return unacceptable(error)
-    if not _dry_running.acquire(timeout=_DRY_RUN_PATIENCE_S):
-        raise Busy("other dry runs are being computed: ask again in a moment")
-    try:
+    with context.trial_plans.one():
         with context.readers.begin() as session:
             refuse_taken(session, spec, user)
             check_quota(session, context, spec, user, is_new=True)
@@ -189,8 +184,6 @@ def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> R
             prospect = dry_run.solve_for_candidate(problem, observed, candidate, spec, request.total_samples)
         except ProblemError as error:
             raise Conflict(f"no plan can be made with this trainer: {error}") from error
-    finally:
-        _dry_running.release()
     return JSONResponse(dry_run_view(spec.name, prospect, held=held).model_dump(mode="json"))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Set
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from oakum_service import hold
@@ -18,9 +19,9 @@ from oakum_service.api.schemas.plans import SupposedAllocation, SupposedChange, 
 from oakum_service.api.views import find_trainer
 from oakum_service.control.what_if import Hypothesis, Outcome, foresee, outcome
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.errors import Busy, Conflict
+from oakum_service.errors import Conflict
 from oakum_service.live_settings import current
-from oakum_service.states import TrainerState
+from oakum_service.states import LIVE_STATES
 from oakum_solver.errors import ProblemError
 from oakum_solver.objectives import Objective, parse_objective
 from oakum_solver.plan import Allocation
@@ -28,34 +29,28 @@ from oakum_worker.spec import TrainerSpec, explain
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 
-_SOLVING = threading.Lock()
-_PATIENCE_S = 5.0
-
 
 @router.post("/preview")
 def preview_plan(context: InContext, viewer: Viewer, request: WhatIfRequest) -> WhatIfView:
     """Show which plan would be made now, also if trainers were added, removed or changed, nodes drained, or the
     objective were another one. Has no effect. One plan is computed at a time."""
-    if not _SOLVING.acquire(timeout=_PATIENCE_S):
-        raise Busy("other previews are being computed: ask again in a moment")
     try:
-        with context.readers.begin() as session:
-            hypothesis = _hypothesis(session, request)
-            posed = foresee(session, current(session, context.settings), hypothesis, viewer.name)
-            held = hold.held(session) is not None
-        return _view(outcome(*posed), held=held)
+        with context.trial_plans.one():
+            with context.readers.begin() as session:
+                hypothesis = _hypothesis(session, request)
+                posed = foresee(session, current(session, context.settings), hypothesis, viewer.name)
+                held = hold.held(session) is not None
+            return _view(outcome(*posed), held=held)
     except ProblemError as error:
         raise Conflict(f"no plan can be made so: {error}") from error
-    finally:
-        _SOLVING.release()
 
 
 def _hypothesis(session: Session, request: WhatIfRequest) -> Hypothesis:
-    changed = {_live(session, change.trainer).id: _fields(change) for change in request.change}
+    live = _live(session, {*request.remove, *(change.trainer for change in request.change)})
     return Hypothesis(
         added=[_spec(document, number) for number, document in enumerate(request.add)],
-        removed={_live(session, ref).id for ref in request.remove},
-        changed=changed,
+        removed={live[ref] for ref in request.remove},
+        changed={live[change.trainer]: _fields(change) for change in request.change},
         drained=set(request.drain),
         num_drained=request.drain_count,
         objective=None if request.objective is None else _objective(request.objective),
@@ -66,11 +61,16 @@ def _fields(change: SupposedChange) -> dict[str, Any]:
     return change.model_dump(exclude_none=True, exclude={"trainer"})
 
 
-def _live(session: Session, ref: str) -> Trainer:
-    trainer = find_trainer(session, ref)
-    if TrainerState(trainer.state).ended:
+def _live(session: Session, refs: Set[str]) -> dict[str, str]:
+    """Name or id, as it was given, -> the live trainer's id. Raises `NotFound` or `Conflict` where there is
+    none."""
+    meant = or_(Trainer.id.in_(refs), Trainer.name.in_(refs)) & Trainer.state.in_(LIVE_STATES)
+    rows = session.execute(select(Trainer.id, Trainer.name).where(meant)).all() if refs else []
+    known = {name: id_ for id_, name in rows} | {id_: id_ for id_, _ in rows}
+    for ref in refs - known.keys():
+        trainer = find_trainer(session, ref)
         raise Conflict(f"trainer {trainer.name!r} is {trainer.state}: only live trainers have a part in plans")
-    return trainer
+    return known
 
 
 def _spec(document: dict[str, Any], number: int) -> TrainerSpec:
@@ -109,7 +109,7 @@ def _view(found: Outcome, *, held: bool) -> WhatIfView:
 def _allocation(found: Outcome, allocation: Allocation) -> SupposedAllocation:
     now = found.nodes_now.get(allocation.trainer, ())
     return SupposedAllocation(
-        trainer=found.label(allocation),
+        trainer=found.labels[allocation.trainer],
         is_new=allocation.trainer in found.new,
         nodes_now=len(now),
         nodes_then=len(allocation.nodes),

@@ -7,6 +7,7 @@ import dataclasses
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sqlalchemy.orm import Session
@@ -17,7 +18,7 @@ from oakum_service.control.observe import newest_observation
 from oakum_service.control.plan import pose
 from oakum_service.errors import Conflict
 from oakum_solver.objectives import Objective
-from oakum_solver.plan import Allocation, Plan
+from oakum_solver.plan import Plan
 from oakum_solver.problem import NodeGroup, Problem
 from oakum_solver.solve import solve
 from oakum_worker.spec import TrainerSpec
@@ -51,9 +52,10 @@ class Outcome:
     nodes_now: Mapping[str, tuple[str, ...]]
     """Trainer -> the nodes that it holds now, drained ones included."""
 
-    def label(self, allocation: Allocation) -> str:
-        """Name of the trainer that the allocation is for."""
-        return next(trainer.label for trainer in self.problem.trainers if trainer.id == allocation.trainer)
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """Trainer's id -> its name."""
+        return {trainer.id: trainer.label for trainer in self.problem.trainers}
 
 
 def foresee(
