@@ -1,7 +1,8 @@
 """What ended more than a week ago makes no answer take longer: each route reads as much after weeks as after
 months.
 
-What a route reads is counted, not timed: SQLite tells how many instructions its statements took.
+What a route reads is counted, not timed: SQLite tells how many instructions its statements took, PostgreSQL how
+many rows they read.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event
+from sqlalchemy import event, text
 
 from api_under_test import ApiUnderTest, FakeScheduler
 from long_history import fill
 from oakum_service.db.models.cluster import ForegroundStart
+from postgres_server import ON_POSTGRES
 from trained_scene import Scene, train_on_two_nodes
 
 _SHORT_DAYS, _LONG_DAYS = 10, 40
@@ -32,15 +34,20 @@ _STREAMS = ("/v1/events", "/v1/fragments/{fragment_id}/directive")
 class CountedApi:
     """An API over some days of history, with a count of what its database does."""
 
-    def __init__(self, empty_database: Path, folder: Path, days: int) -> None:
-        folder.mkdir()
-        shutil.copy(empty_database, folder / "oakum.db")
-        self.api = ApiUnderTest(folder, FakeScheduler())
+    def __init__(self, folder: Path, days: int, url: str | None = None) -> None:
+        """The database is at `url`, or in the folder; its schema has to be there."""
+        self.api = ApiUnderTest(folder, FakeScheduler(), url)
         self.api.engine_is_changed = True
         self.scene: Scene = train_on_two_nodes(self.api)
         fill(self.api, self.scene.now, days)
         self.count = 0
-        event.listen(self.api.engine, "connect", self._watch)
+        if url is None:
+            event.listen(self.api.engine, "connect", self._watch)
+        else:
+            with self.api.engine.begin() as connection:
+                connection.execute(text("ANALYZE"))
+            event.listen(self.api.engine, "connect", _prefer_indexes)
+            event.listen(self.api.engine, "after_cursor_execute", self._explain)
         self.api.engine.dispose()
 
     def _watch(self, connection: Any, _: Any) -> None:
@@ -49,6 +56,12 @@ class CountedApi:
     def _tick(self) -> int:
         self.count += 1
         return 0
+
+    def _explain(self, connection: Any, _: Any, statement: str, parameters: Any, *__: Any) -> None:
+        if statement.startswith("SELECT") and " FROM " in statement.replace("\n", " "):
+            with connection.connection.cursor() as cursor:
+                cursor.execute(f"EXPLAIN (ANALYZE, TIMING OFF, FORMAT JSON) {statement}", parameters)
+                self.count += _rows_read(cursor.fetchone()[0][0]["Plan"])
 
     def cost(self, path: str) -> int:
         """What a repeated question for the path takes; the first one may read what is remembered from then on."""
@@ -59,12 +72,37 @@ class CountedApi:
         return self.count
 
 
-@pytest.fixture(scope="module")
+def _prefer_indexes(connection: Any, _: Any) -> None:
+    """Of the tables of these tests, which are small, PostgreSQL would read all where it has an index, also to join
+    them."""
+    with connection.cursor() as cursor:
+        for way in ("seqscan", "hashjoin", "mergejoin"):
+            cursor.execute(f"SET enable_{way} = off")
+    connection.commit()
+
+
+def _rows_read(plan: dict[str, Any]) -> int:
+    """Rows that a plan's scans have read, those that were filtered out included."""
+    read = 0
+    if "Scan" in plan["Node Type"]:
+        removed = sum(rows for name, rows in plan.items() if name.startswith("Rows Removed by"))
+        read = int((plan["Actual Rows"] + removed) * plan["Actual Loops"])
+    return read + sum(_rows_read(below) for below in plan.get("Plans", ()))
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=ON_POSTGRES)])
 def short_and_long(
-    empty_database: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, empty_database: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[CountedApi, CountedApi]]:
-    folder = tmp_path_factory.mktemp("histories")
-    made = [CountedApi(empty_database, folder / str(days), days) for days in (_SHORT_DAYS, _LONG_DAYS)]
+    made = []
+    for days in (_SHORT_DAYS, _LONG_DAYS):
+        folder = tmp_path_factory.mktemp("history")
+        url: str | None = None
+        if request.param == "sqlite":
+            shutil.copy(empty_database, folder / "oakum.db")
+        else:
+            url = request.getfixturevalue("postgres").new_database_with_schema()
+        made.append(CountedApi(folder, days, url))
     yield made[0], made[1]
     for one in made:
         one.api.close()
