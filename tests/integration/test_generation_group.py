@@ -179,6 +179,21 @@ def test_a_generation_follows_another_in_the_same_processes(ranks: list[Rank]) -
     assert _form_all(ranks[1:], 2) == ["formed"] * 2
 
 
+def test_a_group_that_has_formed_takes_no_strangers_connection(ranks: list[Rank]) -> None:
+    """gloo would keep each of them, and end the process when it can keep no more."""
+    assert _form_all(ranks, 1) == ["formed"] * 3
+    for rank in ranks:
+        listening = [one.laddr for one in psutil.Process(rank.process.pid).net_connections("tcp") if not one.raddr]
+        assert {address.ip for address in listening} == {"127.0.0.1"}
+        [gloo] = {address.port for address in listening} - {rank.endpoint.port}
+        with pytest.raises(TimeoutError):
+            socket.create_connection(("127.0.0.1", gloo), timeout=0.3)
+        socket.create_connection(("127.0.0.1", rank.endpoint.port), timeout=DEADLINE_S).close()
+    for rank in ranks:
+        rank.tell("sum")
+    assert [rank.answer() for rank in ranks] == [3.0] * 3
+
+
 def test_a_rendezvous_that_was_broken_off_does_not_spoil_the_next(ranks: list[Rank]) -> None:
     """One rank waited in vain for a peer; the next generation has that rank and a fresh one."""
     first, absent, fresh = ranks

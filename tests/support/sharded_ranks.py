@@ -235,7 +235,7 @@ def _in_tests(measured: bool) -> Iterator[None]:
     """A busy machine is no lost rank: nobody else would have the others form their group again. Where nothing is
     `measured`, pipelines and grids are arranged by the sizes of their layers, on links that are all the same."""
     with contextlib.ExitStack() as patches:
-        patches.enter_context(unittest.mock.patch.object(group, "_CONNECT_TIMEOUT_S", _PATIENCE_S))
+        patches.enter_context(unittest.mock.patch.object(group, "_HEARING_S", _PATIENCE_S))
         if not measured:
             for arranger in (Arranger, GridArranger):
                 patches.enter_context(unittest.mock.patch.object(arranger, "measure_model"))

@@ -48,8 +48,9 @@ def _on_the_wire(name: str, wire_name: str) -> Any:
 
 
 class _Message(BaseModel):
-    # Unknown fields are ignored so that a newer service can talk to an older agent and the other way round.
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    # Unknown fields are ignored so that a newer service can talk to an older agent and the other way round. Errors
+    # leave out what was given: it may be a secret.
+    model_config = ConfigDict(extra="ignore", frozen=True, hide_input_in_errors=True)
 
 
 class Phase(StrEnum):

@@ -29,7 +29,7 @@ PATIENCE = timedelta(seconds=20)
 @pytest.fixture
 def server() -> Iterator[StoreServer]:
     """A store that serves generation 3 to those that know `SECRET`."""
-    made = StoreServer(listen_on("127.0.0.1")[0])
+    made = StoreServer(listen_on("127.0.0.1"))
     made.open(3, SECRET)
     yield made
     made.close()
@@ -150,18 +150,43 @@ def test_who_came_to_a_group_first_has_to_know_the_secret(secrets: tuple[bytes, 
 def test_a_rank_listens_on_its_nodes_address_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "another")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    group = GenerationGroup("localhost")
-    assert group.endpoint.host == "localhost"
+    assert GenerationGroup("localhost").endpoint.host == "127.0.0.1"
     assert os.environ["GLOO_SOCKET_IFNAME"] == interface_of("127.0.0.1")
-    listening, host = listen_on("127.0.0.1")
-    with listening:
-        assert (listening.getsockname()[0], host) == ("127.0.0.1", "127.0.0.1")
     # As Debian has it: the node's own name is a loopback address, and the service is reached over another.
     names = {"node": "127.0.1.1", "service": "127.0.0.1"}
     real = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **named: real(names[host], *more, **named))
-    listening, host = listen_on("node", towards="service")
-    with listening:
-        assert (listening.getsockname()[0], host) == ("127.0.0.1", "127.0.0.1")
+    with listen_on("node", towards="service") as listening:
+        assert listening.getsockname()[0] == "127.0.0.1"
     with pytest.raises(OSError, match="the name of this node"):
         listen_on("node")
+
+
+def test_who_hands_a_handshake_on_is_not_believed(server: StoreServer) -> None:
+    """An account that listens on another address of rank 0's node, at the same port."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def hand_on() -> None:
+            theirs, _ = listening.accept()
+            with theirs, socket.create_connection(("127.0.0.1", server.port)) as ours:
+                theirs.sendall(ours.recv(32))
+                ours.sendall(theirs.recv(HELLO.size))
+                theirs.sendall(ours.recv(32))
+
+        threading.Thread(target=hand_on).start()
+        with pytest.raises(NotServedError):
+            MembersStore(at(listening.getsockname()[1]), 3, SECRET, PATIENCE)
+
+
+def test_a_message_that_was_changed_on_its_way_is_not_believed(
+    server: StoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, theirs = member(server), member(server)
+    theirs.set("address", "mine")
+    monkeypatch.setattr(store._ours, "of", lambda message: bytes(32))
+    with pytest.raises(OSError):
+        store.set("address", "a stranger's")
+    assert theirs.get("address") == b"mine"
+    monkeypatch.setattr(theirs._theirs, "of", lambda message: bytes(32))
+    with pytest.raises(OSError, match="somebody else has answered"):
+        theirs.check(["address"])

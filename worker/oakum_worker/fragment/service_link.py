@@ -13,6 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import httpx
+from pydantic import ValidationError
 
 from oakum_worker.protocol import REPORT_INTERVAL, Directive, FragmentConfig, FragmentReport
 
@@ -138,7 +139,7 @@ class ServiceLink:
                     directive = Directive.model_validate_json(response.content)
                     revision = directive.revision
                     self._deliver(directive)
-            except httpx.HTTPError as error:
+            except (httpx.HTTPError, ValidationError) as error:
                 self._fail(error)
 
     def _check(self, response: httpx.Response) -> None:
@@ -154,7 +155,7 @@ class ServiceLink:
         response.raise_for_status()
         self._heard_s = time.monotonic()
 
-    def _fail(self, error: httpx.HTTPError) -> None:
+    def _fail(self, error: httpx.HTTPError | ValidationError) -> None:
         """Report a service that is silent for too long, look for a new address of it, and wait before the next
         try."""
         silent_s = time.monotonic() - self._heard_s

@@ -19,9 +19,11 @@ Where the node has GPUs, collectives of tensors on them go through NCCL, whose g
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -43,8 +45,12 @@ from oakum_worker.rendezvous.store_client import MembersStore, NotServedError
 from oakum_worker.rendezvous.store_server import StoreServer
 from oakum_worker.torch_internals import set_group_timeout
 
-_CONNECT_TIMEOUT_S, _HEARING_S, _RETRY_S = 10.0, 30.0, 0.05
-"""Time for rank 0 to answer; to hear of the generation, if it answers; and between two tries."""
+_HEARING_S, _RETRY_S = 30.0, 0.05
+"""Time for rank 0 to answer and to have heard of the generation; and between two tries."""
+_ATTACH_FILTER = 26
+"""SO_ATTACH_FILTER of asm-generic/socket.h."""
+_DROP_ALL = struct.pack("HBBI", 6, 0, 0, 0)
+"""A filter of linux/filter.h that returns 0: of each packet keep nothing."""
 _GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 _CLOSING_S = 5.0
 """Time for gloo to close the connections of a group that is cut. It does not close one on which data has come for
@@ -61,12 +67,14 @@ class GenerationGroup:
         """`host` is the name or address by which the other nodes reach this one, and `towards` a host to which
         this node's way leads over the same network: the service's. Raises `OSError` where this process cannot
         listen."""
-        listening, host = listen_on(host, towards)
+        listening = listen_on(host, towards)
+        address = str(listening.getsockname()[0])
         # gloo would listen on whatever address the host's name leads to.
-        if _GLOO_INTERFACE not in os.environ and (name := interface_of(listening.getsockname()[0])) is not None:
+        if _GLOO_INTERFACE not in os.environ and (name := interface_of(address)) is not None:
             os.environ[_GLOO_INTERFACE] = name
         self._store = StoreServer(listening)
-        self.endpoint = Endpoint(host=host, port=self._store.port)
+        # The address and not the name: others might take the name for another address.
+        self.endpoint = Endpoint(host=address, port=self._store.port)
         self._client: MembersStore | None = None
         """The connection to the generation's store. torch's reference does not keep it alive."""
         self._lock = threading.Lock()
@@ -122,6 +130,8 @@ class GenerationGroup:
             set_group_timeout(COLLECTIVE_TIMEOUT)
             if secret:
                 confirm_members(_world(), rank, size, "of all ranks", secret)
+            # A rank that has met a stranger does not come here: then nobody uses the group.
+            wait_for_all_ranks(dist.PrefixStore("confirmed", store), size, MESH_TIMEOUT)
         except GroupError:
             self.leave()
             raise
@@ -132,6 +142,7 @@ class GenerationGroup:
         with self._lock:
             was_cut = self.is_cut
             self._sockets = set(_sockets()) - self._before
+            _deafen(self._sockets)
             self._subgroups = StoreSubgroups(
                 store, rank, COLLECTIVE_TIMEOUT, on_gpus=_backend() != "gloo", secret=secret
             )
@@ -169,7 +180,8 @@ class GenerationGroup:
         finally:
             with self._lock:
                 if self._sockets is not None and self._widening is not None:
-                    self._sockets |= set(_sockets()) - self._widening
+                    self._sockets |= (new := set(_sockets()) - self._widening)
+                    _deafen(new)
                 self._widening = None
         if (number := self._number_cut()) is not None:  # and this has connected after that
             self.cut(number)
@@ -194,8 +206,8 @@ class GenerationGroup:
                 if waited_s >= _HEARING_S:
                     raise
                 time.sleep(_RETRY_S)
-            except TimeoutError:
-                if waited_s >= _CONNECT_TIMEOUT_S:
+            except TimeoutError:  # a busy rank 0, or one whose machine has gone
+                if waited_s >= _HEARING_S:
                     raise
             if generation.number <= self._refused:  # refused before there was a connection to cut
                 raise ConnectionAbortedError("it is over already")
@@ -361,6 +373,23 @@ def _shut_down(descriptor: int, own_port: int) -> None:
         with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
             handle.getpeername()
             handle.shutdown(socket.SHUT_RDWR)
+
+
+def _deafen(names: set[str]) -> None:
+    """Let the kernel drop whatever comes for those of the sockets `names` that listen.
+
+    gloo keeps its own open for as long as the group lives, keeps every connection of a stranger, and ends the
+    process when it has no descriptor left for another. It does so, too, where one of them is shut down or closed.
+    NCCL, which connects when it is first used, is left alone."""
+    if _backend() != "gloo":
+        return
+    program = ctypes.create_string_buffer(_DROP_ALL, len(_DROP_ALL))
+    attached = struct.pack("HP", 1, ctypes.addressof(program))
+    for name, descriptor in _sockets().items():
+        if name in names:
+            with contextlib.suppress(OSError), _borrowed(descriptor) as handle:
+                if handle.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    handle.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, attached)
 
 
 def _is_connection(descriptor: int, own_port: int) -> bool:

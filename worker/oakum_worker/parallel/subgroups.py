@@ -92,8 +92,17 @@ class StoreSubgroups:
             raise GroupError(f"the group {name} of ranks {list(ranks)} could not be formed: {error}") from error
         if self._secret:
             confirm_members(group, ranks.index(self._rank), len(ranks), name, self._secret)
+            self._wait_until_confirmed(store, len(ranks), name)
         self.formed.append(group)
         return group
+
+    def _wait_until_confirmed(self, store: dist.Store, size: int, name: str) -> None:
+        """Wait until all members know that there is no stranger among them: one who has met one does not come, and
+        nobody uses the group."""
+        try:
+            wait_for_all_ranks(dist.PrefixStore("confirmed", store), size, min(MESH_TIMEOUT, self.timeout))
+        except (OSError, RuntimeError) as error:
+            raise GroupError(f"the group {name} was not confirmed by all of its members: {error}") from error
 
     def abort(self) -> None:
         """Abort NCCL's collectives in all groups. `GenerationGroup.cut` does the same for gloo."""

@@ -12,25 +12,25 @@ _GET_ADDRESS = 0x8915
 """SIOCGIFADDR of linux/sockios.h."""
 
 
-def listen_on(host: str, towards: str | None = None) -> tuple[socket.socket, str]:
-    """A listening TCP socket with a free port, and the host by which others reach it: `host`, which is the name or
-    address of this node.
+def listen_on(host: str, towards: str | None = None) -> socket.socket:
+    """A listening TCP socket with a free port, on the first address that `host`, the name or address of this node,
+    leads to and that can be listened on.
 
     Where this node takes its own name for a loopback address, as Debian's `/etc/hosts` has it, or for one that is
-    no interface's, the socket listens on the address from which packets to the host `towards` go, and others are
-    told that address. Raises `OSError` where neither can be listened on.
+    no interface's, it is the address from which packets to the host `towards` go. Raises `OSError` where neither
+    can be listened on.
     """
     refused: OSError | None = None
     for address in _addresses_of(host):
         if not _is_loopback(address) or _is_meant(host):
             try:
-                return _listening(address), host
+                return _listening(address)
             except OSError as error:
                 refused = error
     source = _source_towards(towards) if towards is not None else None
     if source is None:
         raise refused or OSError(f"{host}, the name of this node, leads to none of its addresses")
-    return _listening(source), source
+    return _listening(source)
 
 
 def interface_of(address: str) -> str | None:

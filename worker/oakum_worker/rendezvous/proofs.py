@@ -15,11 +15,28 @@ _PATIENCE = timedelta(seconds=10)
 """Time for the proofs of ranks that have just connected to each other."""
 
 
-def proof(secret: bytes, role: str, generation: int, *nonces: bytes) -> bytes:
-    """Proof that who plays `role` knows the secret of a generation. The nonces of both sides keep it from being
-    used a second time. Returns `PROOF_BYTES` bytes."""
-    message = b"|".join((role.encode(), str(generation).encode(), *nonces))
+def proof(secret: bytes, role: str, generation: int, at: tuple[str, int], *nonces: bytes) -> bytes:
+    """Proof that who plays `role` knows the secret of a generation, for a connection to the store `at` an address
+    and a port: one that somebody between the two hands on is for another. The nonces of both sides keep it from
+    being used a second time. Returns `PROOF_BYTES` bytes."""
+    host, port = at
+    message = b"|".join((role.encode(), f"{generation} {host} {port}".encode(), *nonces))
     return hmac.digest(secret, message, "sha256")
+
+
+class Seal:
+    """Tells the messages of a proven connection, in one of its directions, from those of anybody who came between
+    its ends."""
+
+    def __init__(self, secret: bytes, role: str, *nonces: bytes) -> None:
+        """`role` is who sends the messages."""
+        self._key = hmac.digest(secret, b"|".join((b"messages of the " + role.encode(), *nonces)), "sha256")
+        self._count = 0
+
+    def of(self, message: bytes) -> bytes:
+        """The seal of the direction's next message: `PROOF_BYTES` bytes."""
+        self._count += 1
+        return hmac.digest(self._key, self._count.to_bytes(8, "big") + message, "sha256")
 
 
 def confirm_members(group: dist.ProcessGroup, rank: int, size: int, name: str, secret: bytes) -> None:

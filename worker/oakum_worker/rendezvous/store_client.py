@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from oakum_worker.protocol import Endpoint
-from oakum_worker.rendezvous.proofs import NONCE_BYTES, PROOF_BYTES, proof
+from oakum_worker.rendezvous.proofs import NONCE_BYTES, PROOF_BYTES, Seal, proof
 from oakum_worker.rendezvous.store_server import HELLO, LENGTH
 
 
@@ -48,15 +48,17 @@ class MembersStore(dist.Store):
             raise
 
     def _prove(self, generation: int, secret: bytes) -> None:
-        own = os.urandom(NONCE_BYTES)
+        own, at = os.urandom(NONCE_BYTES), self._connection.getpeername()[:2]
         try:
             theirs = self._take(NONCE_BYTES)
-            self._connection.sendall(HELLO.pack(generation, own, proof(secret, "member", generation, theirs, own)))
+            given = proof(secret, "member", generation, at, theirs, own)
+            self._connection.sendall(HELLO.pack(generation, own, given))
             given = self._take(PROOF_BYTES)
         except ConnectionError as error:
             raise NotServedError(f"generation {generation} is not served") from error
-        if not hmac.compare_digest(given, proof(secret, "store", generation, theirs, own)):
-            raise NotServedError("the store does not know the secret of the generation")
+        if not hmac.compare_digest(given, proof(secret, "store", generation, at, theirs, own)):
+            raise NotServedError("the store does not know the secret of the generation, or is another's")
+        self._ours, self._theirs = Seal(secret, "member", theirs, own), Seal(secret, "store", theirs, own)
 
     def _take(self, size: int) -> bytes:
         taken = bytearray()
@@ -73,9 +75,12 @@ class MembersStore(dist.Store):
         with self._lock:
             self._connection.settimeout((timeout or self._timeout).total_seconds())
             try:
-                self._connection.sendall(LENGTH.pack(len(asked)) + asked)
+                self._connection.sendall(LENGTH.pack(len(asked)) + asked + self._ours.of(asked))
                 (length,) = LENGTH.unpack(self._take(LENGTH.size))
-                return json.loads(self._take(length))
+                answer = self._take(length)
+                if not hmac.compare_digest(self._take(PROOF_BYTES), self._theirs.of(answer)):
+                    raise ConnectionAbortedError("somebody else has answered in the store's place")
+                return json.loads(answer)
             except OSError:
                 self._connection.close()  # an answer that comes later would be taken for another's
                 raise

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
-from oakum_worker.rendezvous.proofs import NONCE_BYTES, PROOF_BYTES, proof
+from oakum_worker.rendezvous.proofs import NONCE_BYTES, PROOF_BYTES, Seal, proof
 
 _STRANGER_S = 10.0
 """Time for a caller to prove that it is a member."""
@@ -53,7 +53,9 @@ class StoreServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_until_complete(asyncio.start_server(self._serve, sock=self._listening))
+        self._loop.run_until_complete(
+            asyncio.start_server(self._serve, sock=self._listening, backlog=socket.SOMAXCONN)
+        )
         self._loop.run_forever()
         serving = asyncio.all_tasks(self._loop)
         for task in serving:
@@ -77,31 +79,32 @@ class StoreServer:
             self._strangers.popitem(last=False)[0].cancel()
         try:
             async with asyncio.timeout(_STRANGER_S):
-                table = await self._proven(reader, writer)
+                member = await self._proven(reader, writer)
             self._strangers.pop(task, None)
-            if table is not None:
-                table.members.add(task)
-                task.add_done_callback(table.members.discard)
-                await _answer_all(table, reader, writer)
+            if member is not None:
+                member.table.members.add(task)
+                task.add_done_callback(member.table.members.discard)
+                await member.answer_all()
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.CancelledError):
             pass  # whoever it was is gone, or no member
         finally:
             self._strangers.pop(task, None)
             writer.close()
 
-    async def _proven(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Table | None:
-        """The table that the caller may use, once each side has proved to know the secret; None for strangers, and
-        for members of a generation that is not served yet."""
+    async def _proven(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Member | None:
+        """The caller, once each side has proved to know the secret; None for strangers, and for members of a
+        generation that is not served yet."""
         nonce = os.urandom(NONCE_BYTES)
         writer.write(nonce)
         generation, theirs, given = HELLO.unpack(await reader.readexactly(HELLO.size))
         table = self._tables.get(generation)
         if table is None:
             return None
-        if not hmac.compare_digest(given, proof(table.secret, "member", generation, nonce, theirs)):
+        at = writer.get_extra_info("sockname")[:2]
+        if not hmac.compare_digest(given, proof(table.secret, "member", generation, at, nonce, theirs)):
             return None
-        writer.write(proof(table.secret, "store", generation, nonce, theirs))
-        return table
+        writer.write(proof(table.secret, "store", generation, at, nonce, theirs))
+        return _Member(table, reader, writer, (nonce, theirs))
 
 
 class _Table:
@@ -152,12 +155,28 @@ class _Table:
         return self._values.get(key, expected)
 
 
-async def _answer_all(table: _Table, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while True:
-        (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-        if length > _LARGEST_BYTES:
-            return
-        asked = json.loads(await reader.readexactly(length))
-        answer = json.dumps(await table.answer(*asked)).encode()
-        writer.write(LENGTH.pack(len(answer)) + answer)
-        await writer.drain()
+class _Member:
+    """A caller that has proved to be a member."""
+
+    def __init__(
+        self,
+        table: _Table,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        nonces: tuple[bytes, bytes],
+    ) -> None:
+        self.table = table
+        self._reader, self._writer = reader, writer
+        self._theirs, self._ours = Seal(table.secret, "member", *nonces), Seal(table.secret, "store", *nonces)
+
+    async def answer_all(self) -> None:
+        while True:
+            (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
+            if length > _LARGEST_BYTES:
+                return
+            asked = await self._reader.readexactly(length)
+            if not hmac.compare_digest(await self._reader.readexactly(PROOF_BYTES), self._theirs.of(asked)):
+                return
+            answer = json.dumps(await self.table.answer(*json.loads(asked))).encode()
+            self._writer.write(LENGTH.pack(len(answer)) + answer + self._ours.of(answer))
+            await self._writer.drain()
