@@ -26,8 +26,9 @@ _WAITING = (
     str(_PARALLEL / "subgroups.py"),
     str(_PARALLEL / "pipeline" / "links.py"),
     str(_PARALLEL / "pipeline" / "message_driven.py"),
+    str(_PARALLEL.parent / "rendezvous"),
 )
-"""Folder and modules whose code mostly waits for other ranks."""
+"""Folders and modules whose code mostly waits for other ranks."""
 _WRITING = str(Path(dist.__file__).parent / "checkpoint")
 """Part of the folder whose code writes files."""
 PATIENCE = 10
