@@ -16,6 +16,7 @@ import oakum
 from adapters import ACCUMULATED, BATCH, PER_RANK, SEED, LightningTrainer, network, spec, weights_of
 from cells import each
 from oakum_worker.gathering import gather_batch, own_rows
+from rank_processes import in_a_fresh_process
 from session_ranks import Plan, Rank, Stage
 from training_ranks import Points
 
@@ -65,10 +66,9 @@ def test_a_batch_is_gathered_in_a_loop_of_ones_own() -> None:
     ends_alike(own_loop(among_all))
 
 
-@each("begins", [0, 2])
-def test_sequences_of_as_many_steps_as_samples_are_computed_at_once_drop_the_same(begins: int) -> None:
-    """With the sequence first, as `nn.Transformer` has it by default, sizes do not tell steps from samples.
-    Dropout that begins after some steps is rehearsed then."""
+def weights_with_dropout_from(begins: int, in_parts: bool) -> list[list[float]]:
+    """The weights after training on sequences that are in front of the batch, with dropout after `begins` steps,
+    in whole batches or in parts of as many samples as a sequence has steps."""
 
     class Sequences(nn.Module):
         def __init__(self) -> None:
@@ -86,15 +86,22 @@ def test_sequences_of_as_many_steps_as_samples_are_computed_at_once_drop_the_sam
         model.dropout.p = 0.4 if session.steps >= begins else 0.0
         session.backward(mse_loss(model(batch[0]), batch[1]))
 
-    def in_parts(session: Any, batch: Any, model: nn.Module) -> None:
+    def parts(session: Any, batch: Any, model: nn.Module) -> None:
         for first in range(0, session.num_samples, STEPS):
             part = [one[first : first + STEPS] for one in batch]
             with session.part(first, len(part[0])):
                 whole(session, part, model)
 
-    together, apart = (own_loop(backward, Sequences)(None) for backward in (whole, in_parts))
+    return [one.flatten().tolist() for one in own_loop(parts if in_parts else whole, Sequences)(None)]
+
+
+@each("begins", [0, 2])
+def test_sequences_of_as_many_steps_as_samples_are_computed_at_once_drop_the_same(begins: int) -> None:
+    """With the sequence first, as `nn.Transformer` has it by default, sizes do not tell steps from samples.
+    Dropout that begins after some steps is rehearsed then."""
+    together, apart = (in_a_fresh_process(weights_with_dropout_from, begins, parts) for parts in (False, True))
     for one, other in zip(apart, together, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-9)
 
 
 def test_synchronised_batch_norm_has_the_statistics_of_the_batch() -> None:

@@ -12,16 +12,19 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from waiting import DEADLINE_S
+
+R = TypeVar("R")
 
 _PRELOADED = [
     "encodings.idna",
@@ -61,6 +64,13 @@ def fork_context() -> ForkServerContext:
         if before is not None:
             os.environ["PYTHONPATH"] = before
     return context
+
+
+def in_a_fresh_process(called: Callable[..., R], *arguments: Any) -> R:
+    """What `called` returns there. Where autograd has started threads, as other tests may have had it do here, no
+    copy of a process computes gradients."""
+    with ProcessPoolExecutor(1, mp_context=fork_context()) as processes:
+        return processes.submit(called, *arguments).result(DEADLINE_S)
 
 
 def _main(

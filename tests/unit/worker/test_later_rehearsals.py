@@ -13,6 +13,7 @@ from torch.nn.functional import mse_loss
 
 import oakum
 from oakum_worker.errors import SessionError, TrainingWarning
+from rank_processes import in_a_fresh_process
 from training_ranks import Points
 
 BATCH = 2
@@ -67,14 +68,14 @@ def network() -> nn.Module:
 
 
 def test_a_term_of_the_batch_that_is_faded_in_is_refused_after_eight_steps() -> None:
-    assert steps_until_refused(faded_in, network()) == 8
+    assert in_a_fresh_process(steps_until_refused, faded_in, network()) == 8
 
 
 def test_a_term_of_samples_that_is_faded_in_trains() -> None:
-    assert steps_of(faded_in_by_sample, network()) > 8
+    assert in_a_fresh_process(steps_of, faded_in_by_sample, network()) > 8
 
 
-def test_gradients_that_grow_into_being_clipped_by_a_hook_are_refused() -> None:
+def steps_until_clipping_is_refused() -> int:
     model = network()
     calls = 0
 
@@ -84,14 +85,18 @@ def test_gradients_that_grow_into_being_clipped_by_a_hook_are_refused() -> None:
         return gradient.clamp(-1e-3, 1e-3) if calls > 7 else gradient
 
     model[0].weight.register_hook(clip)  # type: ignore[index, operator]
-    assert steps_until_refused(nothing, model) == 8
+    return steps_until_refused(nothing, model)
+
+
+def test_gradients_that_grow_into_being_clipped_by_a_hook_are_refused() -> None:
+    assert in_a_fresh_process(steps_until_clipping_is_refused) == 8
 
 
 def test_who_says_that_it_need_not_be_exact_is_not_rehearsed_again() -> None:
     assert steps_of(faded_in, network(), exact=False) > 8
 
 
-def told_of_numbers(*, are_used: bool) -> list[str]:
+def told_of_numbers(are_used: bool) -> list[str]:
     """What is told of a loop that keeps numbers, and that divides by them if `are_used`."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -111,9 +116,9 @@ def told_of_numbers(*, are_used: bool) -> list[str]:
 
 
 def test_numbers_that_are_logged_and_used_are_told_of() -> None:
-    [told] = told_of_numbers(are_used=True)
+    [told] = in_a_fresh_process(told_of_numbers, True)
     assert "depends on numbers in `losses`, `last`, `means`" in told
 
 
 def test_numbers_that_are_logged_alone_are_not() -> None:
-    assert told_of_numbers(are_used=False) == []
+    assert in_a_fresh_process(told_of_numbers, False) == []
