@@ -79,7 +79,8 @@ def week_begin(now: float) -> float:
 
 
 def node_hours_used(session: Session, now: float) -> dict[str, float]:
-    """User -> node-hours that the user's fragments have had in this calendar week, from their launches on."""
+    """The node-hours of each user in this calendar week, by the user's name. A fragment counts from its launch to
+    its end, or to `now`."""
     begin = week_begin(now)
     start = case((Fragment.launched_at > begin, Fragment.launched_at), else_=begin)
     # Asked of each fragment, not joined: most trainers ended before this week.

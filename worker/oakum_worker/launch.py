@@ -217,8 +217,8 @@ def _exported() -> list[str]:
 
 
 def _refusal(text: str) -> str:
-    """What was said, on one line: the lines of `sbatch` itself, the first of which often has the limit and the
-    last only its kind; without any, all lines, which a wrapper or submitit has written."""
+    """Why a submission failed, on one line, from the text that it wrote: the lines that begin with `sbatch:`, all
+    of them, as the first often names the limit; where there are none, every line, of a wrapper or of submitit."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("sbatch:")]
     return "; ".join(own or lines) or "sbatch did not answer in time, or said nothing"

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from oakum_service import hold
 from oakum_service.control import launch_records
 from oakum_service.control.fragment_ends import end_fragment
+from oakum_service.control.giving_back import release
 from oakum_service.control.observe import Observation
 from oakum_service.control.submissions import Submissions
 from oakum_service.db import event_log
@@ -191,9 +192,7 @@ def _release(session: Session, grants: dict[str, str], snapshot: Snapshot) -> No
         taken = node is not None and node.state is not NodeState.HOLE
         if fragment.released or taken or grants.get(fragment.node) == fragment.trainer_id:
             continue
-        fragment.released = True
-        trainer = session.get_one(Trainer, fragment.trainer_id)
-        trainer.revision += 1
+        release(fragment, session.get_one(Trainer, fragment.trainer_id))
 
 
 def _intend(

@@ -6,21 +6,27 @@ from __future__ import annotations
 from sqlalchemy.orm import Session
 
 from oakum_service.db import event_log
-from oakum_service.db.models.fragments import live_fragments
+from oakum_service.db.models.fragments import Fragment, live_fragments
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.log_fields import about
 from oakum_service.schedulers.port import Snapshot
 
 
+def release(fragment: Fragment, trainer: Trainer) -> None:
+    """Tell a fragment of the trainer to checkpoint and leave: its agent is told as soon as the revision is new."""
+    fragment.released = True
+    trainer.revision += 1
+
+
 def release_wanted(session: Session, snapshot: Snapshot) -> None:
-    """Tell the fragments on wanted nodes to checkpoint and leave, each once."""
+    """Tell each fragment to checkpoint and leave whose node is to become free for somebody, as a drained one is. A
+    fragment is told once."""
     for fragment in live_fragments(session):
         node = snapshot.node(fragment.node)
         if node is None or not node.wanted or fragment.released:
             continue
-        fragment.released = True
         trainer = session.get_one(Trainer, fragment.trainer_id)
-        trainer.revision += 1
+        release(fragment, trainer)
         with about(trainer=trainer.id, fragment=fragment.id):
             text = f"{node.name}: told to checkpoint and leave, as the node is {node.wanted}"
             event_log.record(session, "fragment.released", trainer.name, text, node=node.name)

@@ -16,7 +16,7 @@ from oakum_service.db.after_commit import after_commit
 from oakum_service.db.models.cluster import NodeSetback
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.documents.setback import SetbackKind
+from oakum_service.documents.setback import Setback, SetbackKind
 from oakum_service.log_fields import about
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import LIVE_STATES, TrainerState
@@ -37,8 +37,9 @@ def suspects(session: Session) -> set[str]:
 def left_out(session: Session, snapshot: Snapshot, now: float) -> set[str]:
     """The nodes on which nothing new is launched for now, since launches there came to nothing."""
     live = session.scalars(select(Trainer).where(Trainer.state.in_(LIVE_STATES)))
+    own_jobs = _own_jobs(session)
     found = (
-        setbacks.suspected_node(trainer.setback, _surroundings(session, trainer, snapshot), now)
+        setbacks.suspected_node(trainer.setback, Surroundings(trainer.spec, snapshot, own_jobs), now)
         for trainer in live
         if trainer.setback is not None
     )
@@ -59,16 +60,7 @@ def note_unreported(
     if _ends_trainer(session, trainer, fragment.node, words, now):
         return
     _note_node(session, trainer, fragment.node, words, now)
-    seen = _surroundings(session, trainer, snapshot)
-    trainer.setback = setbacks.after(
-        trainer.setback,
-        SetbackKind.UNREPORTED,
-        words.text,
-        [fragment.node],
-        seen,
-        now,
-        begun_at=fragment.launched_at,
-    )
+    _set_back(session, trainer, SetbackKind.UNREPORTED, [fragment.node], snapshot, words.text, now, fragment)
 
 
 def note_unloaded(session: Session, trainer: Trainer, node: str, what: str, now: float) -> None:
@@ -138,7 +130,8 @@ def note_refusal(
 ) -> None:
     """Record that a submission to these nodes was refused with the words `what`, and when the next is due."""
     after_commit(session, instruments.REFUSALS.inc)
-    _note(session, trainer, SetbackKind.REFUSED, nodes, snapshot, what, now)
+    setback = _set_back(session, trainer, SetbackKind.REFUSED, nodes, snapshot, what, now)
+    _record(session, trainer, setback, nodes, now)
 
 
 def note_pending(
@@ -146,10 +139,12 @@ def note_pending(
 ) -> None:
     """Record that a fragment's job was withdrawn because the scheduler had kept it pending for the reason `what`,
     and when the next launch is due."""
-    _note(session, trainer, SetbackKind.PENDING, [fragment.node], snapshot, what, now, fragment.launched_at)
+    nodes = [fragment.node]
+    setback = _set_back(session, trainer, SetbackKind.PENDING, nodes, snapshot, what, now, fragment)
+    _record(session, trainer, setback, nodes, now)
 
 
-def _note(
+def _set_back(
     session: Session,
     trainer: Trainer,
     kind: SetbackKind,
@@ -157,15 +152,23 @@ def _note(
     snapshot: Snapshot,
     what: str,
     now: float,
-    begun_at: float | None = None,
-) -> None:
+    fragment: Fragment | None = None,
+) -> Setback:
+    """Record that a launch on these nodes came to nothing for the reason `what`, with `fragment` if it got so
+    far."""
     seen = _surroundings(session, trainer, snapshot)
+    begun_at = None if fragment is None else fragment.launched_at
     setback = setbacks.after(trainer.setback, kind, what, nodes, seen, now, begun_at=begun_at)
     trainer.setback = setback
+    return setback
+
+
+def _record(session: Session, trainer: Trainer, setback: Setback, nodes: Sequence[str], now: float) -> None:
+    """Record an event of the setback of a launch on these nodes."""
     with about(trainer=trainer.id):
         event_log.record(
             session,
-            f"launch.{kind}",
+            f"launch.{setback.kind}",
             trainer.name,
             f"{', '.join(nodes)}: {setback.what}; the next submission is due in {setback.next_at - now:.0f} s",
             nodes=list(nodes),
@@ -180,5 +183,10 @@ def note_acceptance(trainer: Trainer, nodes: Collection[str]) -> None:
 
 
 def _surroundings(session: Session, trainer: Trainer, snapshot: Snapshot) -> Surroundings:
+    return Surroundings(trainer.spec, snapshot, _own_jobs(session))
+
+
+def _own_jobs(session: Session) -> int:
+    """Number of our jobs at the scheduler."""
     taken = select(func.count()).select_from(Fragment).where(Fragment.state == FragmentState.LIVE)
-    return Surroundings(trainer.spec, snapshot, session.scalar(taken) or 0)
+    return session.scalar(taken) or 0

@@ -14,6 +14,7 @@ from sqlalchemy.orm import Session
 from oakum_service.control import attempts, launch_records, setbacks
 from oakum_service.control.foreground import write_starts
 from oakum_service.control.fragment_ends import end_fragment
+from oakum_service.control.giving_back import release
 from oakum_service.control.report_pace import silence_s
 from oakum_service.db import event_log
 from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
@@ -235,8 +236,7 @@ def _has_heard(fragment: Fragment, report: Report | None, trainer: Trainer) -> b
     if report is None:
         return False
     if not report.body.signalled and not fragment.released:
-        fragment.released = True
-        trainer.revision += 1
+        release(fragment, trainer)
     return True
 
 

@@ -19,10 +19,12 @@ FOREIGN = LIBRARIES | WRAPPING
 
 
 def package_of(value: object) -> str:
+    """Name of the top-level package whose class the value is an object of."""
     return root_of(type(value).__module__)
 
 
 def root_of(module: str | None) -> str:
+    """Name of the top-level package that a module is in; empty for None."""
     return (module or "").partition(".")[0]
 
 

@@ -221,8 +221,8 @@ class ScriptRehearsal:
             yield from self._differences(whole, parts)
 
     def told_of_logged(self) -> str | None:
-        """A sentence about numbers that the script seems to log and that its loss depends on; None if it does
-        not."""
+        """A sentence that names the script's numbers, losses and their means as it logs them, if the loss became
+        another when a copy of the process changed them; None if it did not."""
         if self._logged is None:
             return None
         compared = [one for one in self._passages if one is not None]

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import ipaddress
 import socket
-import struct
 
-_GET_ADDRESS = 0x8915
-"""SIOCGIFADDR of linux/sockios.h."""
+import psutil
 
 
 def listen_on(host: str, towards: str | None = None) -> socket.socket:
@@ -35,13 +31,9 @@ def listen_on(host: str, towards: str | None = None) -> socket.socket:
 
 def interface_of(address: str) -> str | None:
     """The name of the interface that has an IPv4 address; None where none has it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        for _, name in socket.if_nameindex():
-            asked = struct.pack("256s", name.encode())
-            with contextlib.suppress(OSError):  # it has none
-                answer = fcntl.ioctl(any_socket, _GET_ADDRESS, asked)
-                if socket.inet_ntoa(answer[20:24]) == address:
-                    return name
+    for name, found in psutil.net_if_addrs().items():
+        if any(one.family == socket.AF_INET and one.address == address for one in found):
+            return name
     return None
 
 
@@ -83,7 +75,8 @@ def _is_loopback(address: str) -> bool:
 
 
 def _is_meant(host: str) -> bool:
-    """Whether the host is a loopback address by what it is called: then all ranks are on this node."""
+    """Whether the host is given as a loopback address or as `localhost`, and does not only lead to one by this
+    node's own tables. All ranks are then on this node."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -39,6 +39,6 @@ class UnreadLog:
 
 
 def counted(unread: Sequence[Unread]) -> str:
-    """How many of each kind could not be understood: `2 jobs, 1 node`."""
+    """A text that says how many nodes, jobs and reservations are among these, such as `2 jobs, 1 node`."""
     counts = Counter(one.kind for one in unread).most_common()
     return ", ".join(f"{count} {kind}{'' if count == 1 else 's'}" for kind, count in counts)
