@@ -84,7 +84,8 @@ def _prefer_indexes(connection: Any, _: Any) -> None:
 def _rows_read(plan: dict[str, Any]) -> int:
     """Rows that a plan's scans have read, those that were filtered out included."""
     read = 0
-    if "Scan" in plan["Node Type"]:
+    # A bitmap's index scan finds the rows that the scan above it reads. PostgreSQL may take either way.
+    if "Scan" in plan["Node Type"] and plan["Node Type"] != "Bitmap Index Scan":
         removed = sum(rows for name, rows in plan.items() if name.startswith("Rows Removed by"))
         read = int((plan["Actual Rows"] + removed) * plan["Actual Loops"])
     return read + sum(_rows_read(below) for below in plan.get("Plans", ()))

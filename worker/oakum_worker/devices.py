@@ -17,6 +17,12 @@ def device_memory_bytes(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
 
+def accelerator() -> str | None:
+    """The kind of this process's accelerator, such as "cuda"; None if it has none."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return None if found is None else found.type
+
+
 def device_name(device: torch.device) -> str:
     """The device's model as text. Two devices with equal names are taken to be equally fast."""
     if device.type == "cuda":

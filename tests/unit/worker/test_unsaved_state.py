@@ -301,3 +301,23 @@ def test_who_silences_what_training_tells_is_told_nothing() -> None:
         warnings.simplefilter("ignore", TrainingWarning)
         told_of_a_counter()
     assert not caught
+
+
+def test_what_each_iteration_makes_anew_is_no_state_although_a_loop_before_has_left_one() -> None:
+    shown: list[str] = []
+    for _ in range(2):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", TrainingWarning)
+            with oakum.session(model, optimizer, Points(), batch_size=BATCH) as session:
+                for inputs, targets in session:
+                    loss = mse_loss(model(inputs), targets)
+                    session.backward(loss)
+                    session.step()
+                    latest = loss.detach()
+                    if session.steps > 1:
+                        seen = latest
+        shown += [str(one.message) for one in caught]
+    assert any("`seen`" in text for text in shown), seen
+    assert not any(f"`{name}`" in text for name in ("inputs", "targets", "loss", "latest") for text in shown)

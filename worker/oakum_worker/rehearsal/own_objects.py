@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
+import re
 import sys
 from types import FrameType
 from typing import Any
@@ -57,3 +59,28 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
     shared = {name: frame.f_globals[name] for name in frame.f_code.co_names if name in frame.f_globals}
     own = shared | dict(frame.f_locals)
     return {name: value for name, value in own.items() if name[:1] != "_"}
+
+
+def names_made_anew(frame: FrameType) -> frozenset[str]:
+    """The names to which the `for` loop that the frame is in, at the place where it asks for its next item, gives
+    a new value in each iteration before it reads the old one. Names that only a branch gives a value do not
+    count."""
+    instructions = [one for one in dis.get_instructions(frame.f_code) if one.offset >= frame.f_lasti]
+    if not instructions or instructions[0].opname != "FOR_ITER":
+        return frozenset()
+    is_given_first: dict[str, bool] = {}
+    for one in instructions[1:]:
+        if one.is_jump_target or one.opcode in _JUMPS:
+            break
+        if not one.opname.startswith(_OF_VARIABLES):
+            continue
+        # One instruction may be for two variables, such as STORE_FAST_LOAD_FAST.
+        names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
+        for name, how in zip(names, _HOW.findall(one.opname), strict=False):
+            is_given_first.setdefault(name, how == "STORE")
+    return frozenset(name for name, is_given in is_given_first.items() if is_given)
+
+
+_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
+_OF_VARIABLES = tuple(f"{how}_{kind}" for how in ("LOAD", "STORE") for kind in ("FAST", "NAME", "GLOBAL", "DEREF"))
+_HOW = re.compile("LOAD|STORE")

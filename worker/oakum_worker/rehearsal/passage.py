@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -30,6 +30,20 @@ from oakum_worker.torch_internals import BatchNorm, tensor_version, tree_leaves
 
 _MOST_ELEMENTS = 1 << 16
 """Elements of a gradient that are looked at."""
+_NUM_SUMS = 8
+
+
+class Sketch(NamedTuple):
+    """A tensor in so few numbers that a copy of the process can tell them."""
+
+    sums: list[float]
+    """Of each eighth of its elements, with random factors."""
+    norm: float
+
+    @property
+    def sum(self) -> float:
+        """Of all its elements, with random factors."""
+        return sum(self.sums)
 
 
 @dataclass
@@ -45,8 +59,8 @@ class Passage:
     """Relative difference of losses that rounding explains."""
     is_total: bool = False
     """Whether the loss was given with a weight."""
-    gradients: dict[str, tuple[float, float]] = field(default_factory=dict)
-    """Parameter -> the sum of its gradient's elements with random factors, and the gradient's norm."""
+    gradients: dict[str, Sketch] = field(default_factory=dict)
+    """Parameter -> its gradient, in short."""
     lengths: list[list[int]] = field(default_factory=list)
     """Shapes of the batch's tensors, without the first dimension."""
     unkeyed: list[str] = field(default_factory=list)
@@ -105,13 +119,13 @@ class Watched:
         self.close()
         factor = to_mean(self.passage.num_samples, weight)
         gradients = {
-            name: projection(name, p.grad * factor)
+            name: sketch(name, p.grad * factor)
             for name, p in self._task.model.named_parameters()
             if p.grad is not None
         }
         before = self._buffers
         buffers = {
-            name: projection(name, now)[0]
+            name: sketch(name, now).sum
             for name, now in _buffers(self._task.model).items()
             if name in before and not torch.equal(now, before[name])
         }
@@ -199,18 +213,18 @@ def _buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     }
 
 
-def projection(name: str, tensor: torch.Tensor) -> tuple[float, float]:
-    """The sum of a tensor's elements with random factors that depend on the name alone, and the tensor's norm."""
+def sketch(name: str, tensor: torch.Tensor) -> Sketch:
+    """The tensor in short, with factors that depend on the name alone."""
     elements = tensor.detach().reshape(-1)
     if elements.is_sparse:
         elements = elements.to_dense()
     elements = elements[:: -(-elements.numel() // _MOST_ELEMENTS) or 1].to("cpu", torch.float64)
     generator = torch.Generator().manual_seed(mix(*name.encode()) >> 1)
-    factors = torch.randn(elements.shape, generator=generator, dtype=torch.float64)
-    return float(elements @ factors), float(elements.norm())
+    products = elements * torch.randn(elements.shape, generator=generator, dtype=torch.float64)
+    return Sketch([float(products[n::_NUM_SUMS].sum()) for n in range(_NUM_SUMS)], float(elements.norm()))
 
 
 def passage_of(told: dict[str, Any]) -> Passage:
     """The passage that `dataclasses.asdict` and JSON have made `told` of."""
-    gradients = {name: (one[0], one[1]) for name, one in told.pop("gradients").items()}
+    gradients = {name: Sketch(*one) for name, one in told.pop("gradients").items()}
     return Passage(**told, gradients=gradients)

@@ -29,7 +29,7 @@ from oakum_worker.randomness.batch_dims import BatchDims
 from oakum_worker.rehearsal.apart import Child, CopyError, can_fork, fork
 from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.logged_numbers import LoggedNumbers
-from oakum_worker.rehearsal.passage import Passage, Watched, passage_of
+from oakum_worker.rehearsal.passage import Passage, Sketch, Watched, passage_of
 from oakum_worker.rehearsal.precision import can_be_in_double, compute_in_double, in_double
 from oakum_worker.rehearsal.samples import draw, read_again
 from oakum_worker.task import Task
@@ -44,6 +44,13 @@ _TOLERANCE_IN_DOUBLE = 1e-6
 """Relative difference of losses that is let pass where copies compute in more digits than training does."""
 _GRADIENTS_TOLERANCE = 30.0
 """How many times as much as losses gradients may differ by, in proportion to their norms."""
+_FEWEST_POINTS, _LEAST_SHARE, _ERRORS = 8, 2e-3, 8
+"""How many sums of gradients it takes to find a part's share in the whole's, and by how much the share has to be
+another, in itself and in standard errors."""
+_ONE_SAMPLE = (
+    "this script was not rehearsed, so whether its results depend on the number of nodes is not known: a rank has "
+    "one sample of a batch, and an accelerator is given no more, since its memory may have no room"
+)
 _ANOTHER = "on another number of nodes it would be another training"
 _PADDING = (
     ". The parts were padded to other lengths: padding must not change a sample's loss, and has to come behind "
@@ -65,12 +72,15 @@ class ScriptRehearsal:
         seed: int,
         *,
         num_samples: int,
+        num_ranks: int = 1,
         how_to_weigh: str,
         batch_dims: BatchDims,
         is_first: bool = True,
         logged: LoggedNumbers | None = None,
     ) -> None:
-        """The next global batch has `num_samples`. `how_to_weigh` tells how this script gives a loss's weight.
+        """The next global batch has `num_samples`, for `num_ranks`; where no process can be copied, not more than
+        a rank's share of them is computed, as an accelerator's memory may have no room for more. `how_to_weigh`
+        tells how this script gives a loss's weight.
         `batch_dims` learns where the samples lie in what the loop draws. `logged` are the numbers that the script
         seems to log; of those it is found out whether the loss depends on them."""
         self._task, self._seed, self._how_to_weigh = task, seed, how_to_weigh
@@ -78,7 +88,8 @@ class ScriptRehearsal:
         self._is_first, self._logged = is_first, logged
         self._copies = can_fork()
         """Whether the samples are computed in copies of this process."""
-        self._pieces = _pieces(min(num_samples, _MOST_SAMPLES if is_first else _MOST_LATER))
+        most = min(num_samples if self._copies else num_samples // num_ranks, _MOST_SAMPLES)
+        self._pieces = _pieces(most if is_first else min(most, _MOST_LATER))
         if self._pieces and self._copies and logged is not None and logged.changed():
             self._pieces.append(self._pieces[0])
         self._patience_s = _PATIENCE_S if is_first else _PATIENCE_LATER_S
@@ -88,7 +99,7 @@ class ScriptRehearsal:
         """Whether copies compute in double precision, whatever the script asks for."""
         self._child: Child | None = None
         self._watched: Watched | None = None
-        self.obstacle: str | None = None
+        self.obstacle = _ONE_SAMPLE if is_first and most < 2 <= num_samples else None
         """Why nothing could be compared, where the loop itself does not tell by an error of its own."""
 
     def next_samples(self) -> range | None:
@@ -254,6 +265,11 @@ class ScriptRehearsal:
             )
         elif off:
             seen = f"the gradient of {some_of(off)} is for {whole.num_samples} samples not that of {weighted}"
+        elif not self._is_double and (share := _share_of_first(whole, *parts)) is not None:
+            seen = (
+                f"the gradients of {whole.num_samples} samples are to {share:.1%} those of the first "
+                f"{parts[0].num_samples}, which are to have a part of {parts[0].weight / weight:.1%} in them"
+            )
         else:
             return
         yield Finding(f"{seen}: {_ANOTHER}. {self._what_to_write(whole, parts)}")
@@ -301,14 +317,41 @@ def refuse_or_warn(findings: Iterator[Finding], *, is_exact: bool, is_alone: boo
 
 
 def _is_off(name: str, whole: Passage, parts: Sequence[Passage], weight: float, allowed: float) -> bool:
-    made = [one.gradients.get(name, (0.0, 0.0)) for one in parts]
+    made = [one.gradients.get(name, Sketch([], 0.0)) for one in parts]
     shares = [one.weight / weight if weight else 0.0 for one in parts]
-    projection, norm = whole.gradients[name]
-    together = sum(share * one[0] for share, one in zip(shares, made, strict=True))
-    scale = max(norm, *(share * one[1] for share, one in zip(shares, made, strict=True)))
+    gradient = whole.gradients[name]
+    together = sum(share * one.sum for share, one in zip(shares, made, strict=True))
+    scale = max(gradient.norm, *(share * one.norm for share, one in zip(shares, made, strict=True)))
     # Gradients that are nothing but rounding, as of a bias before a normalisation, are small beside the others.
-    largest = max(norm for _, norm in whole.gradients.values())
-    return abs(projection - together) > _GRADIENTS_TOLERANCE * allowed * max(scale, 1e-2 * largest)
+    largest = max(one.norm for one in whole.gradients.values())
+    return abs(gradient.sum - together) > _GRADIENTS_TOLERANCE * allowed * max(scale, 1e-2 * largest)
+
+
+def _share_of_first(whole: Passage, first: Passage, second: Passage) -> float | None:
+    """The part that the first samples' gradients have in the whole's, where that is not their part of the weights;
+    None where it is, or where there are too few gradients to tell.
+
+    A mean over other items than samples gives all gradients of a part one wrong factor, and rounding is different
+    in each of them, so it cancels out: in half precision one gradient alone would have to be off by a tenth. The
+    part is the slope of a line through the origin by least squares.
+    """
+    weight = first.weight + second.weight
+    largest = max((one.norm for one in whole.gradients.values()), default=0.0)
+    if not weight or not largest:
+        return None
+    points = []
+    for name in whole.gradients.keys() & first.gradients.keys() & second.gradients.keys():
+        made = [one.gradients[name] for one in (whole, first, second)]
+        scale = max(1e-2 * largest, *(one.norm for one in made))
+        sums = zip(*(one.sums for one in made), strict=True)
+        points += [((a - b) / scale, (w - b) / scale) for w, a, b in sums if a != b]
+    spread = sum(x * x for x, _ in points)
+    if len(points) < _FEWEST_POINTS or not spread or not math.isfinite(spread):
+        return None
+    share = sum(x * y for x, y in points) / spread
+    residual = sum((y - share * x) ** 2 for x, y in points) / (len(points) - 1)
+    off = abs(share - first.weight / weight)
+    return share if off > _LEAST_SHARE + _ERRORS * math.sqrt(residual / spread) else None
 
 
 def _differ(one: float, other: float) -> bool:

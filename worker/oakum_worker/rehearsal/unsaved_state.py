@@ -33,6 +33,7 @@ from oakum_worker.rehearsal.own_objects import (
     LIBRARIES,
     WRAPPING,
     identities_of,
+    names_made_anew,
     package_of,
     root_of,
     variables_of,
@@ -71,6 +72,7 @@ class UnsavedState:
         optimizers = [one for one in saved if isinstance(one, Optimizer) and package_of(one) not in LIBRARIES]
         own |= {f"the optimizer {type(one).__name__}": one for one in optimizers}
         self._frame, self._holders, self._dataset = frame, own, dataset
+        self._made_anew = names_made_anew(frame) if frame is not None else frozenset()
         referrers = gc.get_referrers(iterator)
         referrers += [one for held in referrers if isinstance(held, tuple) for one in gc.get_referrers(held)]
         self._around = [text for kind, text in _AROUND.items() if any(isinstance(one, kind) for one in referrers)]
@@ -122,7 +124,8 @@ class UnsavedState:
         found: dict[str, Any] = {}
         if self._frame is not None:
             for name, value in variables_of(self._frame).items():
-                found |= self._prints(f"`{name}`", value)
+                if name not in self._made_anew:
+                    found |= self._prints(f"`{name}`", value)
         for name, value in _numbers_of_data_set(self._dataset).items():
             found[f"the data set's `{name}`"] = [value]
         for name, holder in self._holders.items():

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from oakum_worker.listing import some_of
-from oakum_worker.rehearsal.passage import projection
+from oakum_worker.rehearsal.passage import sketch
 from oakum_worker.state.tree import dismantle
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
@@ -87,9 +87,9 @@ def _print(named: Any) -> tuple[float, float]:
         tensor = one if isinstance(one, torch.Tensor) else torch.tensor(float(one), dtype=torch.float64)
         if tensor.numel() == 0 or tensor.is_complex():
             continue
-        part, norm = projection(name, tensor)
-        if math.isfinite(part):
-            value, squares = value + part, squares + norm * norm
+        short = sketch(name, tensor)
+        if math.isfinite(short.sum):
+            value, squares = value + short.sum, squares + short.norm * short.norm
     return value, math.sqrt(squares)
 
 

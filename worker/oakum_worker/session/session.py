@@ -441,6 +441,7 @@ class Session:
             self._task,
             spec.seed,
             num_samples=num_samples,
+            num_ranks=self._loop.world_size,
             how_to_weigh=self.how_to_weigh,
             batch_dims=self._loop.batch_dims,
             is_first=is_first,

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from oakum_worker.devices import accelerator
 from oakum_worker.errors import CheckpointError
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.state.tree import assemble, dismantle
@@ -36,8 +37,16 @@ def capture_rest(task: Task, cursor: Cursor, parts: Mapping[str, Stateful]) -> S
     return {
         "scheduler": None if task.scheduler is None else task.scheduler.state_dict(),
         "cursor": {"step": cursor.step, "epoch": cursor.epoch, "consumed": cursor.consumed},
-        "parts": {name: dict(part.state_dict()) for name, part in parts.items()},
-    }
+    } | states_of_parts({name: dict(part.state_dict()) for name, part in parts.items()})
+
+
+def states_of_parts(states: Mapping[str, Any]) -> State:
+    """What a state has of its parts: their own `states`, by name, and the kind of accelerator on which each of
+    their tensors lies that is on one, by path. States travel in the host's memory, and a part may keep the tensors
+    that it is given."""
+    _, tensors = dismantle(states)
+    devices = {path: one.device.type for path, one in tensors.items() if one.device.type != "cpu"}
+    return {"parts": dict(states), "devices": devices}
 
 
 def restore(task: Task, state: State, parts: Mapping[str, Stateful]) -> Cursor:
@@ -62,10 +71,10 @@ def restore_rest(
         cursor = Cursor(**state["cursor"])
         if task.scheduler is not None and with_scheduler:
             task.scheduler.load_state_dict(state["scheduler"])
-        known = state.get("parts", {})
+        known, devices = state.get("parts", {}), state.get("devices", {})
         for name, part in parts.items():
             if name in known:
-                part.load_state_dict(_copied(known[name]))
+                part.load_state_dict(_copied(known[name], name, devices))
     return cursor
 
 
@@ -154,10 +163,16 @@ def _optimized_names(task: Task) -> list[str]:
     return [names[id(parameter)] for group in task.optimizer.param_groups for parameter in group["params"]]
 
 
-def _copied(value: Any) -> Any:
-    """The value with copied tensors: a part may keep the tensors that it is given."""
-    document, tensors = dismantle(value)
-    return assemble(document, {path: tensor.clone() for path, tensor in tensors.items()})
+def _copied(value: Any, name: str, devices: Mapping[str, str]) -> Any:
+    """The state of the part of this name with copied tensors, since a part may keep those that it is given: on
+    this process's accelerator where it is of the kind that `devices` has for their paths."""
+    document, tensors = dismantle(value, name)
+    here = accelerator() if devices else None
+    copies = {
+        path: tensor.to(here, copy=True) if here and devices.get(path) == here else tensor.clone()
+        for path, tensor in tensors.items()
+    }
+    return assemble(document, copies)
 
 
 def _own(value: Any, parameter: torch.Tensor) -> Any:

@@ -584,8 +584,8 @@ class TrainingLoop:
                 return
             held = state.capture(self.task, self._cursor, self._own_parts)
             held["model"] |= {n: copy for n, copy in self._noted.model().items() if n in held["model"]}
-            held["parts"] |= {f"task.{name}": part for name, part in self._noted.parts().items()}
-            yield held
+            noted = {f"task.{name}": part for name, part in self._noted.parts().items()}
+            yield held | state.states_of_parts(held["parts"] | noted)
 
     def load_state_dict(self, loaded: state.State) -> None:
         """Continue from a state of `state_dict`. Raises `CheckpointError` if it does not fit the task."""
