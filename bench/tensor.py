@@ -47,7 +47,7 @@ from oakum_service.cli import output
 from oakum_worker.parallel.grids.costs import GridProfile
 from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, predict_grid
 from oakum_worker.parallel.grids.measuring import measure_products
-from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.tensor.computing import computing
 from oakum_worker.parallel.tensor.convert import convert
 from oakum_worker.parallel.tensor.grids import ALL_AXES, Grid

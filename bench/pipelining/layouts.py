@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline.chimera import Scheme
-from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile
+from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile
 from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, predict
 from oakum_worker.parallel.pipeline.schedules import exists
 from pipelining.cases import Case, Runner

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from num_examples import scaled
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied
+from oakum_worker.parallel.arranging import curve
+from oakum_worker.parallel.link_costs import LinkCosts
+from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.layouts import (
     Choices,
     LayoutCandidate,
     best_layouts,
     choose,
-    curve,
     lower_bound_s,
     predict,
 )

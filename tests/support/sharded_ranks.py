@@ -35,6 +35,7 @@ from oakum_worker.errors import DivergedError, GroupError, TrainingWarning
 from oakum_worker.keeping.keeper import KeeperContext
 from oakum_worker.keeping.split import SplitStateKeeper
 from oakum_worker.parallel import group
+from oakum_worker.parallel.grid_stages.arranging import StackedArranger
 from oakum_worker.parallel.grids.arranging import GridArranger
 from oakum_worker.parallel.group import GenerationGroup
 from oakum_worker.parallel.pipeline.arranging import Arranger
@@ -237,7 +238,7 @@ def _in_tests(measured: bool) -> Iterator[None]:
     with contextlib.ExitStack() as patches:
         patches.enter_context(unittest.mock.patch.object(group, "_HEARING_S", _PATIENCE_S))
         if not measured:
-            for arranger in (Arranger, GridArranger):
+            for arranger in (Arranger, StackedArranger, GridArranger):
                 patches.enter_context(unittest.mock.patch.object(arranger, "measure_model"))
                 patches.enter_context(unittest.mock.patch.object(arranger, "measure_links"))
         yield

@@ -12,10 +12,10 @@ import torch
 
 from oakum_worker.devices import device_name
 from oakum_worker.errors import SpecError
+from oakum_worker.parallel.arranging import MOST_RANKS
 from oakum_worker.parallel.grids.arranging import GridArranger
 from oakum_worker.parallel.grids.layouts import GridLayout
-from oakum_worker.parallel.pipeline.arranging import MOST_RANKS, USUAL_LINKS
-from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.link_costs import USUAL_LINKS, LinkCosts
 from oakum_worker.parallel.tensor.conversion import NOT_USED, DividedParameter
 from oakum_worker.parallel.tensor.grids import Grid
 from oakum_worker.spec import TrainerSpec

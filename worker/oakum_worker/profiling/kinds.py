@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.grid_stages.arranging import StackedArranger, StackedLayout
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline.arranging import Arranger
-from oakum_worker.parallel.pipeline.costs import LinkCosts, ModelProfile
+from oakum_worker.parallel.pipeline.costs import ModelProfile
 from oakum_worker.parallel.pipeline.layouts import Layout, choose
 from oakum_worker.profiling.grid_profile import name_for_people
 from oakum_worker.spec import TrainerSpec

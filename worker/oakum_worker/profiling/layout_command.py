@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.profiling.command import as_document, profile_app, reported, told
 from oakum_worker.profiling.grid_profile import GridsProfile, grids_as_text, profile_grids
 from oakum_worker.profiling.kinds import kinds_as_text

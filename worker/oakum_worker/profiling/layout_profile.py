@@ -10,11 +10,12 @@ import torch
 
 from oakum_worker.devices import device_name
 from oakum_worker.errors import SpecError
+from oakum_worker.parallel.arranging import MOST_RANKS
 from oakum_worker.parallel.grid_stages.arranging import StackedArranger, StackedLayout
 from oakum_worker.parallel.grids.layouts import grids_up_to
+from oakum_worker.parallel.link_costs import USUAL_LINKS, LinkCosts
 from oakum_worker.parallel.normalisation import normalise
-from oakum_worker.parallel.pipeline.arranging import MOST_RANKS, USUAL_LINKS, Arranger
-from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.parallel.pipeline.layouts import Layout
 from oakum_worker.parallel.tensor.grids import Grid
 from oakum_worker.profiling.grid_profile import name_for_people

@@ -13,16 +13,10 @@ from hypothesis import strategies as st
 
 from num_examples import scaled
 from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.arranging import curve
 from oakum_worker.parallel.grids.costs import GridProfile, Product, product_s, rising, traffic
-from oakum_worker.parallel.grids.layouts import (
-    GridChoices,
-    GridLayout,
-    choose_grid,
-    grid_curve,
-    grids_up_to,
-    predict_grid,
-)
-from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, choose_grid, grids_up_to, predict_grid
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.tensor.grids import Grid
 
 PRODUCTS = (Product(32, 1024, 4096), Product(32, 4096, 1024)) * 4
@@ -170,7 +164,7 @@ def test_fewer_ranks_than_a_cube_are_laid_out_otherwise_and_more_are_replicas_of
 
 def test_a_curve_rises() -> None:
     layouts = tuple(choose_grid(n, PROFILE, LinkCosts(1e-6, 1e11), GridChoices(8)) for n in range(1, 20))
-    points = grid_curve(layouts)
+    points = curve(layouts)
     assert points[0] == (1, layouts[0].samples_per_s)
     assert all(a < b and r < s for (a, r), (b, s) in itertools.pairwise(points))
 

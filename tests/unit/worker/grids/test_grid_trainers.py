@@ -26,8 +26,8 @@ from oakum_worker.parallel.grids.layouts import GridChoices, grids_up_to, predic
 from oakum_worker.parallel.grids.measuring import measure_products
 from oakum_worker.parallel.grids.parts import GridParts
 from oakum_worker.parallel.grids.state import GridState
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.offload import OffloadedAdam
-from oakum_worker.parallel.pipeline.costs import LinkCosts
 from oakum_worker.parallel.tensor.computing import computing
 from oakum_worker.parallel.tensor.conversion import take
 from oakum_worker.parallel.tensor.grids import Grid

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from cells import each
 from grid_tasks import build_chain_task
 from oakum_worker.parallel.blocks import Block
 from oakum_worker.parallel.grid_stages.arranging import StackedArranger
 from oakum_worker.parallel.grid_stages.costs import LayerProducts, on_grid
+from oakum_worker.parallel.grids.arranging import GridArranger
 from oakum_worker.parallel.grids.costs import Product
 from oakum_worker.parallel.grids.parts import GridParts
-from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied
+from oakum_worker.parallel.link_costs import LinkCosts
+from oakum_worker.parallel.pipeline.arranging import Arranger
+from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied
 from oakum_worker.parallel.tensor.grids import Grid
 from training_ranks import build_spec
 
@@ -56,3 +62,22 @@ def test_what_the_spec_leaves_open_is_chosen_by_the_link() -> None:
 
     assert chosen(LinkCosts(1.0, 1.0), 8) == (1, 1)
     assert chosen(LinkCosts(1e-12, 1e15), 1) == (8, 1)
+
+
+@each("options", [{"pipeline": {}}, {"tensor": {}}, {"tensor": {}, "pipeline": {}}], ids=str)
+def test_no_answer_is_left_of_links_as_they_were_before(options: dict[str, Any]) -> None:
+    """An arranger that has answered before the links were measured answers as one that has not."""
+
+    def arranger() -> Arranger | GridArranger | StackedArranger:
+        task, spec = build_chain_task(), build_spec(parallel=options, global_batch=64, max_nodes=8)
+        if "pipeline" not in options:
+            return GridArranger(task, spec)
+        return StackedArranger(task, spec) if "tensor" in options else Arranger(task, spec)
+
+    asked_before = arranger()
+    asked_before.layout(8)
+    for links in (LinkCosts(10.0, 1.0), LinkCosts(1e-12, 1e15)):
+        fresh = arranger()
+        for one in (asked_before, fresh):
+            one.note_links(links)
+        assert asked_before.layout(8) == fresh.layout(8)

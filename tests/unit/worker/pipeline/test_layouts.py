@@ -7,9 +7,11 @@ import pytest
 
 from cells import each
 from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.arranging import curve
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline import layouts
-from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied, seconds, stage_costs
-from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, best_layouts, choose, curve, predict
+from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied, seconds, stage_costs
+from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, best_layouts, choose, predict
 from oakum_worker.parallel.pipeline.schedules import NAMES, build, exists
 from oakum_worker.parallel.pipeline.validation import validate
 

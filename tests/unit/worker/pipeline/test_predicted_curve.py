@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 from oakum_worker.chain import Chain
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline import arranging
 from oakum_worker.parallel.pipeline.arranging import Arranger
-from oakum_worker.parallel.pipeline.costs import LinkCosts
 from oakum_worker.parallel.pipeline.layouts import best_layouts
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task

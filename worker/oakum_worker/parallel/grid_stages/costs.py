@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from oakum_worker.parallel.grids.costs import Product, fixed_s, held_elements, samples_of_rank, shared_s, traffic
-from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied, seconds
+from oakum_worker.parallel.link_costs import LinkCosts
+from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied, seconds
 from oakum_worker.parallel.tensor.grids import Grid
 
 

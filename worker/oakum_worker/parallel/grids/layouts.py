@@ -17,12 +17,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.arranging import EQUAL
 from oakum_worker.parallel.grids.costs import GridProfile, flops_of_rank, held_elements, product_s, traffic
-from oakum_worker.parallel.pipeline.costs import LinkCosts
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.tensor.grids import Grid
 
-_EQUAL = 1e-9
-"""Largest relative difference of times that count as equal."""
 MOST_IN_LINE, LARGEST_SQUARE, LARGEST_CUBE, MOST_SHARDS = 16, 8, 4, 16
 """Sides of the largest grids that are tried where the spec names none."""
 
@@ -62,6 +61,11 @@ class GridLayout:
     def num_ranks(self) -> int:
         """Number of ranks that compute; the others are spare."""
         return self.num_replicas * self.grid.num_ranks
+
+    @property
+    def most_bytes(self) -> int:
+        """Predicted peak memory of one rank: all need as much."""
+        return self.peak_bytes
 
 
 def grids_up_to(num_ranks: int) -> list[Grid]:
@@ -109,7 +113,7 @@ def _best(found: list[GridLayout]) -> GridLayout:
         return min(found, key=lambda layout: layout.peak_bytes)
     fitting = [layout for layout in found if layout.fits]
     fastest_s = min(layout.predicted_step_s for layout in fitting)
-    equal = [layout for layout in fitting if layout.predicted_step_s <= (1 + _EQUAL) * fastest_s]
+    equal = [layout for layout in fitting if layout.predicted_step_s <= (1 + EQUAL) * fastest_s]
     return min(equal, key=lambda layout: (layout.grid.num_ranks, layout.num_ranks, layout.num_micro_batches))
 
 
@@ -170,14 +174,3 @@ def predict_grid(
         peak_bytes=int(peak_bytes),
         fits=peak_bytes <= choices.memory_bytes,
     )
-
-
-def grid_curve(layouts: tuple[GridLayout, ...]) -> tuple[tuple[int, float], ...]:
-    """The points (ranks, samples per second) of a trainer's scalability curve, each faster than the one before.
-    `layouts` are the layouts for 1, 2, ... ranks; one that does not fit into memory, or is not faster than fewer
-    ranks, gives no point."""
-    points: list[tuple[int, float]] = []
-    for num_ranks, layout in enumerate(layouts, start=1):
-        if layout.fits and (not points or layout.samples_per_s > (1 + _EQUAL) * points[-1][1]):
-            points.append((num_ranks, layout.samples_per_s))
-    return tuple(points)

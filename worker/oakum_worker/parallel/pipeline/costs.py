@@ -1,4 +1,4 @@
-"""Costs of a pipeline in time and memory: of a model's layers, of links between ranks, and of stages."""
+"""Costs of a pipeline in time and memory: of a model's layers, and of stages."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.link_costs import LinkCosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,28 +75,6 @@ class ModelProfile:
                         f"layer {number} needs {len(sizes)} times, one for each micro-batch size, finite and not "
                         f"negative, not {list(times)}"
                     )
-
-
-@dataclass(frozen=True, slots=True)
-class LinkCosts:
-    """Latency and bandwidth of a message between any two ranks."""
-
-    latency_s: float = 0.0
-    bandwidth_bytes_per_s: float = math.inf
-
-    def transfer_s(self, num_bytes: float) -> float:
-        """Seconds that a message of `num_bytes` takes, without the latency."""
-        return num_bytes / self.bandwidth_bytes_per_s
-
-    def all_reduce_s(self, num_ranks: int, num_bytes: float) -> float:
-        """Seconds of an all-reduce of L = `num_bytes` over r = `num_ranks`: 2 log2(r) a + 2 (r-1) b L / r.
-
-        a is the latency and b the seconds per byte (Rabenseifner; Chimera, arXiv:2107.06925, section 3.4).
-        """
-        if num_ranks < 2:
-            return 0.0
-        transfer_s = 2 * (num_ranks - 1) * self.transfer_s(num_bytes) / num_ranks
-        return 2 * math.log2(num_ranks) * self.latency_s + transfer_s
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from functools import lru_cache
 from itertools import accumulate
 
 from oakum_worker.errors import ScheduleError
+from oakum_worker.parallel.arranging import EQUAL
+from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline.chimera import Scheme
 from oakum_worker.parallel.pipeline.costs import (
-    LinkCosts,
     ModelProfile,
     StageCosts,
     layer_costs_s,
@@ -31,8 +32,6 @@ from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
 _PERIODS_SIMULATED = 3
 """Number of periods of 2D micro-batches that are simulated. Each further period lengthens a step by the same
 time."""
-_EQUAL = 1e-9
-"""Largest relative difference of times that count as equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +116,11 @@ class Layout(LayoutCandidate):
     fits: bool
     """Whether every worker's `peak_bytes` is within the memory of a rank."""
 
+    @property
+    def most_bytes(self) -> int:
+        """Peak memory of the worker that needs most, in bytes."""
+        return max(self.peak_bytes)
+
 
 def choose(num_ranks: int, profile: ModelProfile, links: LinkCosts, choices: Choices) -> Layout:
     """The fastest layout that fits into memory on `num_ranks` ranks, of which some may stay spare.
@@ -175,19 +179,6 @@ def _fastest(
             continue
         found = _better(found, predict(candidate, profile, links, choices))
     return found
-
-
-def curve(layouts: tuple[Layout, ...]) -> tuple[tuple[int, float], ...]:
-    """The points (ranks, samples per second) of a trainer's scalability curve, each faster than the one before.
-
-    `layouts` are those of 1, 2, ... ranks. A layout that does not fit, or is not faster than fewer ranks, gives no
-    point.
-    """
-    points: list[tuple[int, float]] = []
-    for num_ranks, layout in enumerate(layouts, start=1):
-        if layout.fits and (not points or layout.samples_per_s > (1 + _EQUAL) * points[-1][1]):
-            points.append((num_ranks, layout.samples_per_s))
-    return tuple(points)
 
 
 def predict(candidate: LayoutCandidate, profile: ModelProfile, links: LinkCosts, choices: Choices) -> Layout:
@@ -299,7 +290,7 @@ def _better(found: Layout | None, other: Layout) -> Layout:
     if not found.fits:
         return other if max(other.peak_bytes) < max(found.peak_bytes) else found
     gain = found.predicted_step_s - other.predicted_step_s
-    equal = abs(gain) <= _EQUAL * found.predicted_step_s
+    equal = abs(gain) <= EQUAL * found.predicted_step_s
     wins = other.num_workers < found.num_workers if equal else gain > 0
     return other if other.fits and wins else found
 
@@ -326,7 +317,7 @@ def lower_bound_s(candidate: LayoutCandidate, profile: ModelProfile, links: Link
         least_s = max(least_s, start_s + _least_work_s(candidate, [pass_s[stage] for stage in held]) + end_s)
     if not split:
         least_s += links.all_reduce_s(candidate.num_replicas * candidate.num_pipes, costs.parameter_bytes[0])
-    return (1 - _EQUAL) * least_s
+    return (1 - EQUAL) * least_s
 
 
 def _stages_of_workers(candidate: LayoutCandidate) -> list[list[int]]:

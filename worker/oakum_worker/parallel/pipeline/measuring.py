@@ -1,4 +1,4 @@
-"""Measures the costs of layers and links on this node, from which a pipeline's layout is chosen."""
+"""Measures the costs of layers on this node, from which a pipeline's layout is chosen."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.optim import SGD, Optimizer
 
 from oakum_worker.chain import Chain
-from oakum_worker.devices import undisturbed_clock, waiting_clock
-from oakum_worker.errors import GroupError, TaskError
+from oakum_worker.devices import undisturbed_clock
+from oakum_worker.errors import TaskError
 from oakum_worker.losses import loss_of
 from oakum_worker.parallel.offload import Offloaded
-from oakum_worker.parallel.pipeline.costs import LayerCost, LinkCosts, ModelProfile, Tied
+from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.split_backward import first_part
-from oakum_worker.parallel.waiting import wait_for_message
 from oakum_worker.state.boundary import BoundarySnapshot
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
@@ -28,9 +26,6 @@ _BUDGET_S = 1.5
 """Seconds after which no larger micro-batch is measured."""
 _LARGEST = 64
 _PASSES = 3
-_PINGS = 20
-_LARGE_BYTES = 4 << 20
-_CPU = torch.device("cpu")
 
 
 def measure_chain(
@@ -85,28 +80,6 @@ def measure_chain(
 def sizes_up_to(most: int) -> list[int]:
     """The micro-batch sizes to measure: powers of two up to `most`."""
     return [1 << power for power in range(_LARGEST.bit_length()) if 1 << power <= min(most, _LARGEST)]
-
-
-def measure_links(
-    group: dist.ProcessGroup, rank: int, ranks_per_node: int = 1, device: torch.device = _CPU
-) -> LinkCosts | None:
-    """Measure latency and bandwidth between rank 0 and one other rank. Returns them on these two ranks, and None
-    on all others. Collective among the ranks of `group`.
-
-    The other rank is the first one on the second node, or rank 1 on a single node; `ranks_per_node` consecutive
-    ranks share a node. Raises `GroupError` when a rank is gone.
-    """
-    other = ranks_per_node if group.size() > ranks_per_node else 1
-    if rank not in (0, other):
-        return None
-    peer = other - rank
-    try:
-        for _ in range(2):  # The first transfer opens connections and is not counted.
-            latency_s = _round_trip_s(group, rank, peer, torch.zeros(1, device=device), _PINGS) / 2
-        large_s = _round_trip_s(group, rank, peer, torch.zeros(_LARGE_BYTES // 4, device=device), 2) / 2
-    except RuntimeError as error:
-        raise GroupError(f"a rank was lost while links were measured: {error}") from error
-    return LinkCosts(latency_s, _LARGE_BYTES / max(large_s - latency_s, 1e-9))
 
 
 @contextmanager
@@ -267,16 +240,3 @@ def _merged(costs: tuple[LayerCost, ...]) -> LayerCost:
         largest.output_bytes,
         largest.split,
     )
-
-
-def _round_trip_s(group: dist.ProcessGroup, rank: int, peer: int, message: torch.Tensor, times: int) -> float:
-    clock = waiting_clock(message.device)
-    began_s = clock()
-    for _ in range(times):
-        for sender in sorted((rank, peer)):
-            work = dist.isend if sender == rank else dist.irecv
-            where = {"group_dst": peer} if sender == rank else {"group_src": peer}
-            done = work(message, group=group, **where)
-            assert done is not None
-            wait_for_message(done, message)
-    return (clock() - began_s) / times
