@@ -238,6 +238,15 @@ def test_the_series_of_a_trainer(scene: Scene) -> None:
     assert scene.get("/v1/trainers/digits/series?limit=2") == {"points": points[1:]}
 
 
+def test_the_series_of_a_time_in_as_few_points_as_are_asked_for(scene: Scene) -> None:
+    path, (first, second, third) = "/v1/trainers/digits/series", (scene.now + step for step in (10, 20, 30))
+    assert [point["step"] for point in scene.get(f"{path}?from_at={second}")["points"]] == [20, 30]
+    assert [point["step"] for point in scene.get(f"{path}?from_at=0&to_at={second}")["points"]] == [10, 20]
+    [point] = scene.get(f"{path}?from_at={first}&to_at={third}&limit=1")["points"]
+    losses = {"loss": 0.25, "loss_mean": 0.375, "loss_min": 0.25, "loss_max": 0.5}
+    assert point == {"at": third, "step": 30, "nodes": 2, "samples_per_s": 9.5, "reports": 3} | losses
+
+
 def test_the_logs_of_a_trainer(scene: Scene) -> None:
     first, second, lost = scene.fragments
     for fragment, text in ((first, "one\ntwo\n"), (second, "three\n\xff\n"), (lost, "zero\n")):

@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from oakum_service.api.schemas.series import SeriesPoint
-from oakum_service.db.models.progress import ProgressSample
+from oakum_service.control.thinning import Point
 
 _MOMENT_S = 1e-3
 """Seconds after which a value that is no longer known ends, so that no line is drawn from it to a later point."""
 
 
-def points_of(rows: Sequence[ProgressSample], idle_until: float | None) -> list[SeriesPoint]:
+def points_of(rows: Sequence[Point], idle_until: float | None) -> list[SeriesPoint]:
     """Chart points for rows in order of time. `idle_until`: the present time if the trainer has no nodes, which
     adds a last point of 0 samples/s; else None."""
     points = list(_points(rows))
@@ -21,8 +21,8 @@ def points_of(rows: Sequence[ProgressSample], idle_until: float | None) -> list[
     return points
 
 
-def _points(rows: Sequence[ProgressSample]) -> Iterator[SeriesPoint]:
-    before: ProgressSample | None = None
+def _points(rows: Sequence[Point]) -> Iterator[SeriesPoint]:
+    before: Point | None = None
     for row in rows:
         if row.after_gap and before is not None:
             yield SeriesPoint(
@@ -42,5 +42,9 @@ def _idle(at: float, step: int) -> SeriesPoint:
     return SeriesPoint(at=at, step=step, nodes=0, loss=None, samples_per_s=0.0)
 
 
-def _at(row: ProgressSample, at: float) -> SeriesPoint:
-    return SeriesPoint(at=at, step=row.step, nodes=row.nodes, loss=row.loss, samples_per_s=row.samples_per_s)
+def _at(row: Point, at: float) -> SeriesPoint:
+    point = SeriesPoint(at=at, step=row.step, nodes=row.nodes, loss=row.loss, samples_per_s=row.samples_per_s)
+    if row.reports == 1:
+        return point
+    losses = {name: getattr(row, name) for name in ("reports", "loss_mean", "loss_min", "loss_max")}
+    return point.model_copy(update=losses)

@@ -20,6 +20,7 @@ from oakum_service.api.schemas.trainers import (
 )
 from oakum_service.api.series import points_of
 from oakum_service.api.views import explanation, find_trainer, trainer_view
+from oakum_service.control.thinning import POINTS, Point, at_most
 from oakum_service.db.models.progress import EvaluationRecord, ProgressSample
 from oakum_service.states import TrainerState
 
@@ -28,14 +29,13 @@ router = APIRouter(prefix="/v1/trainers", tags=["trainers"])
 _BEFORE_S = 120.0
 """Seconds of samples before the first point that is asked for: a point may depend on the sample before it."""
 
-
 _AT_ONCE = 50
 """Evaluations that are read at once."""
 _MOST_CHARACTERS = 2_000_000
 """Of the metrics in one answer; each counts 20 with its name."""
 
 
-@router.get("/{ref}/series")
+@router.get("/{ref}/series", response_model_exclude_unset=True)
 def show_series(
     ref: str,
     context: InContext,
@@ -44,19 +44,34 @@ def show_series(
     after: Annotated[
         float, Query(ge=0, le=1e11, allow_inf_nan=False, description="only later points; Unix seconds")
     ] = 0.0,
+    from_at: Annotated[
+        float | None,
+        Query(
+            ge=0,
+            le=1e11,
+            allow_inf_nan=False,
+            description="all points from this time on, in Unix seconds, neighbours put together to fit the limit; "
+            "0: the whole run",
+        ),
+    ] = None,
+    to_at: Annotated[
+        float, Query(ge=0, le=1e11, allow_inf_nan=False, description="with `from_at`: up to this time")
+    ] = 1e11,
 ) -> Series:
-    """Show the newest chart points of a trainer, in order of time."""
+    """Show the newest chart points of a trainer, or those of a time, in order of time."""
     with context.readers.begin() as session:
         trainer = find_trainer(session, ref)
         check_may_read(viewer, trainer)
-        rows = session.scalars(
-            select(ProgressSample)
-            .where(ProgressSample.trainer_id == trainer.id, ProgressSample.at >= after - _BEFORE_S)
-            .order_by(ProgressSample.id.desc())
-            .limit(limit)
-        ).all()
-        live = not TrainerState(trainer.state).ended
-        points = points_of(rows[::-1], time.time() if live and not trainer.members else None)
+        mine = POINTS.where(ProgressSample.trainer_id == trainer.id, ProgressSample.at >= after - _BEFORE_S)
+        if from_at is None:
+            rows = session.execute(mine.order_by(ProgressSample.id.desc()).limit(limit)).all()[::-1]
+        else:
+            within = mine.where(ProgressSample.at.between(from_at, to_at))
+            rows = session.execute(within.order_by(ProgressSample.id)).all()
+        is_idle = not TrainerState(trainer.state).ended and not trainer.members
+        now = time.time()
+        shown = at_most([Point(*row) for row in rows], limit)
+        points = points_of(shown, now if is_idle and to_at >= now else None)
         return Series(points=[point for point in points if point.at > after])
 
 

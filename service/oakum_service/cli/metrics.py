@@ -66,7 +66,7 @@ def metrics(
         return
     with connect() as client:
         evaluations = client.evaluations(trainer)
-        points = client.series(trainer, _MOST_POINTS).points if as_csv else []
+        points = client.series(trainer, _MOST_POINTS, from_at=0.0).points if as_csv else []
     if as_json:
         typer.echo(json.dumps({"evaluations": [each.model_dump() for each in evaluations]}))
     elif as_csv:
@@ -93,7 +93,8 @@ def _write_run(client: OakumClient, trainer: str, folder: Path, *, follow: bool)
         while True:
             try:
                 has_ended = client.trainer(view.id).state.ended
-                count += run.add(client.series(view.id, _MOST_POINTS).points, client.evaluations(view.id))
+                points = client.series(view.id, _MOST_POINTS, from_at=0.0).points
+                count += run.add(points, client.evaluations(view.id))
                 heard_at = time.monotonic()
             except ServiceUnreachable:
                 if not follow or time.monotonic() - heard_at > _PATIENCE_S:
@@ -132,7 +133,7 @@ def _write_csv(evaluations: list[EvaluationView], points: list[SeriesPoint]) -> 
         writer.writerow(["" if (value := row.get(name)) is None else value for name in [*_COLUMNS, *names]])
 
 
-_COLUMNS = ("step", "at", "nodes", "loss", "samples_per_s")
+_COLUMNS = ("step", "at", "nodes", "loss", "samples_per_s", "loss_mean", "loss_min", "loss_max", "reports")
 
 
 def steps_of(points: Iterable[SeriesPoint], evaluations: Iterable[EvaluationView]) -> list[dict[str, Any]]:

@@ -156,9 +156,10 @@ class OakumClient:
         """
         return self._connection.write("POST", _trainer_path(ref, "retry"), TrainerView)
 
-    def series(self, ref: str, limit: int = 600) -> Series:
-        """A trainer's loss, throughput and size over time: the newest points, at most `limit` (5,000)."""
-        return self._connection.get(_trainer_path(ref, "series"), Series, limit=limit)
+    def series(self, ref: str, limit: int = 600, *, from_at: float | None = None) -> Series:
+        """A trainer's loss, throughput and size over time: the newest points, at most `limit` (5,000). With
+        `from_at`, in Unix seconds, all points since then, neighbours put together where there are more."""
+        return self._connection.get(_trainer_path(ref, "series"), Series, limit=limit, from_at=from_at)
 
     def evaluations(self, ref: str) -> list[EvaluationView]:
         """What a trainer's evaluations gave, in order of steps: all that the service keeps."""

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
-from sqlalchemy import ColumnElement, CursorResult, delete, func, select, tuple_
+from sqlalchemy import ColumnElement, CursorResult, delete, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service import audit, tokens
+from oakum_service.control.thinning import POINTS, Point, crowded, groups, together
 from oakum_service.db.models.cluster import (
     ForegroundStart,
     HookEventRecord,
@@ -49,7 +50,11 @@ _KEPT_ROWS: dict[InstrumentedAttribute[int], int] = {
     PlanRecord.id: 5_000,
     SnapshotRecord.number: 500,
 }
-_KEPT_SAMPLES = 5_000
+_KEPT_SAMPLES, _RECENT_SAMPLES, _OLD_SAMPLES = 5_000, 1_000, 2_000
+"""Chart points of a trainer: from one more on, all but the newest so many are put together with their neighbours,
+until there are so many or fewer."""
+_MOST_SAMPLES = 12_000
+"""Beyond these, about 2 MB, sizes and pauses are put together, too."""
 _KEPT_EVALUATIONS = 4_000
 """From one more on, every second evaluation of a trainer is deleted: the rest still spans the whole training."""
 _KEPT_GENERATIONS = 50
@@ -87,7 +92,7 @@ def forget(session: Session, now: float, folders_from: float = 0.0) -> Forgotten
     tokens.forget_expired(session, begin)
     audit.forget(session, now)
     for trainer in session.scalars(select(Trainer.id).where(_changed_since(now - _DAY_S))):
-        _forget_samples(session, trainer)
+        _thin_out_samples(session, trainer)
         _thin_out_evaluations(session, trainer)
     ended, folders_to = _ended_between(session, folders_from, now - _FOLDERS_S)
     session.execute(delete(Report).where(Report.fragment_id.in_(ended)))
@@ -158,18 +163,24 @@ def _forget_trainers(session: Session, now: float) -> bool:
     return False
 
 
-def _forget_samples(session: Session, trainer: str) -> None:
-    oldest_kept = session.execute(
-        select(ProgressSample.id)
-        .where(ProgressSample.trainer_id == trainer)
-        .order_by(ProgressSample.id.desc())
-        .offset(_KEPT_SAMPLES)
-        .limit(1)
-    ).scalar_one_or_none()
-    if oldest_kept is not None:
-        session.execute(
-            delete(ProgressSample).where(ProgressSample.trainer_id == trainer, ProgressSample.id <= oldest_kept)
-        )
+def _thin_out_samples(session: Session, trainer: str) -> None:
+    mine = ProgressSample.trainer_id == trainer
+    count = session.scalar(select(func.count()).where(mine)) or 0
+    if count <= _KEPT_SAMPLES:
+        return
+    query = POINTS.add_columns(ProgressSample.id).where(mine).order_by(ProgressSample.id)
+    rows = session.execute(query.limit(count - _RECENT_SAMPLES)).all()
+    points, ids = [Point(*row[:-1]) for row in rows], [row.id for row in rows]
+    found = groups(points, _OLD_SAMPLES)
+    if len(found) > _MOST_SAMPLES - _RECENT_SAMPLES:
+        found = crowded(len(points), _OLD_SAMPLES)
+    merged = [group for group in found if len(group) > 1]
+    changed = [{"id": ids[group[-1]], **together([points[n] for n in group])._asdict()} for group in merged]
+    doomed = [ids[number] for group in merged for number in group[:-1]]
+    for begin in range(0, len(doomed), _BATCH):
+        session.execute(delete(ProgressSample).where(ProgressSample.id.in_(doomed[begin : begin + _BATCH])))
+    if changed:
+        session.execute(update(ProgressSample), changed)
 
 
 def _thin_out_evaluations(session: Session, trainer: str) -> None:

@@ -339,13 +339,16 @@ def test_metrics_as_csv_have_each_step_once_with_its_loss_and_its_evaluation(
     service.documents["GET", "/v1/trainers/digits/series"] = {
         "points": [dict(zip(fields, point, strict=True)) for point in points]
     }
+    of_several = {"reports": 4, "loss_mean": 0.75, "loss_min": 0.5, "loss_max": 1.0}
+    service.documents["GET", "/v1/trainers/digits/series"]["points"][0] |= of_several
     assert run(["metrics", "digits", "--csv"]) == 0
+    assert ("GET", "/v1/trainers/digits/series?limit=5000&from_at=0.0") in service.requests
     assert output().splitlines() == [
-        "step,at,nodes,loss,samples_per_s,accuracy,f1",
-        "10,1700000000.0,,,,0.5,",
-        "600,30.0,2,0.5,96.0,,",
-        "900,70.0,,0.375,,,",
-        "1200,55.0,1,0.25,48.0,0.75,0.25",
+        "step,at,nodes,loss,samples_per_s,loss_mean,loss_min,loss_max,reports,accuracy,f1",
+        "10,1700000000.0,,,,,,,,0.5,",
+        "600,30.0,2,0.5,96.0,0.75,0.5,1.0,4,,",
+        "900,70.0,,0.375,,,,,1,,",
+        "1200,55.0,1,0.25,48.0,,,,1,0.75,0.25",
     ]
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from api_under_test import SPEC, report
 from oakum_service.control import retention
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.retention import ENDED_TRAINERS_S, HISTORY_S, forget, remove_folders
+from oakum_service.control.thinning import POINTS, Point
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.cluster import ForegroundStart, NodeInterval
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
@@ -134,6 +137,53 @@ def test_a_trainer_that_ended_long_ago_is_deleted_with_all_that_is_left_of_it(se
         assert set(session.execute(select(Trainer.id)).scalars()) == {"new", "live"}
         assert session.query(GenerationRecord).count() == session.query(ProgressSample).count() == 2
         assert session.query(EvaluationRecord).count() == 2
+
+
+def sample(begin: float, step: int, nodes: int) -> dict[str, Any]:
+    """Columns of the point of a step a second."""
+    return {"trainer_id": "t", "at": begin + step, "step": step, "nodes": nodes, "loss": 1.0 / (step + 1)}
+
+
+def test_chart_points_are_thinned_out_over_the_whole_run(sessions: Sessions) -> None:
+    """A report a second, of a loss that falls, with a pause and a change of size early on."""
+    reports, now = 20_000, 2_000_000_000.0
+    with sessions.begin() as session:
+        session.add(Trainer(id="t", name="t", spec=SPEC, state="running", submitted_at=0.0))
+    most = 0
+    for begin in range(0, reports, 1000):
+        with sessions.begin() as session:
+            steps = range(begin, begin + 1000)
+            rows = [sample(now, step, 0 if step == 300 else 1 + (step > 500)) for step in steps]
+            session.execute(insert(ProgressSample), rows)
+            forget(session, now + begin + 1000)
+            most = max(most, session.query(ProgressSample).count())
+    with sessions.begin() as session:
+        kept = [Point(*row) for row in session.execute(POINTS.order_by(ProgressSample.id))]
+    assert most <= 5_000
+    assert sum(point.reports for point in kept) == reports
+    assert [point.at for point in kept] == sorted(point.at for point in kept)
+    assert [point.step for point in kept if not point.nodes] == [300]
+    assert {299, 300, 500, reports - 1} <= {point.step for point in kept}
+    assert all(point.reports == 1 for point in kept[-1000:])
+    first, *_ = kept
+    assert (first.loss_max or first.loss) == 1.0
+    longest_s = max(later.at - before.at for before, later in pairwise(kept))
+    assert longest_s <= reports / 250
+
+
+def test_sizes_that_change_with_each_report_are_put_together_beyond_a_bound(
+    sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = {"_KEPT_SAMPLES": 50, "_RECENT_SAMPLES": 10, "_OLD_SAMPLES": 20, "_MOST_SAMPLES": 60}
+    for name, number in bounds.items():
+        monkeypatch.setattr(retention, name, number)
+    now = 2_000_000_000.0
+    with sessions.begin() as session:
+        session.add(Trainer(id="t", name="t", spec=SPEC, state="running", submitted_at=0.0))
+        session.flush()
+        session.execute(insert(ProgressSample), [sample(now, step, 1 + step % 2) for step in range(100)])
+        forget(session, now + 100)
+        assert session.query(ProgressSample).count() <= 30
 
 
 def test_evaluations_are_thinned_out_over_the_whole_training(

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select
 
 from oakum_service.api.series import points_of
 from oakum_service.control.chart_points import record_gap
+from oakum_service.control.thinning import POINTS, Point
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.progress import ProgressSample
 from oakum_worker.protocol import Pace, Phase
@@ -31,8 +31,8 @@ def trainer(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> ScriptedTrai
 def drawn(sessions: Sessions, idle_until: float | None = None) -> list[tuple[Any, ...]]:
     """(second, nodes, loss, samples/s), moments of less than a hundredth of a second apart put together."""
     with sessions.begin() as session:
-        rows = session.scalars(select(ProgressSample).order_by(ProgressSample.id)).all()
-        points = points_of(rows, idle_until)
+        rows = session.execute(POINTS.order_by(ProgressSample.id)).all()
+        points = points_of([Point(*row) for row in rows], idle_until)
     assert [point.at for point in points] == sorted(point.at for point in points)
     return [(round(point.at, 1), point.nodes, point.loss, point.samples_per_s) for point in points]
 

@@ -6,7 +6,8 @@ from pydantic import BaseModel
 
 
 class SeriesPoint(BaseModel):
-    """One point of a trainer's charts: step, nodes, loss and rate at one time."""
+    """One point of a trainer's charts: step, nodes, loss and rate at one time. A point may stand for several
+    neighbours: it then tells of the last one, and of the losses of all."""
 
     at: float
     step: int
@@ -15,6 +16,12 @@ class SeriesPoint(BaseModel):
     loss: float | None
     """Null also while the trainer has no nodes, since nothing is computed."""
     samples_per_s: float | None
+    """The mean of all points that it stands for."""
+    reports: int = 1
+    """Number of points that it stands for; the losses below are there where these are several."""
+    loss_mean: float | None = None
+    loss_min: float | None = None
+    loss_max: float | None = None
 
 
 class Series(BaseModel):

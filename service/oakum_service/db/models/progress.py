@@ -11,7 +11,8 @@ from oakum_service.documents.rate_window import RateWindow
 
 
 class ProgressSample(Base):
-    """One point of a trainer's charts: step, nodes, loss and rate at one time."""
+    """One point of a trainer's charts: step, nodes, loss and rate at one time. Old neighbours are put together,
+    and the point then tells of the last of them."""
 
     __tablename__ = "progress"
 
@@ -24,6 +25,12 @@ class ProgressSample(Base):
     samples_per_s: Mapped[float | None]
     after_gap: Mapped[bool] = mapped_column(default=False)
     """Whether the service was not listening between the previous sample and this one."""
+    reports: Mapped[int] = mapped_column(default=1)
+    """Number of points that this one stands for."""
+    loss_mean: Mapped[float | None] = mapped_column(default=None)
+    """Of these points, as are least and greatest; null where it stands for itself alone."""
+    loss_min: Mapped[float | None] = mapped_column(default=None)
+    loss_max: Mapped[float | None] = mapped_column(default=None)
 
     __table_args__ = (Index("ix_progress_trainer", "trainer_id", "id"),)
 

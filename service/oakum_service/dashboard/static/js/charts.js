@@ -1,5 +1,6 @@
 // A trainer's loss, throughput and size over time, by Plotly, which is loaded with the first chart in view.
 
+import { lossOf } from "./compare_axis.js";
 import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
 import { decimal, duration, nodes, rate } from "./format.js";
@@ -8,7 +9,7 @@ export const CONFIG = { displayModeBar: false, responsive: true, showTips: false
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 export const CHARTS = [
-  { name: "Loss", of: (point) => point.loss, say: (view) => decimal(view.loss), stale: lossAge, ticks: "~g", write: decimal },
+  { name: "Loss", of: lossOf, between: ({ loss, loss_min: least, loss_max: most }) => [least ?? loss, most ?? loss], say: (view) => decimal(view.loss), stale: lossAge, ticks: "~g", write: decimal },
   {
     name: "Samples/s",
     of: (point) => point.samples_per_s,
@@ -62,9 +63,10 @@ export class Charts {
   #inView = false;
   #range = null;
 
-  /** With `zoomable` a range of time can be chosen in any of the charts, for all three. */
-  constructor({ zoomable = false } = {}) {
+  /** With `zoomable` a range of time can be chosen in any of the charts, for all three; `onRange` is told of it, [from, to] in Unix seconds, or null. */
+  constructor({ zoomable = false, onRange = () => {} } = {}) {
     this.zoomable = zoomable;
+    this.onRange = onRange;
     this.figures = CHARTS.map((chart) => {
       const value = h("strong");
       const age = h("small");
@@ -118,9 +120,10 @@ export class Charts {
       const style = getComputedStyle(this.element);
       const times = this.#points.map((point) => localTime(point.at));
       for (const figure of this.figures) {
-        const lines = stretches(figure.chart, this.#points).map(([begin, end]) =>
-          trace(figure.chart, times.slice(begin, end), this.#points.slice(begin, end), style),
-        );
+        const lines = stretches(figure.chart, this.#points).flatMap(([begin, end]) => {
+          const [x, points] = [times.slice(begin, end), this.#points.slice(begin, end)];
+          return band(figure.chart, x, points, style).concat(trace(figure.chart, x, points, style));
+        });
         await library.react(figure.area, lines, this.#layout(figure, style), CONFIG);
         if (this.zoomable && !figure.isZoomed) this.#follow(figure);
       }
@@ -152,6 +155,7 @@ export class Charts {
     this.#range = range;
     this.whole.hidden = range === null;
     this.#drawn = "";
+    this.onRange(range?.map((local) => new Date(local).getTime() / 1000) ?? null);
     this.#draw();
   }
 }
@@ -184,6 +188,17 @@ export function trace(chart, x, points, style) {
     fillcolor: style.getPropertyValue("--tone-wash").trim(),
     hovertemplate: "%{text}<extra></extra>",
   };
+}
+
+/** Between the least and the greatest of what points stand for; nothing where each stands for itself. */
+function band({ between }, x, points, style) {
+  if (!between || points.every(({ reports = 1 }) => reports === 1)) return [];
+  const edge = { x, mode: "lines", line: { width: 0 }, hoverinfo: "skip", fillcolor: style.getPropertyValue("--tone-wash").trim() };
+  const [least, most] = [0, 1].map((which) => points.map((point) => between(point)[which]));
+  return [
+    { ...edge, y: least, fill: "none" },
+    { ...edge, y: most, fill: "tonexty" },
+  ];
 }
 
 export function layout({ chart, area }, points, style) {

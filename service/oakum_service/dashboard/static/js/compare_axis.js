@@ -7,6 +7,11 @@ export const AXES = [
   ["time", "Hours since its start"],
 ];
 
+/** The loss of a point, or the mean loss of all points that it stands for. */
+export function lossOf({ loss, loss_mean: mean }) {
+  return mean ?? loss;
+}
+
 /** Node-hours that the trainer had used at each of its points; unknown stretches count nothing. */
 export function nodeHours(points) {
   let used = 0;
@@ -24,7 +29,7 @@ export function lineOf({ view, points, evaluations }, axis, metric) {
   const begin = points[0]?.at ?? view.started_at ?? 0;
   const place = (point, i) => ({ step: point.step, samples: point.step * perStep, node_hours: hours[i], time: (point.at - begin) / 3600 })[axis];
   if (metric === "loss" || metric === "samples_per_s" || metric === "nodes") {
-    return { x: points.map(place), y: points.map((point) => point[metric]) };
+    return { x: points.map(place), y: points.map((point) => (metric === "loss" ? lossOf(point) : point[metric])) };
   }
   const known = evaluations.filter(({ metrics }) => metric in metrics);
   const x = known.map((evaluation) => {

@@ -57,7 +57,7 @@ export class CompareView {
         const known = this.#runs.get(view.id);
         if (known && known.view.step === view.step && known.view.state === view.state) return;
         const path = `v1/trainers/${encodeURIComponent(view.id)}`;
-        const [{ points }, { evaluations }] = await Promise.all([this.api.get(`${path}/series?limit=${POINTS}`), this.api.get(`${path}/evaluations?newest=true&limit=${POINTS}`)]);
+        const [{ points }, { evaluations }] = await Promise.all([this.api.get(`${path}/series?from_at=0&limit=${POINTS}`), this.api.get(`${path}/evaluations?newest=true&limit=${POINTS}`)]);
         this.#runs.set(view.id, { view, points, evaluations });
       }),
     );
@@ -197,7 +197,7 @@ function colourOf(number) {
 }
 
 function lossesOf({ points }) {
-  return points.map(({ loss }) => loss).filter((loss) => loss !== null);
+  return points.map(({ loss, loss_min: least }) => least ?? loss).filter((loss) => loss !== null);
 }
 
 /** The table's columns: title, the value that is sorted by, and how it is written. */

@@ -20,6 +20,7 @@ const SIZES = [
 
 export class TrainerView {
   #card = null;
+  #range = null;
 
   constructor({ api, me, parts, refresh }) {
     this.api = api;
@@ -44,18 +45,27 @@ export class TrainerView {
     setText(this.heading, view.name);
     this.#show(view, told);
     if (view.is_private) return;
-    const [series, { evaluations }] = await Promise.all([
-      this.api.get(`${this.path}/series?limit=${POINTS}`),
-      this.api.get(`${this.path}/evaluations?newest=true&limit=${MOST_EVALUATIONS}`),
-    ]);
-    this.#card.showSeries(series);
+    const [, { evaluations }] = await Promise.all([this.#showSeries(), this.api.get(`${this.path}/evaluations?newest=true&limit=${MOST_EVALUATIONS}`)]);
     this.#showMore(view, told, evaluations);
     await this.log.refresh();
   }
 
+  /** The points of the whole run, or of the range that is chosen, as many as a chart can show. */
+  async #showSeries() {
+    const range = this.#range;
+    const [from, to] = range ?? [0, null];
+    const series = await this.api.get(`${this.path}/series?from_at=${from}&limit=${POINTS}${to === null ? "" : `&to_at=${to}`}`);
+    if (range === this.#range) this.#card.showSeries(series);
+  }
+
+  #zoom(range) {
+    this.#range = range;
+    this.#showSeries().catch((error) => console.warn(`The range is not loaded: ${error.message}`));
+  }
+
   #show(view, told) {
     if (this.#card === null) {
-      this.#card = new Card(view, new Charts({ zoomable: true }));
+      this.#card = new Card(view, new Charts({ zoomable: true, onRange: (range) => this.#zoom(range) }));
       this.body.append(this.#card.element, this.why);
     }
     this.#card.show(view);

@@ -263,11 +263,11 @@ function noTrainers() {
   return h("p", { class: "empty panel" }, "No trainers yet. Submit one with ", h("code", {}, "oakum submit SPEC.yaml"), ".");
 }
 
-/** A card's points: those it has, and the later ones. The last few are asked for again, since they may be provisional. */
+/** A card's points, of the whole run: those it has, and the later ones. The last few are asked for again, since they may be provisional. */
 async function seriesOf(api, { points: known, view }) {
   const path = `v1/trainers/${encodeURIComponent(view.id)}/series`;
   const after = known.at(-4)?.at;
-  if (after === undefined) return api.get(path);
+  if (after === undefined || known.length > MOST_POINTS) return api.get(`${path}?from_at=0`);
   const { points } = await api.get(`${path}?after=${after}`);
-  return { points: [...known.filter(({ at }) => at <= after), ...points].slice(-MOST_POINTS) };
+  return { points: [...known.filter(({ at }) => at <= after), ...points] };
 }
