@@ -135,9 +135,16 @@ export class Charts {
 
   #layout(figure, style) {
     const made = layout(figure, this.#points, style);
+    made.xaxis.range = this.#range ?? this.#whole();
     if (!this.zoomable) return made;
-    Object.assign(made.xaxis, { fixedrange: false }, this.#range ? { range: this.#range } : {});
+    made.xaxis.fixedrange = false;
     return { ...made, dragmode: "zoom", uirevision: this.#range?.join() ?? "whole" };
+  }
+
+  /** All three charts have one axis of time, from the first point to the last, although not all know a value there. */
+  #whole() {
+    const [first, last] = [this.#points[0].at, this.#points.at(-1).at];
+    return [localTime(first), localTime(Math.max(last, first + 1))];
   }
 
   /** Lets a range that is chosen in one chart hold for all. */
@@ -145,7 +152,7 @@ export class Charts {
     figure.isZoomed = true;
     figure.area.on("plotly_relayout", (changed) => {
       const [from, to] = [changed["xaxis.range[0]"], changed["xaxis.range[1]"]];
-      if (from !== undefined && to !== undefined) this.#zoom([from, to]);
+      if (from !== undefined && to !== undefined) this.#zoom(`${[from, to]}` === `${this.#whole()}` ? null : [from, to]);
       else if (changed["xaxis.autorange"]) this.#zoom(null);
     });
   }
