@@ -121,7 +121,7 @@ def figures_of(case: Case, seen: Sequence[Seen]) -> Figures:
 
 
 def _live_formula(case: Case) -> tuple[int, int] | None:
-    is_known = not SCHEDULES[case.schedule].has_pipes or dict(case.options).get("scheme") == "concatenation"
+    is_known = not SCHEDULES[case.schedule].traits.has_pipes or dict(case.options).get("scheme") == "concatenation"
     if not is_known or case.runner != "scheduled" or case.num_micro_batches < case.num_workers:
         return None
     activations = SCHEDULES[case.schedule].activations
@@ -151,7 +151,7 @@ def _formula(case: Case) -> Formula | None:
         return None
     options = {name: value for name, value in case.options if name in ("stages_per_worker", "num_pipes")}
     kind = SCHEDULES[case.schedule]
-    options.setdefault("stages_per_worker", kind.stages_per_worker)
+    options.setdefault("stages_per_worker", kind.traits.stages_per_worker)
     if (
         dict(case.options).get("scheme") == "concatenation"
         and case.backward_ratio == 2

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from oakum_worker.parallel.link_costs import LinkCosts
-from oakum_worker.parallel.pipeline.chimera import Scheme
 from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile
 from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, predict
 from oakum_worker.parallel.pipeline.schedules import exists
+from oakum_worker.schedule_table import Scheme
 from pipelining.cases import Case, Runner
 
 _NUM_LAYERS = 16

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from torch.distributed.checkpoint import FileSystemReader
 
-from oakum_worker.spec_options import PipelineSchedule
+from oakum_worker.schedule_table import PipelineSchedule
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task
 from pipeline_tasks import build_deep_task, build_evaluated_task, build_masked_task, build_transformer_task

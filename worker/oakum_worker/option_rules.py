@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
+from oakum_worker.schedule_table import NAMES, SPLITTING
+
 
 class OptionRule(Protocol):
     """A condition on a combination of options."""
@@ -149,13 +151,9 @@ SPEC_RULES: tuple[OptionRule, ...] = (
     ),
     Excludes(
         "parallel.tensor",
-        (
-            "parallel.pipeline.schedule: message-driven",
-            "parallel.pipeline.schedule: zero-bubble",
-            "parallel.pipeline.schedule: zero-bubble-v",
-        ),
-        "{other} does not go with {option}: the ranks of a grid have to compute in one order, so use 1f1b, gpipe, "
-        "interleaved or chimera",
+        tuple(f"parallel.pipeline.schedule: {name}" for name in ("message-driven", *SPLITTING)),
+        "{other} does not go with {option}: the ranks of a grid have to compute in one order, so use one "
+        "of " + ", ".join(name for name in NAMES if name not in SPLITTING),
     ),
 )
 """Rules of a trainer's spec. The user reads the first complaint."""

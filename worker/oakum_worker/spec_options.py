@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from oakum_worker.option_rules import EVALUATE_RULES, PIPELINE_RULES, TENSOR_RULES, refuse_conflicts
+from oakum_worker.schedule_table import PipelineSchedule
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 """A number of things: at least 1, and no more than a database's integer holds."""
@@ -26,10 +27,6 @@ NoticeEvent = Literal["finished", "failed", "diverged", "cancelled", "starved"]
 _MAIL_ADDRESS = re.compile(
     r"[A-Za-z0-9_+][A-Za-z0-9._%+=-]{0,63}@[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?(?:\.[A-Za-z0-9-]+)*"
 )
-
-PipelineSchedule = Literal[
-    "auto", "gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "chimera", "message-driven"
-]
 
 
 class Strict(BaseModel):

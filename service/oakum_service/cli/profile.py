@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from oakum_service.cli.app import TRAINERS, CommandError, app, example
 from oakum_service.cli.output import console
 from oakum_service.cli.output_file import OutputFile
+from oakum_worker.schedule_table import TRAITS, ScheduleName, Scheme
 
 if TYPE_CHECKING:
     from oakum_worker.parallel.pipeline.operations import Schedule
@@ -46,11 +47,11 @@ def pipeline(
         typer.Option(min=1, help="Number of micro-batches of a replica's share of the batch.", show_default=False),
     ],
     schedule: Annotated[
-        Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "chimera"],
+        ScheduleName,
         typer.Option(help="Schedule. Interleaved and zero-bubble schedules need torch."),
     ] = "1f1b",
     scheme: Annotated[
-        Literal["auto", "concatenation", "forward-doubling", "backward-halving"],
+        Scheme,
         typer.Option(help="What Chimera does with more micro-batches than stages."),
     ] = "auto",
     pipes: Annotated[
@@ -72,12 +73,12 @@ def pipeline(
     """Show how long workers idle in a pipeline schedule, and how many micro-batches each has to hold."""
     from oakum_worker.errors import ScheduleError
     from oakum_worker.parallel.pipeline.picture import draw_svg, draw_text
-    from oakum_worker.parallel.pipeline.schedules import SCHEDULES, build
+    from oakum_worker.parallel.pipeline.schedules import build
     from oakum_worker.parallel.pipeline.simulation import simulate
     from oakum_worker.parallel.pipeline.validation import validate
 
     picture = OutputFile(svg, "--svg") if svg else None
-    kind = SCHEDULES[schedule]
+    kind = TRAITS[schedule]
     if kind.has_pipes and stages_per_worker is not None:
         raise CommandError(f"{schedule} has one stage of each pipe on a worker: leave out --stages-per-worker")
     if not kind.has_pipes and (pipes != 2 or scheme != "auto"):

@@ -123,7 +123,7 @@ def test_a_grid_refuses_what_it_cannot_do(changes: dict[str, Any], name: str) ->
 def test_grids_in_stages_need_one_order(schedule: str) -> None:
     assert complaint(parallel={"tensor": {"cube": 2}, "pipeline": {"schedule": schedule}}) == (
         f"spec: parallel.pipeline.schedule: {schedule} does not go with parallel.tensor: the ranks of a grid "
-        "have to compute in one order, so use 1f1b, gpipe, interleaved or chimera"
+        "have to compute in one order, so use one of gpipe, 1f1b, interleaved, chimera"
     )
 
 

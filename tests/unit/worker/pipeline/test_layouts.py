@@ -12,8 +12,9 @@ from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline import layouts
 from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied, seconds, stage_costs
 from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, best_layouts, choose, predict
-from oakum_worker.parallel.pipeline.schedules import NAMES, build, exists
+from oakum_worker.parallel.pipeline.schedules import build, exists
 from oakum_worker.parallel.pipeline.validation import validate
+from oakum_worker.schedule_table import NAMES
 
 LAYER = LayerCost(
     (1.0, 0.8), (2.0, 1.6), parameter_bytes=100, optimizer_bytes=200, activation_bytes=50, output_bytes=5

@@ -26,11 +26,9 @@ from oakum_worker.parallel.pipeline.layouts import Choices, Layout, choose
 from oakum_worker.parallel.tensor.chains import ChainConversion, convert_chain
 from oakum_worker.parallel.tensor.conversion import Conversion
 from oakum_worker.parallel.tensor.grids import Grid
+from oakum_worker.schedule_table import SPLITTING
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
-
-_IN_NO_ORDER = ("zero-bubble", "zero-bubble-v")
-"""Schedules whose backward passes are split: what a grid's ranks wait for cannot be split."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +107,8 @@ class StackedArranger(ChainArranger[StackedLayout]):
         self.choices = dataclasses.replace(
             self.choices,
             memory_bytes=min(self.choices.memory_bytes, self._memory_bytes(self._tensor.memory_bytes)),
-            schedules=tuple(name for name in self.choices.schedules if name not in _IN_NO_ORDER),
+            # What a grid's ranks wait for cannot be split.
+            schedules=tuple(name for name in self.choices.schedules if name not in SPLITTING),
         )
 
     def __call__(self, world_size: int) -> StackedArrangement:

@@ -11,6 +11,7 @@ from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.layouts import Choices, Layout, best_layouts, choose
 from oakum_worker.parallel.pipeline.measuring import measure_chain, sizes_up_to
+from oakum_worker.schedule_table import TRIED
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
 
@@ -25,7 +26,7 @@ class _Asked(NamedTuple):
 
 
 _ASKED = {
-    "auto": _Asked(("1f1b", "chimera", "zero-bubble")),
+    "auto": _Asked(TRIED),
     "message-driven": _Asked(("1f1b",), message_driven=True),
 }
 """The choices of those values of `schedule` that are not a schedule's name."""

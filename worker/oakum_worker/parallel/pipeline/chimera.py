@@ -15,15 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.communication import with_communication
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
-
-Scheme = Literal["auto", "concatenation", "forward-doubling", "backward-halving"]
-"""How more micro-batches than workers are scheduled (section 3.5 of the paper); `auto` takes the faster of
-`concatenation` and `forward-doubling`."""
+from oakum_worker.schedule_table import Scheme
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from itertools import accumulate
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.arranging import EQUAL
 from oakum_worker.parallel.link_costs import LinkCosts
-from oakum_worker.parallel.pipeline.chimera import Scheme
 from oakum_worker.parallel.pipeline.costs import (
     ModelProfile,
     StageCosts,
@@ -26,8 +25,9 @@ from oakum_worker.parallel.pipeline.costs import (
 )
 from oakum_worker.parallel.pipeline.operations import Schedule
 from oakum_worker.parallel.pipeline.partition import partition
-from oakum_worker.parallel.pipeline.schedules import SCHEDULES, ScheduleKind, ScheduleSize, build, exists
+from oakum_worker.parallel.pipeline.schedules import SCHEDULES, ScheduleSize, build, exists
 from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
+from oakum_worker.schedule_table import TRAITS, ScheduleTraits, Scheme
 
 _PERIODS_SIMULATED = 3
 """Number of periods of 2D micro-batches that are simulated. Each further period lengthens a step by the same
@@ -79,9 +79,9 @@ class LayoutCandidate:
     """Number of pipes: 2 or more for Chimera, else 1."""
 
     @property
-    def kind(self) -> ScheduleKind:
+    def traits(self) -> ScheduleTraits:
         """The properties of the candidate's schedule, by its name."""
-        return SCHEDULES[self.schedule]
+        return TRAITS[self.schedule]
 
     @property
     def num_ranks(self) -> int:
@@ -260,7 +260,7 @@ def _split_bytes(candidate: LayoutCandidate, costs: StageCosts) -> tuple[int, ..
 
     The first stage's first part computes nothing, so it keeps 0 bytes.
     """
-    if not candidate.kind.splits_backward:
+    if not candidate.traits.splits_backward:
         return (0,) * candidate.num_stages
     return (0, *costs.working_bytes[1:])
 
@@ -304,7 +304,7 @@ def lower_bound_s(candidate: LayoutCandidate, profile: ModelProfile, links: Link
     """
     cuts = _cuts(profile, candidate.num_stages, candidate.micro_batch, candidate.recompute)
     costs = stage_costs(profile, cuts, candidate.micro_batch, links, recompute=candidate.recompute)
-    split = candidate.kind.splits_backward
+    split = candidate.traits.splits_backward
     backward_s = [sum(parts) for parts in costs.split_s] if split else costs.backward_s
     forward_s = [min(one, two / 2) for one, two in zip(costs.forward_s, costs.doubled_s, strict=True)]
     pass_s = [f + b for f, b in zip(forward_s, backward_s, strict=True)]
@@ -325,7 +325,7 @@ def _stages_of_workers(candidate: LayoutCandidate) -> list[list[int]]:
     per_worker = candidate.num_stages // candidate.num_workers
     size = ScheduleSize(candidate.num_workers, candidate.num_micro_batches, per_worker, candidate.num_pipes)
     held: list[list[int]] = [[] for _ in range(candidate.num_workers)]
-    for pipe in candidate.kind.placement(size):
+    for pipe in SCHEDULES[candidate.schedule].placement(size):
         for stage, worker in enumerate(pipe):
             held[worker].append(stage)
     return held
@@ -365,10 +365,10 @@ def _candidates_of(
     num_replicas: int, num_workers: int, profile: ModelProfile, choices: Choices
 ) -> Iterator[LayoutCandidate]:
     for schedule in _schedules(profile, choices) if num_workers > 1 else ("1f1b",):
-        kind = SCHEDULES[schedule]
-        num_stages = kind.stages_per_worker * num_workers
-        num_pipes = (2 if num_workers % choices.num_pipes else choices.num_pipes) if kind.has_pipes else 1
-        for scheme in kind.schemes:
+        traits = TRAITS[schedule]
+        num_stages = traits.stages_per_worker * num_workers
+        num_pipes = (2 if num_workers % choices.num_pipes else choices.num_pipes) if traits.has_pipes else 1
+        for scheme in SCHEDULES[schedule].schemes:
             if num_stages > len(profile.layers):
                 continue
             candidate = LayoutCandidate(
@@ -383,7 +383,7 @@ def _candidates_of(
 def _schedules(profile: ModelProfile, choices: Choices) -> tuple[str, ...]:
     """Names of the schedules to choose from. If the layers' backward passes cannot be split, schedules that split
     them are left out, unless no other would remain."""
-    able = tuple(name for name in choices.schedules if profile.can_split or not SCHEDULES[name].splits_backward)
+    able = tuple(name for name in choices.schedules if profile.can_split or not TRAITS[name].splits_backward)
     return able or choices.schedules
 
 

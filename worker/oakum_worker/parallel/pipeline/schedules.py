@@ -15,18 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Literal, get_args
 
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline import chimera as chimeras
 from oakum_worker.parallel.pipeline import formulas
-from oakum_worker.parallel.pipeline.chimera import Scheme, chimera
+from oakum_worker.parallel.pipeline.chimera import chimera
 from oakum_worker.parallel.pipeline.communication import with_communication
 from oakum_worker.parallel.pipeline.formulas import Formula, FormulaTerms
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
 from oakum_worker.parallel.pipeline.torch_orders import torch_order
+from oakum_worker.schedule_table import NAMES, TRAITS, ScheduleName, ScheduleTraits, Scheme
 
-Name = Literal["gpipe", "1f1b", "interleaved", "zero-bubble", "zero-bubble-v", "chimera"]
 Placement = tuple[tuple[int, ...], ...]
 """For each pipe, the worker of each stage."""
 _SCHEMES: tuple[Scheme, ...] = ("concatenation", "forward-doubling", "backward-halving")
@@ -52,7 +51,7 @@ class ScheduleKind:
     """What is known of the schedules of one name: how to build them, where they place stages, and formulas for
     their idle time and memory."""
 
-    name: Name
+    name: ScheduleName
     build: Callable[[ScheduleSize], Schedule]
     """Builds the schedule of a size. Raises `ScheduleError` if there is none."""
     placement: Callable[[ScheduleSize], Placement]
@@ -62,19 +61,13 @@ class ScheduleKind:
     """Whether `build` can build a schedule of this size, told without building it."""
     activations: Callable[[FormulaTerms], tuple[int, int]] | None = None
     """The fewest and the most micro-batches that a worker holds at once; None where no formula is known."""
-    splits_backward: bool = False
-    """Whether all backward passes are split into two parts."""
-    stages_per_worker: int = 1
-    """Default number of stages of one pipe on each worker."""
-    has_more_stages: bool = False
-    """Whether a worker may have more than one stage of a pipe."""
     schemes: tuple[Scheme | None, ...] = (None,)
     """Ways to schedule more micro-batches than workers; `(None,)` for a schedule of one pipe."""
 
     @property
-    def has_pipes(self) -> bool:
-        """Whether the schedule has several pipes, that is, several orders of the stages on the workers."""
-        return self.schemes != (None,)
+    def traits(self) -> ScheduleTraits:
+        """What is known of the schedule without building it."""
+        return TRAITS[self.name]
 
 
 @lru_cache(maxsize=256)
@@ -100,11 +93,11 @@ def build(
         raise ScheduleError(
             f"{num_micro_batches} micro-batches on {num_workers} workers make no schedule: give at least 1 of each"
         )
-    if not kind.has_more_stages and stages_per_worker not in (None, 1):
+    if not kind.traits.has_more_stages and stages_per_worker not in (None, 1):
         raise ScheduleError(
             f"{name} has one stage of a pipe on each worker, not {stages_per_worker}: choose interleaved"
         )
-    per_worker = stages_per_worker or kind.stages_per_worker
+    per_worker = stages_per_worker or kind.traits.stages_per_worker
     return kind.build(
         ScheduleSize(num_workers, num_micro_batches, per_worker, num_pipes, scheme, forward, backward)
     )
@@ -223,8 +216,6 @@ _KINDS = (
         _round_robin,
         formulas.interleaved_bubble,
         exists=_comes_in_whole_rounds,
-        stages_per_worker=2,
-        has_more_stages=True,
     ),
     ScheduleKind(
         "zero-bubble",
@@ -232,17 +223,12 @@ _KINDS = (
         _round_robin,
         formulas.zero_bubble,
         exists=_comes_in_whole_rounds,
-        splits_backward=True,
-        has_more_stages=True,
     ),
     ScheduleKind(
         "zero-bubble-v",
         partial(_torchs, "zero-bubble-v", "ScheduleZBVZeroBubble", _there_and_back),
         _there_and_back,
         formulas.zero_bubble_v,
-        splits_backward=True,
-        stages_per_worker=2,
-        has_more_stages=True,
     ),
     ScheduleKind(
         "chimera",
@@ -255,4 +241,3 @@ _KINDS = (
     ),
 )
 SCHEDULES: dict[str, ScheduleKind] = {kind.name: kind for kind in _KINDS}
-NAMES: tuple[Name, ...] = get_args(Name)
