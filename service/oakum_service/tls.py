@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from oakum_service.errors import ConfigurationError
+from oakum_worker.errors import reason_of
 
 _log = logging.getLogger("oakum")
 _OTHERS_MAY_READ = 0o004
@@ -48,7 +49,8 @@ def client_context(ca_file: Path) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ConfigurationError(
-            f"the authorities in {ca_file} cannot be read: {error}: expected a PEM file with certificates"
+            f"the authorities in {ca_file} cannot be read: {reason_of(error)}: expected a PEM file with "
+            "certificates"
         ) from error
 
 

@@ -99,3 +99,10 @@ def warn_of_training(text: str, stacklevel: int = 1) -> None:
     counts from the caller, as that of `warnings.warn` does."""
     let_warnings_through()
     warnings.warn(text, TrainingWarning, stacklevel=stacklevel + 1)
+
+
+def reason_of(error: Exception) -> str:
+    """What went wrong in words: of an operating system's error its reason alone, without number and path."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no UTF-8 text"
+    return (isinstance(error, OSError) and error.strerror) or str(error)

@@ -14,6 +14,7 @@ import typer
 
 from oakum_service.cli.app import TRAINERS, CommandError, app, example
 from oakum_service.cli.connection import connect
+from oakum_worker.errors import reason_of
 
 if TYPE_CHECKING:
     from oakum_service.demo.chain import DemoRole, TrainerChain
@@ -89,7 +90,7 @@ def digits(
         at = listen(host, port)
     except OSError as error:
         raise CommandError(
-            f"{host}:{port} cannot be listened on ({error}): --port 0 takes any free port"
+            f"{host}:{port} cannot be listened on ({reason_of(error)}): --port 0 takes any free port"
         ) from error
     url = f"http://{_name_of(host)}:{at.getsockname()[1]}/"
     with at:

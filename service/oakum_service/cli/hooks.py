@@ -10,6 +10,7 @@ import typer
 
 from oakum_service.cli.admin import SERVICE
 from oakum_service.cli.app import CommandError, app, example
+from oakum_worker.errors import reason_of
 
 if TYPE_CHECKING:
     from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
@@ -182,7 +183,7 @@ def _token(file: Path | None, config_file: Path) -> str:
         try:
             return file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"--token-file {file} cannot be read: {error}") from error
+            raise CommandError(f"--token-file {file} cannot be read: {reason_of(error)}") from error
     if (known := read_token(config_file)) is not None:
         return known
     from oakum_service import tokens

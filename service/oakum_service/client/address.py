@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from oakum_service.client.errors import NotConfigured
+from oakum_worker.errors import reason_of
 
 USUAL_SOCKET = Path("/run/oakum/oakum.sock")
 """Where clients look for the service's Unix socket if nothing else tells its address."""
@@ -85,7 +86,7 @@ def _read_address_file(path: Path) -> dict[str, str] | None:
         return None
     except (OSError, ValueError) as error:
         raise NotConfigured(
-            f"{path} cannot be read: {error}. Restart `oakum serve`, which writes it, "
+            f"{path} cannot be read: {reason_of(error)}. Restart `oakum serve`, which writes it, "
             "or set OAKUM_URL and OAKUM_TOKEN and remove it."
         ) from error
     if not isinstance(document, dict) or not isinstance(document.get("url"), str):

@@ -29,4 +29,4 @@ def open_log(path: Path) -> Iterator[BinaryIO]:
             with path.open("rb") as file:
                 yield file
     except (OSError, EOFError, zlib.error) as error:
-        raise LogError(f"{path}: {error}") from error
+        raise LogError(f"{path}: {getattr(error, 'strerror', None) or error}") from error

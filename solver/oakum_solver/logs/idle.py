@@ -97,7 +97,7 @@ def write_idle_log(path: Path, log: HoleLog) -> None:
                 names = (log.nodes[node] for node in log.node[rows].tolist())
                 writer.writerows(zip(names, log.start_s[rows].tolist(), log.end_s[rows].tolist(), strict=True))
     except OSError as error:
-        raise LogError(f"{path}: {error}") from error
+        raise LogError(f"{path}: {error.strerror or error}") from error
 
 
 def _read_rows(path: Path) -> _Rows:

@@ -96,7 +96,7 @@ def read_workload(path: Path) -> Workload:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise LogError(f"{path}: {error}") from error
+        raise LogError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
     entries = document.get("trainers") if isinstance(document, dict) else None
     if not isinstance(entries, list):
         raise LogError(f'{path}: expected an object {{"trainers": [...]}}')

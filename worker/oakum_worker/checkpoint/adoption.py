@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 
 from oakum_worker.checkpoint import manifest
-from oakum_worker.errors import CheckpointError, CorruptCheckpointError
+from oakum_worker.errors import CheckpointError, CorruptCheckpointError, reason_of
 
 _FINAL = re.compile(r"step-(\d+)")
 
@@ -34,7 +34,9 @@ def adopt(source: Path, target: Path, trainer: str, step: int | None = None) -> 
             _adopt_one(path, target / path.name, trainer)
     except (OSError, CorruptCheckpointError) as error:
         shutil.rmtree(target, ignore_errors=True)
-        raise CheckpointError(f"the checkpoints in {source} cannot be put into {target}: {error}") from error
+        raise CheckpointError(
+            f"the checkpoints in {source} cannot be put into {target}: {reason_of(error)}"
+        ) from error
     return max(found)
 
 

@@ -21,7 +21,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from oakum_worker.errors import NoLoopsError
+from oakum_worker.errors import NoLoopsError, reason_of
 
 SOURCE = Path(__file__).with_name("loops.cpp")
 OPTIONS = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared", "-std=c++17", "-fno-math-errno", "-Wno-psabi")
@@ -57,7 +57,7 @@ def private_folder() -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise NoLoopsError(
-            f"{folder} cannot be made ({error}): set XDG_CACHE_HOME to a folder of your own"
+            f"{folder} cannot be made ({reason_of(error)}): set XDG_CACHE_HOME to a folder of your own"
         ) from error
     folder = folder.resolve()
     for parent in folder.parents:
@@ -134,7 +134,7 @@ def _locked(path: Path) -> Iterator[None]:
     try:
         lock = path.open("a")
     except OSError as error:
-        raise NoLoopsError(f"{path} cannot be written: {error}") from error
+        raise NoLoopsError(f"{path} cannot be written: {reason_of(error)}") from error
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from oakum_worker.errors import SpecError
+from oakum_worker.errors import SpecError, reason_of
 from oakum_worker.spec import read_spec
 
 MARK = "# oakum advise: "
@@ -105,7 +105,7 @@ def refuse_uneditable(path: Path) -> None:
         text = target.read_text(encoding="utf-8")
         writable = target.stat().st_mode & 0o222 and os.access(target, os.W_OK)
     except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path}: cannot be read: {error}") from error
+        raise SpecError(f"{path}: cannot be read: {reason_of(error)}") from error
     if not writable:
         raise SpecError(f"{path} is read-only: `chmod u+w {path}`, or take the advice without --apply")
     if not os.access(target.parent, os.W_OK):

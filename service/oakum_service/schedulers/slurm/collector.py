@@ -20,6 +20,7 @@ from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, enc
 from oakum_service.schedulers.slurm.reading.state import SlurmState, StateSource
 from oakum_service.schedulers.slurm.unread import UnreadLog
 from oakum_service.tls import client_context
+from oakum_worker.errors import reason_of
 
 _PATH = "/v1/cluster/snapshots"
 _POST_TIMEOUT_S = 30.0
@@ -79,7 +80,7 @@ class StatePoster:
         try:
             token = self._token_file.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise PostRefused(f"the token cannot be read: {error}") from error
+            raise PostRefused(f"the token cannot be read: {reason_of(error)}") from error
         if not token or not token.isascii() or not token.isprintable():
             raise PostRefused(f"{self._token_file} holds no token: write one there, `oakum token create` makes it")
         return token

@@ -13,6 +13,7 @@ from pathlib import Path
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import CommandFailed
 from oakum_service.schedulers.slurm.calls import counted
+from oakum_worker.errors import reason_of
 
 _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
 _OPTIONS = ("SLURM_", "SQUEUE_", "SINFO_", "SBATCH_", "SCANCEL_", "SALLOC_", "SRUN_")
@@ -75,7 +76,9 @@ class SlurmCommands:
                 start_new_session=True,
             )
         except OSError as error:
-            raise CommandFailed(f"{command[0]} could not be started: {error}; see OAKUM_SLURM_BIN_DIR") from error
+            raise CommandFailed(
+                f"{command[0]} could not be started: {reason_of(error)}; see OAKUM_SLURM_BIN_DIR"
+            ) from error
 
     def _finish(self, command: list[str], process: subprocess.Popen[bytes], given: bytes | None) -> bytes:
         try:

@@ -20,6 +20,7 @@ from oakum_service.schedulers.slurm.reading.fields import Number, number
 from oakum_service.schedulers.slurm.reading.payloads import Origin, ParsedAnswer, to_state
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.schedulers.slurm.reading.versions import PARSERS, POOR_PARSERS
+from oakum_worker.errors import reason_of
 
 MOST_BYTES = 2**30
 """Limit for one answer; 20,000 jobs on large nodes need a third of it."""
@@ -191,7 +192,9 @@ class RestSource:
         try:
             return path.read_text().strip().removeprefix("SLURM_JWT=")
         except (OSError, UnicodeDecodeError) as error:
-            raise SchedulerError(f"the JWT cannot be read: {error}; see OAKUM_SLURM_JWT_FILE") from error
+            raise SchedulerError(
+                f"the JWT cannot be read: {reason_of(error)}; see OAKUM_SLURM_JWT_FILE"
+            ) from error
 
 
 class _NotThere(SchedulerError):  # noqa: N818
