@@ -8,6 +8,8 @@ import { decimal, duration, nodes, rate } from "./format.js";
 export const CONFIG = { displayModeBar: false, responsive: true, showTips: false };
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
+const MOST_MARKS = 60;
+
 export const CHARTS = [
   { name: "Loss", of: lossOf, between: ({ loss, loss_min: least, loss_max: most }) => [least ?? loss, most ?? loss], say: (view) => decimal(view.loss), stale: lossAge, ticks: "~g", write: decimal },
   {
@@ -143,8 +145,8 @@ export class Charts {
 
   /** All three charts have one axis of time, from the first point to the last, although not all know a value there. */
   #whole() {
-    const [first, last] = [this.#points[0].at, this.#points.at(-1).at];
-    return [localTime(first), localTime(Math.max(last, first + 1))];
+    const first = this.#points[0].at;
+    return [localTime(first), localTime(Math.max(this.#points.at(-1).at, first + 1))];
   }
 
   /** Lets a range that is chosen in one chart hold for all. */
@@ -225,9 +227,18 @@ export function layout({ chart, area }, points, style) {
       bordercolor: grid,
       font: { color: style.getPropertyValue("--text").trim(), size: 12 },
     },
+    shapes: marks(points, style),
     xaxis: { ...axis, type: "date", showgrid: false, nticks: 4, tickformat: timeFormat(points), hoverformat: "%H:%M:%S" },
     yaxis: { ...axis, tickformat: chart.ticks, rangemode: chart.fromZero ? "tozero" : "normal", ...unit(chart, points) },
   };
+}
+
+/** A line where the trainer's size changes, unless it changes too often for that. */
+function marks(points, style) {
+  const changed = points.filter(({ nodes: size }, i) => i > 0 && size !== null && points[i - 1].nodes !== null && size !== points[i - 1].nodes);
+  if (changed.length > MOST_MARKS) return [];
+  const line = { color: style.getPropertyValue("--muted").trim(), width: 1, dash: "dot" };
+  return changed.map(({ at }) => ({ type: "line", x0: localTime(at), x1: localTime(at), yref: "paper", y0: 0, y1: 1, line, opacity: 0.45, layer: "below" }));
 }
 
 function timeFormat(points) {
