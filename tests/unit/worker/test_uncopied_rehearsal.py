@@ -37,11 +37,11 @@ def points(seed: int = 0) -> TensorDataset:
     return TensorDataset(torch.randn(2 * BATCH, 16, generator=draw), classes)
 
 
-def train_in_half_precision(loss: Loss, seed: int = 0) -> int:
+def train_in_half_precision(loss: Loss, seed: int = 0, weights: torch.dtype = torch.float32) -> int:
     """Train with autocast to bfloat16. Returns the number of steps."""
     torch.manual_seed(seed)
     layers = nn.Linear(16, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.2), nn.Linear(64, CLASSES)
-    model = nn.Sequential(*layers).to(DEVICE)
+    model = nn.Sequential(*layers).to(DEVICE, weights)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with oakum.session(model, optimizer, points(seed), batch_size=BATCH, seed=seed) as session:
         for vectors, classes in session:
@@ -61,15 +61,19 @@ def among_half(predicted: torch.Tensor, classes: torch.Tensor) -> torch.Tensor:
     return (each_loss * mask).sum() / mask.sum()
 
 
+@each("weights", [torch.float32, torch.bfloat16], ids=str)
 @each("loss", [by_class, among_half], ids=["weights of classes", "mask"])
-def test_a_mean_over_other_items_is_refused_although_each_gradient_agrees_within_rounding(loss: Loss) -> None:
+def test_a_mean_over_other_items_is_refused_although_each_gradient_agrees_within_rounding(
+    loss: Loss, weights: torch.dtype
+) -> None:
     with pytest.raises(SessionError, match="no mean over samples"):
-        train_in_half_precision(loss)
+        train_in_half_precision(loss, weights=weights)
 
 
 def test_rounding_in_half_precision_is_no_fault() -> None:
     for seed in range(10):
-        assert train_in_half_precision(F.cross_entropy, seed) == 2
+        weights = torch.bfloat16 if seed % 2 else torch.float32
+        assert train_in_half_precision(F.cross_entropy, seed, weights) == 2
 
 
 def rehearsal(num_ranks: int) -> ScriptRehearsal:

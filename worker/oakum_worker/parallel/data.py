@@ -195,13 +195,21 @@ class GradientReducer(StepEngine):
 
     def own_part(self) -> tuple[float, float, bool]:
         """What this rank alone has given to the step so far: the mean loss, its weight, which is the samples or
-        the sum of the losses' weights, and whether these were given. Gradients of the mean are those in `p.grad`,
+        the sum of the losses' weights, and whether these were given. Gradients of the mean are `own_gradients`,
         multiplied by samples / weight."""
         loss, number = self._tail[_LOSS : _SAMPLES + 1].tolist()
         if number >= 0:
             return loss, number, False
         weight = -number - self._num_global
         return loss * to_mean(self._num_global, weight), weight, True
+
+    def own_gradients(self) -> dict[int, torch.Tensor]:
+        """id of each parameter that has one -> the sum of the gradients that this rank's backward passes have
+        made in the present step."""
+        made = {id(p): p.grad for p in self._parameters if p.grad is not None}
+        for bucket in self._buckets:
+            made |= {id(bucket.parameters[number]): bucket.gradients[number] for number in bucket.begun}
+        return made
 
     @property
     def has_gradients(self) -> bool:

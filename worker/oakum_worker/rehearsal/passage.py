@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -114,14 +114,17 @@ class Watched:
         """Put everything back."""
         self._stack.close()
 
-    def end(self, loss: float, weight: float, *, is_total: bool, gathers: bool) -> Passage:
+    def end(
+        self, loss: float, weight: float, made: Mapping[int, torch.Tensor], *, is_total: bool, gathers: bool
+    ) -> Passage:
+        """What the body has computed; `made` has the gradients by the parameters' ids."""
         unkeyed, normalised = list(self._warned), list(self._normalised)
         self.close()
         factor = to_mean(self.passage.num_samples, weight)
         gradients = {
-            name: sketch(name, p.grad * factor)
+            name: sketch(name, made[id(p)] * factor)
             for name, p in self._task.model.named_parameters()
-            if p.grad is not None
+            if id(p) in made
         }
         before = self._buffers
         buffers = {

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -165,12 +165,20 @@ class ScriptRehearsal:
         return in_double(batch) if self._is_double and self.is_apart else batch
 
     def take(
-        self, loss: float, weight: float, *, is_total: bool, gathers: bool, types: Iterable[torch.dtype] = ()
+        self,
+        loss: float,
+        weight: float,
+        gradients: Mapping[int, torch.Tensor],
+        *,
+        is_total: bool,
+        gathers: bool,
+        types: Iterable[torch.dtype] = (),
     ) -> None:
-        """The body has computed these samples: the mean `loss`, its weight, and the gradients, which are divided
-        by the samples. `types` are those in which the loss was computed. Does not return in a copy."""
+        """The body has computed these samples: the mean `loss`, its weight, and the gradients by the parameters'
+        ids, which are divided by the samples. `types` are those in which the loss was computed. Does not return in
+        a copy."""
         assert self._watched is not None
-        passage = self._watched.end(loss, weight, is_total=is_total, gathers=gathers)
+        passage = self._watched.end(loss, weight, gradients, is_total=is_total, gathers=gathers)
         passage.tolerance = tolerance(self._task, *types)
         if self._is_double:
             passage.tolerance = max(passage.tolerance, _TOLERANCE_IN_DOUBLE)

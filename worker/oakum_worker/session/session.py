@@ -347,7 +347,14 @@ class Session:
         if iteration.is_rehearsal:
             assert self._rehearsal is not None
             loss, weight, is_total = self._engine.own_part()
-            self._rehearsal.take(loss, weight, is_total=is_total, gathers=iteration.gathers, types=iteration.types)
+            self._rehearsal.take(
+                loss,
+                weight,
+                self._engine.own_gradients(),
+                is_total=is_total,
+                gathers=iteration.gathers,
+                types=iteration.types,
+            )
             return
         if self._has_missed_draws(iteration):
             return
@@ -571,9 +578,10 @@ class Session:
         course, iteration = self._course, self._open
         assert course is not None
         if iteration is not None and iteration.is_done and iteration.result is None:
+            why = "it was one of the rehearsal" if iteration.is_rehearsal else "a rank was lost"
             raise SessionError(
-                "the loop was left in an iteration whose step was undone, because a rank was lost: decide on the "
-                "end where `session.step()` has returned True"
+                f"the loop was left in an iteration whose step was undone, because {why}: decide on the end where "
+                "`session.step()` has returned True"
             )
         if iteration is not None and not iteration.is_done:
             iteration.close()
