@@ -57,6 +57,9 @@ WRITABLE = Gauge("oakum_database_writable", "0 while the service cannot write to
 SNAPSHOT_AGE_S = Gauge(
     "oakum_snapshot_age_seconds", "Age of the scheduler's state that plans are made on; NaN before the first."
 )
+SILENT_S = Gauge(
+    "oakum_scheduler_silent_seconds", "Seconds for which the scheduler has not answered; 0 while it answers."
+)
 
 SOLVE_S = Histogram("oakum_solve_seconds", "Time that the solver took for a plan.", buckets=_SHORT_S)
 SOLVE_GAP = Gauge(

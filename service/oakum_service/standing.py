@@ -158,12 +158,12 @@ def hold_sentence(hold: ActiveHold) -> str:
 
 def _held(hold: ActiveHold) -> str:
     reason = _clause(hold.reason) or "no reason given"
-    return f"Held since {_moment(hold.since)} by {hold.by}: {reason}"
+    return f"Held since {moment(hold.since)} by {hold.by}: {reason}"
 
 
 def _paused(pause: Pause) -> str:
     reason = _clause(pause.reason) or "no reason given"
-    return f"Paused since {_moment(pause.since)} by {pause.by}: {reason}"
+    return f"Paused since {moment(pause.since)} by {pause.by}: {reason}"
 
 
 def _word(now: TrainerSituation) -> Status:
@@ -237,7 +237,7 @@ def _because(now: TrainerSituation) -> str:
     What is true now comes before the plan's reason, which may be older."""
     around = now.around
     if around.unanswered_since is not None:
-        return f": the scheduler has not answered since {_moment(around.unanswered_since)}, so nothing is launched"
+        return f": the scheduler has not answered since {moment(around.unanswered_since)}, so nothing is launched"
     if around.closed:
         return f": {around.closed}, so nothing is launched"
     if around.dry_run:
@@ -278,7 +278,7 @@ def _set_back(setback: Setback) -> str:
     else:
         told = "ended before a fragment reported"
     return (
-        f"Its last {many} {told} (since {_moment(setback.since)}, {', '.join(setback.nodes)}): "
+        f"Its last {many} {told} (since {moment(setback.since)}, {', '.join(setback.nodes)}): "
         f"{_clause(setback.what)}. The next one is due at {_second(setback.next_at)}, or as soon as its spec, the "
         "state of these nodes or the number of our jobs allows it."
     )
@@ -309,7 +309,7 @@ def _clause(text: str) -> str:
     return " ".join(text.split()).removesuffix(".")
 
 
-def _moment(at: float) -> str:
+def moment(at: float) -> str:
     """The time in UTC, the same for every reader."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
 

@@ -220,7 +220,7 @@ class TestKeepingUp:
             ({"held": True, "hold": HOLD, "num_fragments": 2}, "2 fragments are leaving"),
             ({"held": True, "hold": HOLD}, "Every node has been given back"),
             ({"dry_run": True}, "Dry run"),
-            ({"snapshot_age_s": 150.0}, "has not answered for 2"),
+            ({"silence": {"since": 5.0, "for_s": 150.0, "tried": "`squeue` failed"}}, "has not answered for 2"),
             (
                 {"fault": FAULT},
                 "The database cannot be written since 12:04 (no space left on device): see “df -h”, and",

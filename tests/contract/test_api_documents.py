@@ -113,6 +113,7 @@ def test_the_cluster_at_a_glance(scene: Scene) -> None:
         "fault": None,
         "dry_run": False,
         "snapshot_age_s": about(0.0),
+        "silence": None,
     }
 
 

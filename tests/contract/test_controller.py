@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from controlled import controlled
 from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.progress import ProgressSample
+from oakum_service.documents.silence import Silence
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import FragmentConfig, Phase
@@ -192,3 +194,34 @@ def test_the_log_tells_of_a_hold_and_of_its_end(api: ApiUnderTest, caplog: pytes
         wait_until("its end is told", lambda: any("hold has ended" in line for line in caplog.messages))
     assert caplog.messages.count(said) == 1
     assert "maintenance at 8" in said
+
+
+@pytest.mark.parametrize("scheduler", [FakeScheduler], indirect=True)
+def test_nothing_is_planned_while_the_scheduler_is_silent_and_that_is_told_everywhere(
+    api: ApiUnderTest, scheduler: FakeScheduler
+) -> None:
+    """Else a plan would take nodes from trainers that train, for launches that come to nothing."""
+    told = "`squeue` had not ended after 20 s and was killed"
+    scheduler.is_silent = Silence(time.time() - 12.0, told)
+    with controlled(api):
+        name = str(api.submit()["name"])
+        wait_until("it is told", lambda: "scheduler.silent" in kinds(api))
+        ready = api.anonymous.get("/readyz")
+        assert ready.status_code == 503
+        assert f"nothing is launched: {told}" in ready.text
+        shown = api.viewer.get("/v1/cluster").json()["silence"]
+        assert (shown["tried"], shown["for_s"] >= 12.0) == (told, True)
+        assert "oakum_scheduler_silent_seconds 0.0" not in api.anonymous.get("/metrics").text
+        reason = api.viewer.get(f"/v1/trainers/{name}").json()["reason"]
+        assert "the scheduler has not answered since" in reason
+        assert scheduler.submitted == []
+        assert api.viewer.get("/v1/plans/current").status_code == 404
+        scheduler.is_silent = None
+        wait_until("it is launched", lambda: scheduler.submitted)
+        assert api.viewer.get("/v1/cluster").json()["silence"] is None
+        wait_until("its end is told", lambda: "scheduler.answers" in kinds(api))
+        assert kinds(api).count("scheduler.silent") == kinds(api).count("scheduler.answers") == 1
+
+
+def kinds(api: ApiUnderTest) -> list[str]:
+    return [str(event["kind"]) for event in api.viewer.get("/v1/events/recent?limit=500").json()["events"]]

@@ -33,6 +33,7 @@ from oakum_service.db.engine import open_engine, open_readers, open_reporters, o
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
+from oakum_service.documents.silence import Silence
 from oakum_service.errors import SchedulerError
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.schedulers.port import JobStart, OwnJob, Scheduler, Snapshot
@@ -65,6 +66,7 @@ class FakeScheduler:
     ends_with_service: bool = False
     grace_s: float = 5.0
     max_age_s: float = 1.0
+    is_silent: Silence | None = None
 
     def start(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
@@ -74,6 +76,9 @@ class FakeScheduler:
 
     def taken_at(self) -> float | None:
         return time.time()
+
+    def silence(self) -> Silence | None:
+        return self.is_silent
 
     def submit(self, config: FragmentConfig) -> str:
         if config.node in {job.node for job in self.own_jobs}:

@@ -36,6 +36,7 @@ class FakeSource:
     jobs: tuple[SlurmJob, ...] = ()
     error: Exception | None = None
     reads: int = 0
+    pings: int = 0
     on_read: Callable[[], None] = field(default=lambda: None)
 
     def read(self) -> SlurmState:
@@ -45,6 +46,11 @@ class FakeSource:
         if self.error is not None:
             raise self.error
         return SlurmState(taken_at, "22.05.8", self.nodes, self.jobs)
+
+    def ping(self) -> None:
+        self.pings += 1
+        if self.error is not None:
+            raise self.error
 
     def cycle_s(self) -> float | None:
         return None

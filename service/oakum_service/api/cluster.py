@@ -18,7 +18,7 @@ from oakum_service.api.hold import hold_view
 from oakum_service.api.idempotency import IdempotencyKey, answer_once
 from oakum_service.api.intervals import intervals
 from oakum_service.api.paging import Before, Place, older_than, page, place
-from oakum_service.api.schemas.cluster import ClusterView
+from oakum_service.api.schemas.cluster import ClusterView, SilenceView
 from oakum_service.api.schemas.foreground import ForegroundJobRequest, ForegroundJobView
 from oakum_service.api.schemas.intervals import HoleList, Interval
 from oakum_service.control.retention import HISTORY_S
@@ -27,6 +27,7 @@ from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.models.usage import Harvest
+from oakum_service.documents.silence import Silence
 from oakum_service.errors import Conflict
 from oakum_service.schedulers.local import LocalCluster
 from oakum_service.states import NodeState, TrainerState
@@ -111,6 +112,7 @@ def show_cluster(context: InContext, _: Viewer) -> ClusterView:
         fault=context.writability.fault,
         dry_run=context.settings.dry_run,
         snapshot_age_s=_age_s(context.snapshot_at(), now),
+        silence=_silence_view(context.silence(), now),
     )
 
 
@@ -135,6 +137,12 @@ def submit_foreground_job(
     asked = {"foreground_job": request.model_dump()}
     with context.sessions.begin() as session:
         return answer_once(session, admin, key, asked, HTTPStatus.CREATED, carry_out)
+
+
+def _silence_view(silence: Silence | None, now: float) -> SilenceView | None:
+    if silence is None:
+        return None
+    return SilenceView(since=silence.since, for_s=max(0.0, now - silence.since), tried=silence.tried)
 
 
 def _age_s(taken_at: float | None, now: float) -> float | None:

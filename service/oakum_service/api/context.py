@@ -16,6 +16,7 @@ from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
 from oakum_service.db.engine import Sessions
 from oakum_service.db.writability import Writability
+from oakum_service.documents.silence import Silence
 from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.live_settings import CurrentSettings
 from oakum_service.node_history.kept_hours import KeptHours
@@ -77,13 +78,22 @@ class Context:
         controller = self.peers.controller()
         return None if controller is None else controller.snapshot_at
 
+    def silence(self) -> Silence | None:
+        """Since when the scheduler has not answered the controller, and what was tried; None if it does."""
+        if self.peers.is_controller:
+            return self.scheduler.silence()
+        controller = self.peers.controller()
+        return None if controller is None else controller.silence
+
     def circumstances(self) -> Circumstances:
         """What holds for every trainer at this moment: whether this is a dry run, and since when the scheduler has
         not answered. The hold is left out; it is in the database."""
-        taken_at = self.snapshot_at()
+        taken_at, silence = self.snapshot_at(), self.silence()
         oldest = time.time() - too_old_s(self.scheduler, self.current.now().poll_s)
-        unanswered = taken_at is not None and taken_at < oldest
-        return Circumstances(dry_run=self.settings.dry_run, unanswered_since=taken_at if unanswered else None)
+        unanswered_since = taken_at if taken_at is not None and taken_at < oldest else None
+        if silence is not None and taken_at is not None:
+            unanswered_since = silence.since
+        return Circumstances(dry_run=self.settings.dry_run, unanswered_since=unanswered_since)
 
 
 async def _context(request: Request) -> Context:

@@ -27,6 +27,8 @@ def _measure(context: Context, reports: ReportInbox) -> None:
     """Set the gauges that are known at the moment of asking only."""
     taken_at, turn_age_s = context.snapshot_at(), context.turns.age_s
     instruments.SNAPSHOT_AGE_S.set(math.nan if taken_at is None else max(0.0, time.time() - taken_at))
+    silence = context.silence()
+    instruments.SILENT_S.set(0.0 if silence is None else max(0.0, time.time() - silence.since))
     instruments.TURN_AGE_S.set(math.nan if turn_age_s is None else turn_age_s)
     instruments.CONTROLLER.set(turn_age_s is not None)
     instruments.WRITABLE.set(context.writability.fault is None)

@@ -14,6 +14,7 @@ from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.readiness import Readiness, ReadinessCheck
 from oakum_service.db.engine import newest_revision, present_revision
 from oakum_service.db.lease import TERM_S
+from oakum_service.standing import moment
 
 router = APIRouter(tags=["service"])
 _log = logging.getLogger("oakum")
@@ -116,11 +117,14 @@ def _other_controller_fault(context: Context) -> str | None:
 def _scheduler_fault(context: Context) -> str | None:
     """Why nothing can be planned on what is known of the cluster; None if that is fresh enough."""
     try:
-        taken_at, around = context.snapshot_at(), context.circumstances()
+        taken_at, around, silence = context.snapshot_at(), context.circumstances(), context.silence()
     except SQLAlchemyError:
         return _NOT_KNOWN
+    name = context.scheduler.name
     if taken_at is None:
-        return f"{context.scheduler.name} has not answered yet"
+        return f"{name} has not answered yet" + (f": {silence.tried}" if silence is not None else "")
+    if silence is not None:
+        return f"{name} has not answered since {moment(silence.since)}, so nothing is launched: {silence.tried}"
     if around.unanswered_since is not None:
-        return f"{context.scheduler.name} has not answered for too long: nothing is launched on so old a state"
+        return f"{name} has not answered for too long: nothing is launched on so old a state"
     return None

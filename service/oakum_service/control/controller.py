@@ -31,6 +31,7 @@ from oakum_service.control.node_preference import NodePreferenceTracker
 from oakum_service.control.observe import Observation, end_fragments, place_fragments, write_snapshot
 from oakum_service.control.planner import Planner
 from oakum_service.control.retention import EVERY_S, HISTORY_S, forget, remove_folders
+from oakum_service.control.scheduler_news import note_scheduler
 from oakum_service.control.usage import complete_hours
 from oakum_service.control.waiting_times import WaitingTimes
 from oakum_service.db import event_log
@@ -299,10 +300,7 @@ class Controller:
                 self._now = current(session, self._settings)
                 before = self._fingerprint(session)
                 observed = self._preference.ordered(session, write_snapshot(session, snapshot, self._observed))
-                if self._lease.note_snapshot(session, snapshot.taken_at, snapshot.closed):
-                    kind = "scheduler.closed" if snapshot.closed else "scheduler.opened"
-                    told = f"{snapshot.closed}: nothing is launched" if snapshot.closed else "jobs begin again"
-                    event_log.record(session, kind, self._scheduler.name, told)
+                note_scheduler(session, self._lease, self._scheduler, snapshot)
                 place_fragments(session, snapshot)
                 self._membership.read_reports(session, now)
                 silent = end_fragments(
@@ -372,6 +370,9 @@ class Controller:
 
     def _is_stale(self, observed: Observation) -> bool:
         """Whether the snapshot is too old to launch anything on it."""
+        # A plan would take nodes from trainers, and while the scheduler is silent nobody could be given them.
+        if self._scheduler.silence() is not None:
+            return True
         return time.time() - observed.snapshot.taken_at > too_old_s(self._scheduler, self._poll_s())
 
     def _release_all(self) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 from oakum_service.config import this_host
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.installation import Lease
+from oakum_service.documents.silence import Silence
 from oakum_service.errors import LeaseLost
 
 TERM_S = 10.0
@@ -24,6 +26,26 @@ def database_time(session: Session) -> float:
     if session.get_bind().dialect.name != "postgresql":
         return time.time()
     return float(session.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
+
+
+@dataclass(frozen=True)
+class SeenOfScheduler:
+    """What a controller has seen of the scheduler last."""
+
+    closed: str = ""
+    """Why it begins no job of ours, as a clause; empty if it does."""
+    silence: Silence | None = None
+    """Since when it has not answered; None if it does."""
+
+
+def seen_of_scheduler(session: Session) -> SeenOfScheduler:
+    """What the newest controller has seen of the scheduler."""
+    columns = (Lease.closed, Lease.silent_since, Lease.silent_tried)
+    found = session.execute(select(*columns).where(Lease.id == 1)).one_or_none()
+    if found is None:
+        return SeenOfScheduler()
+    closed, since, tried = found
+    return SeenOfScheduler(closed, None if since is None else Silence(since, tried))
 
 
 def why_closed(session: Session) -> str:
@@ -80,12 +102,16 @@ class LeaseHolder:
                 lease.expires_at = 0.0
         self._token = None
 
-    def note_snapshot(self, session: Session, taken_at: float, closed: str = "") -> bool:
-        """Record in the holder's transaction when it has read the scheduler's state, for the other processes, and
-        why the scheduler begins no job of ours. Returns whether that is another reason than before."""
-        before = why_closed(session)
-        session.execute(update(Lease).where(Lease.id == 1).values(snapshot_at=taken_at, closed=closed))
-        return closed != before
+    def note_snapshot(
+        self, session: Session, taken_at: float, closed: str = "", silence: Silence | None = None
+    ) -> SeenOfScheduler:
+        """Record in the holder's transaction when it has read the scheduler's state, for the other processes, why
+        the scheduler begins no job of ours, and since when it has not answered. Returns what was known before."""
+        before = seen_of_scheduler(session)
+        noted = {"snapshot_at": taken_at, "closed": closed}
+        noted |= {"silent_since": silence and silence.since, "silent_tried": silence.tried if silence else ""}
+        session.execute(update(Lease).where(Lease.id == 1).values(noted))
+        return before
 
     def snapshot_at(self, session: Session) -> float | None:
         """When a holder, this one or an earlier one, last read the scheduler's state; None if none has yet."""

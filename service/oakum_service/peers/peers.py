@@ -12,9 +12,10 @@ from typing import Protocol
 from sqlalchemy import select
 
 from oakum_service.db.engine import Sessions
-from oakum_service.db.lease import LeaseHolder, database_time
+from oakum_service.db.lease import LeaseHolder, database_time, seen_of_scheduler
 from oakum_service.db.models.cluster import PostedState
 from oakum_service.db.models.installation import Lease
+from oakum_service.documents.silence import Silence
 from oakum_service.errors import PayloadError
 from oakum_service.peers.line import LONGEST, Line
 from oakum_service.schedulers.port import Scheduler
@@ -44,6 +45,8 @@ class ControllerSeen:
     """Whether it has renewed its lease in time."""
     snapshot_at: float | None
     """When it last read the scheduler's state, in Unix seconds; None if it has not yet."""
+    silence: Silence | None = None
+    """Since when the scheduler has not answered it; None if it does."""
 
 
 class Peers(Protocol):
@@ -101,7 +104,9 @@ class DatabasePeers:
             lease = session.execute(select(Lease).where(Lease.id == 1)).scalar_one_or_none()
             if lease is None:
                 return None
-            return ControllerSeen(lease.holder, lease.expires_at > database_time(session), lease.snapshot_at)
+            is_current = lease.expires_at > database_time(session)
+            silence = seen_of_scheduler(session).silence
+            return ControllerSeen(lease.holder, is_current, lease.snapshot_at, silence)
 
     def pass_on_hook(self, event: HookEvent) -> None:
         """Tell the controller of the event. Without its nodes if they are too many for a message: the controller

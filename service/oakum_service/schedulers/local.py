@@ -136,6 +136,9 @@ class LocalCluster:
         """The present time in Unix seconds: the embedded cluster's state is never old."""
         return time.time()
 
+    def silence(self) -> None:
+        """It is in this process and always answers."""
+
     def submit(self, config: FragmentConfig) -> str:
         """Start a fragment on an idle node; returns its process id. Raises `SchedulerError` if the node is no
         longer idle, and `SubmissionRefused` if the fragment cannot be started."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from oakum_service.documents.node import Node
+from oakum_service.documents.silence import Silence
 from oakum_worker.protocol import FragmentConfig
 
 
@@ -109,6 +110,9 @@ class Scheduler(Protocol):
     def taken_at(self) -> float | None:
         """When the newest state was read, in Unix seconds, without waiting for a new one; None before the
         first."""
+
+    def silence(self) -> Silence | None:
+        """Since when the scheduler has not answered; None if it does. Does not ask it."""
 
     def submit(self, config: FragmentConfig) -> str:
         """Start the fragment on its node; returns the scheduler's job id. Raises `SubmissionRefused` with the

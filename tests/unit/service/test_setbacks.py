@@ -198,7 +198,7 @@ def test_nothing_is_submitted_into_a_closed_partition_and_that_is_told(
     turns.take(closed, for_s=30.0)
     assert scheduler.asked == []
     with sessions.begin() as session:
-        assert turns.lease.note_snapshot(session, turns.now, closed.closed)
+        assert turns.lease.note_snapshot(session, turns.now, closed.closed).closed == ""
     assert turns.view().reason == "Waits: Slurm's partition fill is DOWN, so nothing is launched."
     turns.take(holes("n1"), for_s=1.0)
     assert scheduler.asked == ["n1"]

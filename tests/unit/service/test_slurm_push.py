@@ -101,6 +101,9 @@ class FakeSource:
             raise self.errors.pop(0)
         return STATE
 
+    def ping(self) -> None:
+        """The collector does not ask."""
+
     def cycle_s(self) -> float | None:
         return self.cycles.pop(0) if self.cycles else None
 

@@ -42,6 +42,17 @@ class NodeList(BaseModel):
     """Of a difference: nodes that the cluster no longer has."""
 
 
+class SilenceView(BaseModel):
+    """A scheduler that does not answer: meanwhile trainers go on and nothing is launched."""
+
+    since: float
+    """When it was asked the first question that it has not answered."""
+    for_s: float
+    """Seconds since then."""
+    tried: str
+    """What it was asked last and what came of that."""
+
+
 class ClusterView(BaseModel):
     """The cluster at a glance. Sums and delays are over the last seven days."""
 
@@ -77,3 +88,5 @@ class ClusterView(BaseModel):
     """Whether plans are made and shown without being carried out."""
     snapshot_age_s: float | None = None
     """Seconds since the scheduler's state was read; null before the first reading."""
+    silence: SilenceView | None = None
+    """Since when the scheduler has not answered; null while it answers."""

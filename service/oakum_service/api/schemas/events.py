@@ -19,7 +19,8 @@ class Event(BaseModel):
     `node.hole`, `node.foreground`, `node.unavailable`, `node.avoided`, `plan.made`, `plan.failed`,
     `launch.refused`, `launch.pending`, `fragment.launched`, `fragment.ready`, `fragment.released`,
     `fragment.left`, `fragment.lost`, `checkpoint.written`, `notice.failed`, `setting.changed`, `service.started`,
-    `scheduler.closed`, `scheduler.opened`, `service.held`, `service.resumed`, `service.stopping`."""
+    `scheduler.closed`, `scheduler.opened`, `scheduler.silent`, `scheduler.answers`, `service.held`,
+    `service.resumed`, `service.stopping`."""
     subject: str
     """Name of the trainer or node that the event is about."""
     message: str

@@ -22,6 +22,10 @@ class Lease(Base):
     """When the holder last read the scheduler's state; None if no holder has yet."""
     closed: Mapped[str] = mapped_column(Text, default="")
     """Why the scheduler begins no job of ours, by that state; empty if it does."""
+    silent_since: Mapped[float | None] = mapped_column(default=None)
+    """Since when the scheduler has not answered the holder; None while it does."""
+    silent_tried: Mapped[str] = mapped_column(Text, default="")
+    """What the holder has asked it since, and what came of that."""
 
 
 class Installation(Base):

@@ -16,8 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from oakum_service.config import SlurmSettings
+from oakum_service.documents.silence import Silence
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
+from oakum_service.schedulers.slurm.answers import Answers
 from oakum_service.schedulers.slurm.arrays import JobArrays
 from oakum_service.schedulers.slurm.cancellation import Cancellations, cancel_jobs, waiting_in_vain
 from oakum_service.schedulers.slurm.commands import SlurmCommands
@@ -82,6 +84,8 @@ class SlurmScheduler:
         self._picture: Picture | None = None
         self._error: SchedulerError | None = None
         """Why the newest reading failed; None if it succeeded."""
+        self._answers = Answers()
+        self._failed_a_ping = False
         self._overlay = Overlay()
         self._cancellations = Cancellations()
         self._job_starts = JobStarts(instance)
@@ -123,6 +127,11 @@ class SlurmScheduler:
         """When the newest reading was taken, in Unix seconds; None before the first."""
         with self._changed:
             return None if self._picture is None else self._picture.snapshot.taken_at
+
+    def silence(self) -> Silence | None:
+        """Since when Slurm has not answered, and what was tried; None if it does."""
+        with self._changed:
+            return self._answers.silence(time.monotonic(), time.time())
 
     def submit(self, config: FragmentConfig) -> str:
         """Submit the fragment's job to its node; returns the job id. Raises `SubmissionRefused` with Slurm's
@@ -222,7 +231,7 @@ class SlurmScheduler:
             with self._changed:
                 if not self._stopping and not self._cancellations.are_due:
                     # A hint may come meanwhile and bring the next reading forward: the turn after this one sees.
-                    self._changed.wait(self._wait_s())
+                    self._changed.wait(min(self._wait_s(), self._answers.due_in_s(time.monotonic())))
                 if self._stopping:
                     return
                 cancels = self._cancellations.take(time.time())
@@ -232,6 +241,8 @@ class SlurmScheduler:
                     self._cancel(cancels)
                 if due:
                     self._read()
+                elif self._answers.due_in_s(time.monotonic()) <= 0:
+                    self._ping()
             except Exception:
                 # Without this thread nothing would be seen or cancelled any more.
                 _log.exception("a turn of the Slurm adapter failed; the next one tries again")
@@ -245,11 +256,15 @@ class SlurmScheduler:
         began_s = time.monotonic()
         with self._changed:
             hinted, self._hinted = self._hinted, False
+        self._ask("a reading of its state")
         try:
             state = self._source.read()
             closed = self._partition.closed(began_s)
             self._take(self._pictures.make(state), closed, began_s)
-            self._pace.took(began_s, time.monotonic(), self._source.cycle_s())
+            ended_s = time.monotonic()
+            self._ask("a question for its statistics")
+            self._pace.took(began_s, ended_s, self._source.cycle_s())
+            self._note_heard()
         except SchedulerError as error:
             _log.warning("Slurm's state could not be read: %s", error)
             self._note_failed_reading(error, hinted=hinted)
@@ -265,9 +280,36 @@ class SlurmScheduler:
         self._pace.failed(time.monotonic())
         with self._changed:
             self._error = error
+            self._answers.fail(str(error))
             # Without any picture nobody is served: that is no state to wait in for the usual pace.
             self._hinted |= hinted or self._picture is None
             self._changed.notify_all()
+
+    def _ping(self) -> None:
+        """Find out between two readings whether Slurm answers. Once it does again, its state is read soon."""
+        self._ask("a ping")
+        try:
+            self._source.ping()
+        except SchedulerError as error:
+            _log.warning("Slurm does not answer: %s", error)
+            with self._changed:
+                self._error, self._failed_a_ping = error, True
+                self._answers.fail(str(error))
+                self._changed.notify_all()
+            self._on_change()
+            return
+        self._note_heard()
+        with self._changed:
+            self._hinted |= self._failed_a_ping
+            self._failed_a_ping = False
+
+    def _ask(self, what: str) -> None:
+        with self._changed:
+            self._answers.ask(what, time.monotonic())
+
+    def _note_heard(self) -> None:
+        with self._changed:
+            self._answers.heard(time.monotonic())
 
     def _take(self, picture: Picture, closed: str, began_s: float) -> None:
         """Make a picture the newest one; its reading began at `began_s` (monotonic). `closed`: why no job begins
@@ -277,6 +319,8 @@ class SlurmScheduler:
         vain = waiting_in_vain(own, state.taken_at, self._settings.pending_limit_s)
         with self._changed:
             self._picture, self._closed, self._error = picture, closed, None
+            self._answers.read(time.monotonic())
+            self._failed_a_ping = False
             self._overlay.note_reading(state.taken_at, own.keys())
             self._cancellations.note_reading(own.keys())
             reasons = {fragment: own[fragment].job.reason for fragment in vain}
@@ -294,6 +338,8 @@ class SlurmScheduler:
             shown = {} if self._picture is None else self._picture.job_ids
             ids = shown | self._overlay.job_ids()
         known = [ids[fragment] for fragment in fragments if fragment in ids]
+        self._ask("a cancellation")
         cancel_jobs(self._commands, known)
+        self._note_heard()
         with self._changed:
             self._hint()

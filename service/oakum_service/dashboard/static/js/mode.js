@@ -3,10 +3,8 @@
 import { setText } from "./dom.js";
 import { duration, prose } from "./format.js";
 
-const OLD_S = 60;
-
 export function showMode(element, cluster) {
-  const said = [fault(cluster), held(cluster), dryRun(cluster), old(cluster)].filter(Boolean);
+  const said = [fault(cluster), held(cluster), dryRun(cluster), silent(cluster)].filter(Boolean);
   element.hidden = said.length === 0;
   element.classList.toggle("fault", cluster.fault !== null);
   setText(element, said.join(" "));
@@ -29,7 +27,7 @@ function dryRun(cluster) {
   return cluster.dry_run ? "Dry run: plans are made and shown, and not carried out." : null;
 }
 
-function old(cluster) {
-  if (cluster.snapshot_age_s === null || cluster.snapshot_age_s < OLD_S) return null;
-  return `The scheduler has not answered for ${duration(cluster.snapshot_age_s)}: trainers go on, nothing new is launched.`;
+function silent({ silence }) {
+  if (!silence) return null;
+  return `The scheduler has not answered for ${duration(silence.for_s)}: trainers go on, nothing new is launched. ${prose(silence.tried)}.`;
 }

@@ -66,6 +66,9 @@ class PushedSource:
             )
         return newest
 
+    def ping(self) -> None:
+        """Do nothing: only the collector can ask Slurm."""
+
     def cycle_s(self) -> float | None:
         """Always None: the collector decides how often Slurm is read."""
         return None

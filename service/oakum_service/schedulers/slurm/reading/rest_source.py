@@ -72,6 +72,11 @@ class RestSource:
             self._forget()
             raise
 
+    def ping(self) -> None:
+        """Ask slurmrestd for a `ping` of slurmctld. Raises `SchedulerError` if either does not answer."""
+        body, origin = self._get(self._known_parser(), "ping")
+        payloads.read_version(body or b"{}", origin)
+
     def cycle_s(self) -> float | None:
         """Seconds of the main scheduler's last cycle, from `diag`; None if it does not tell."""
         try:

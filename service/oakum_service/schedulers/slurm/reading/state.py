@@ -104,5 +104,9 @@ class StateSource(Protocol):
     def read(self) -> SlurmState:
         """Read the present state. Raises `SchedulerError`, which says which command or call failed, and how."""
 
+    def ping(self) -> None:
+        """Ask whether slurmctld answers, which costs it next to nothing. Raises `SchedulerError` if it does not;
+        does nothing where nobody can be asked."""
+
     def cycle_s(self) -> float | None:
         """Seconds of the main scheduler's last cycle (`sdiag`); None if it is unknown."""
