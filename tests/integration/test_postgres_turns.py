@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -74,11 +75,10 @@ class TestTurns:
 
     def test_only_a_writers_pauses_are_limited(self, engine: Engine, sessions: Sessions) -> None:
         limit = text("SHOW idle_in_transaction_session_timeout")
-        unlimited = [open_readers(engine), open_reporters(engine)]
-        with sessions.begin() as session:
-            assert session.execute(limit).scalar_one() == "30s"
-        for others in unlimited:  # on the writer's connection, which is back in the pool
-            with others.begin() as session:
+        for writers in (sessions, open_reporters(engine)):  # each has rows that others wait for
+            with writers.begin() as session:
+                assert session.execute(limit).scalar_one() == "7s"
+            with open_readers(engine).begin() as session:  # on the writer's connection, which is back in the pool
                 assert session.execute(limit).scalar_one() == "0"
 
     def test_a_reader_waits_for_nobody(self, engine: Engine, sessions: Sessions) -> None:
@@ -202,3 +202,30 @@ class TestLease:
             pass
         with sessions.begin() as session:
             assert session.execute(select(EventRecord.subject)).scalars().all() == ["first"]
+
+    def test_one_that_is_frozen_within_a_transaction_is_replaced_within_ten_seconds(
+        self, engine: Engine, sessions: Sessions, url: str
+    ) -> None:
+        """And writes nothing when it thaws: neither what it had begun nor anything new."""
+        frozen = open_engine(url)
+        first, second = LeaseHolder(open_sessions(frozen), alone=False), LeaseHolder(sessions, alone=False)
+        assert first.acquire()
+        began_s = time.monotonic()
+
+        def write_slowly() -> None:
+            with first.writing() as session:
+                event_log.record(session, "node.hole", "first", "")
+                session.flush()
+                wait_until("the other has taken over", second.acquire)
+                event_log.record(session, "node.hole", "first", "")
+
+        with pytest.raises(DBAPIError):
+            write_slowly()
+        took_s = time.monotonic() - began_s
+        assert took_s < 10.0
+        with pytest.raises(LeaseLost), first.writing():
+            pass
+        assert not first.acquire()
+        with sessions.begin() as session:
+            assert session.execute(select(EventRecord.subject)).scalars().all() == []
+        frozen.dispose()

@@ -13,12 +13,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.readiness import Readiness, ReadinessCheck
 from oakum_service.db.engine import newest_revision, present_revision
-from oakum_service.db.lease import TERM_S
 from oakum_service.standing import moment
 
 router = APIRouter(tags=["service"])
 _log = logging.getLogger("oakum")
 _PATIENCE_S = 4.0
+_LATE_S = 10.0
 _NOT_KNOWN = "not known, since the database does not answer"
 _Faults = dict[Literal["database", "schema", "controller", "scheduler"], str | None]
 
@@ -88,12 +88,11 @@ def _database_faults(context: Context) -> _Faults:
 
 
 def _controller_fault(context: Context) -> str | None:
-    """Why the controller cannot be relied on; None if its turns are on time. A turn is late when the controller's
-    lease would have run out since the last one."""
+    """Why the controller cannot be relied on; None if its turns are on time."""
     if not context.peers.is_controller:
         return _other_controller_fault(context)
     try:
-        age_s, limit_s = context.turns.age_s, TERM_S + context.current.now().poll_s
+        age_s, limit_s = context.turns.age_s, _LATE_S + context.current.now().poll_s
     except SQLAlchemyError:
         return _NOT_KNOWN
     if age_s is None:

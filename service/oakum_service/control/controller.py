@@ -36,7 +36,7 @@ from oakum_service.control.usage import complete_hours
 from oakum_service.control.waiting_times import WaitingTimes
 from oakum_service.db import event_log
 from oakum_service.db.engine import Sessions
-from oakum_service.db.lease import LeaseHolder
+from oakum_service.db.lease import TERM_S, LeaseHolder
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.writability import Writability
@@ -105,7 +105,7 @@ class Controller:
         self._listening_since = self._turned_at = self._starts_since = time.time()
         self._held: ActiveHold | None = None
         self._meter = ClusterMeter()
-        self._stopping = False
+        self._stopping = self._is_turning = False
         self._folders_to = 0.0
 
     async def run(self) -> None:
@@ -131,6 +131,7 @@ class Controller:
             try:
                 async with asyncio.TaskGroup() as loops:
                     news = self._news_for_controller
+                    loops.create_task(self._repeat("lease", self._closing, self._renew, lambda: TERM_S / 6))
                     loops.create_task(self._repeat("membership", news, self._membership_turn, self._poll_s))
                     loops.create_task(self._repeat("planning", self._replan, self._planning_turn, self._poll_s))
                     loops.create_task(self._repeat("tidying", self._closing, self._tidy, lambda: EVERY_S))
@@ -233,9 +234,22 @@ class Controller:
             self._folders_to, is_all = forgotten.folders_to, forgotten.is_all
             remove_folders(self._settings.fragments_dir, forgotten.fragments)
 
+    async def _renew(self) -> None:
+        """Renew the lease between two turns. During one, what it writes does: a turn that hangs loses it."""
+        if not self._is_turning and self._lease.needs_renewal:
+            await self._in_thread(self._renew_or_lose)
+
+    def _renew_or_lose(self) -> None:
+        if not self._lease.acquire():
+            raise LeaseLost(f"{self._lease.name} could not renew the controller's lease")
+
     async def _membership_turn(self) -> None:
-        with instruments.TURN_S.labels("membership").time():
-            needs_plan = await self._in_thread(self._observe_and_decide)
+        self._is_turning = True
+        try:
+            with instruments.TURN_S.labels("membership").time():
+                needs_plan = await self._in_thread(self._observe_and_decide)
+        finally:
+            self._is_turning = False
         self._turns.note_turn()
         if needs_plan:
             self._replan.notify()
@@ -283,8 +297,7 @@ class Controller:
     def _observe_and_decide(self) -> bool:
         """One turn of the membership loop: read the scheduler, the reports and the hold, and publish what follows.
         Returns whether a new plan is needed. Raises `LeaseLost` where another process holds the lease."""
-        if not self._lease.acquire():
-            raise LeaseLost(f"{self._lease.name} could not renew the controller's lease")
+        self._renew_or_lose()
         now = time.time()
         was_stopped = now - self._turned_at > self._settings.heartbeat_timeout_s / 2
         if was_stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from oakum_service.db.models.installation import Lease
 from oakum_service.documents.silence import Silence
 from oakum_service.errors import LeaseLost
 
-TERM_S = 10.0
+TERM_S = 6.0
 
 
 def database_time(session: Session) -> float:
@@ -66,15 +67,22 @@ class LeaseHolder:
         self._on_taken = on_taken
         self.name = f"{this_host()}:{os.getpid()}"
         self._token: int | None = None
+        self._renewed_s = -math.inf
 
     @property
     def is_held(self) -> bool:
         """Whether this process holds the lease, as far as it knows: another one may just have taken it."""
         return self._token is not None
 
+    @property
+    def needs_renewal(self) -> bool:
+        """Whether a third of the term has passed since this process renewed the lease, and another may take it."""
+        return not self._alone and time.monotonic() - self._renewed_s > TERM_S / 3
+
     def acquire(self) -> bool:
         """Take the lease with a new token, or renew it; returns whether this process holds it now. It cannot be
         taken while another process holds it and its term lasts."""
+        asked_s = time.monotonic()
         with self._sessions.begin() as session:
             lease = session.execute(select(Lease).where(Lease.id == 1).with_for_update()).scalar_one_or_none()
             if lease is None:
@@ -83,6 +91,7 @@ class LeaseHolder:
             now = database_time(session)
             if self._token is not None and lease.token == self._token:
                 lease.expires_at = now + TERM_S
+                self._renewed_s = asked_s
                 return True
             self._token = None
             if lease.expires_at > now and not self._alone:
@@ -90,7 +99,7 @@ class LeaseHolder:
             lease.token += 1
             lease.holder, lease.expires_at = self.name, now + TERM_S
             token = lease.token
-        self._token = token
+        self._token, self._renewed_s = token, asked_s
         self._on_taken()
         return True
 
@@ -119,8 +128,8 @@ class LeaseHolder:
 
     @contextmanager
     def writing(self) -> Iterator[Session]:
-        """A transaction of the controller. Raises `LeaseLost` and writes nothing if another controller has
-        taken the lease."""
+        """A transaction of the controller, which also renews the lease at its end. Raises `LeaseLost` and writes
+        nothing if another controller has taken the lease."""
         with self._sessions.begin() as session:
             token = session.execute(
                 select(Lease.token).where(Lease.id == 1).with_for_update()
@@ -129,3 +138,7 @@ class LeaseHolder:
                 self._token = None
                 raise LeaseLost(f"{self.name} no longer holds the controller's lease")
             yield session
+            if self.needs_renewal:
+                expires_at = database_time(session) + TERM_S
+                session.execute(update(Lease).where(Lease.id == 1).values(expires_at=expires_at))
+                self._renewed_s = time.monotonic()

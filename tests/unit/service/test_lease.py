@@ -22,6 +22,8 @@ class Clock:
     def time(self) -> float:
         return self.now
 
+    monotonic = time
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -92,6 +94,16 @@ def test_a_holder_that_was_late_goes_on_if_nobody_took_its_place(
     write(first, "late")
     assert first.acquire()
     assert written(sessions) == ["late"]
+
+
+def test_what_the_holder_writes_renews_its_lease(clock: Clock, first: LeaseHolder, second: LeaseHolder) -> None:
+    """A turn may take longer than the term."""
+    assert first.acquire()
+    for _ in range(5):
+        clock.now += TERM_S - 1.0
+        write(first, "in a long turn")
+    clock.now += TERM_S - 1.0
+    assert not second.acquire()
 
 
 def test_one_that_was_replaced_waits_for_its_turn_and_comes_back_with_a_new_token(
