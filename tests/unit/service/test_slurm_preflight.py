@@ -35,6 +35,7 @@ PreemptType             = preempt/partition_prio
 PreemptExemptTime       = 00:00:00
 PrivateData             = none
 PrologEpilogTimeout     = 30
+ProctrackType           = proctrack/cgroup
 PrologSlurmctld         = /etc/slurm/oakum/prolog-slurmctld
 SchedulerParameters     = bf_interval=30,bf_min_prio_reserve=1000
 SelectType              = select/cons_tres
@@ -113,6 +114,8 @@ def test_a_fit_cluster_has_nothing_to_change() -> None:
         ({"SLURM_VERSION": "soon"}, ("error", "version")),
         ({"SelectType": "select/cray_aries"}, ("warning", "SelectType")),
         ({"AuthType": "auth/none"}, ("error", "AuthType")),
+        ({"ProctrackType": "proctrack/linuxproc"}, ("warning", "ProctrackType")),
+        ({"ProctrackType": "proctrack/pgid"}, ("warning", "ProctrackType")),
         ({"AccountingStorageType": "accounting_storage/none"}, ("warning", "accounting")),
         ({"AccountingStorageEnforce": "associations"}, ("note", "accounting")),
         ({"PrivateData": "accounts,jobs"}, ("error", "PrivateData")),

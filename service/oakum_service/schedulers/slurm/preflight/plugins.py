@@ -12,6 +12,11 @@ from oakum_service.schedulers.slurm.reading.versions import SlurmVersion
 _OLDEST, _NEWEST = (21, 8), (25, 11)
 _HOOKS = ("PrologSlurmctld", "EpilogSlurmctld")
 _NO_TIMEOUT_S = 65534
+_ESCAPED = {
+    "linuxproc": "what user code starts by `setsid`, or any process whose parent is gone,",
+    "pgid": "what user code starts by `setsid`, or any process in a group of its own,",
+}
+"""How a process leaves its job where Slurm follows processes by their parents, or by their groups."""
 _PRIVILEGED = frozenset({"Operator", "Administrator"})
 
 
@@ -21,6 +26,7 @@ def check(facts: SiteFacts, settings: SlurmSettings, user: str) -> list[Prefligh
         _version(facts),
         _selection(facts),
         _authentication(facts),
+        *_processes(facts),
         *_accounting(facts),
         *_privacy(facts, settings, user),
         *_account(facts, user),
@@ -56,6 +62,18 @@ def _authentication(facts: SiteFacts) -> PreflightFinding:
         change = "slurm.conf: AuthType=auth/munge"
         return error("AuthType", "auth/none: anybody may act as anybody, our fragments' jobs included", change)
     return ok("AuthType", plugin)
+
+
+def _processes(facts: SiteFacts) -> list[PreflightFinding]:
+    plugin = facts.value("ProctrackType").removeprefix("proctrack/")
+    if plugin not in _ESCAPED:
+        return [ok("ProctrackType", f"proctrack/{plugin}")] if plugin else []
+    found = (
+        f"proctrack/{plugin}: {_ESCAPED[plugin]} lives on when the fragment's job has ended, and keeps memory and "
+        "GPUs of a node that Slurm gives to others"
+    )
+    change = "slurm.conf: ProctrackType=proctrack/cgroup, then restart slurmctld and every slurmd"
+    return [warning("ProctrackType", found, change)]
 
 
 def _accounting(facts: SiteFacts) -> list[PreflightFinding]:
