@@ -16,7 +16,7 @@ from api_under_test import ApiUnderTest
 from dashboard_page import Server
 from empty_databases import empty_database as empty_database
 from oakum_service.api.auth import Role
-from oakum_service.db.models.cluster import ForegroundStart, SnapshotRecord
+from oakum_service.db.models.cluster import ForegroundStart, NodeSetback, SnapshotRecord
 from oakum_service.documents.node import Node, RecordedNodes
 from oakum_service.states import NodeState
 from service_page import ServicePage
@@ -151,6 +151,26 @@ class TestTables:
         page.shows_rows("n3", "n2")
         page.back()
         page.shows_rows("n10", "n3", "n2", "n1")
+
+    def test_a_node_that_is_avoided_says_so_and_why(self, page: TablesPage, api: ApiUnderTest) -> None:
+        known = {
+            "at": time.time(),
+            "times": 2,
+            "until_at": time.time() + 3000.0,
+            "trainer_id": "t",
+            "is_own": False,
+        }
+        with api.sessions.begin() as session:
+            session.add(NodeSetback(node="n10", what="no `python3` there", **known))
+        page.go("nodes")
+        page.click("select option[value=avoided]")
+        page.shows_rows("n10")
+        (told,) = page.texts(".listing td:nth-child(4)")
+        assert told.startswith("avoided for ")
+        assert told.endswith(": no “python3” there")
+        page.back()
+        with api.sessions.begin() as session:
+            session.delete(session.get_one(NodeSetback, "n10"))
 
     def test_5000_nodes_are_drawn_by_the_page_and_a_refresh_loses_no_place(
         self, page: TablesPage, api: ApiUnderTest

@@ -16,6 +16,7 @@ from cells import each
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.control.ledger import charge, month_of
+from oakum_service.db.models.usage import LedgerRecord
 
 NOVEMBER = 1_794_000_000.0
 load_commands()
@@ -50,6 +51,7 @@ def test_administrators_and_viewers_see_all_and_users_themselves(charged: ApiUnd
                 "loss_node_h": 0.2,
                 "repeated_node_h": 0.0,
                 "foreground_delay_s": 1.5,
+                "ends": {},
             }
         ],
     }
@@ -78,15 +80,19 @@ def test_what_is_no_month_is_refused(api: ApiUnderTest, month: str) -> None:
 def test_the_command_prints_a_table_csv_or_json(
     charged: ApiUnderTest, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    with charged.sessions.begin() as session:
+        session.get_one(LedgerRecord, ("2026-11", "ulla")).ends = {"cancelled": 1, "time limit": 3}
     found = charged.admin.get("/v1/ledger", params={"month": "2026-11"}).json()
     service.documents[("GET", "/v1/ledger")] = found
     assert run(["ledger", "--month", "2026-11"]) == 0
     head, _, ulla = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["MONTH", "USER"]
-    assert ulla.split() == ["2026-11", "ulla", "3.00", "2.70", "0.10", "0.00", "0.00", "0.20", "0.00", "1.5"]
+    numbers = ["3.00", "2.70", "0.10", "0.00", "0.00", "0.20", "0.00", "1.5"]
+    assert ulla.split() == ["2026-11", "ulla", *numbers, *["3", "time", "limit,", "1", "cancelled"]]
     assert run(["ledger", "--csv"]) == 0
     rows = [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
     assert [(row["user"], float(row["lent_node_h"])) for row in rows] == [("udo", 0.01), ("ulla", 3.0)]
+    assert [row["ends"] for row in rows] == ["", "time limit=3;cancelled=1"]
     assert run(["ledger", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == found
     assert run(["ledger", "--json", "--csv"]) == 2

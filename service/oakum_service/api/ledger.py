@@ -27,8 +27,8 @@ def show_ledger(
     user: Annotated[str | None, Query(max_length=63, description="rows of this user only")] = None,
 ) -> Ledger:
     """List what was lent to each user's trainers in each month, what of it they trained in, what was lost by which
-    cause, and how long foreground jobs waited for them. Users see their own rows, administrators and viewers
-    all."""
+    cause, how long foreground jobs waited for them, and by what causes their fragments ended. Users see their own
+    rows, administrators and viewers all."""
     now = time.time()
     last = month or month_of(now)
     first = _earlier(last, months - 1)
@@ -50,6 +50,7 @@ def show_ledger(
             loss_node_h=sums.loss_node_s / 3600,
             repeated_node_h=sums.repeated_node_s / 3600,
             foreground_delay_s=sums.foreground_delay_s,
+            ends=sums.ends,
         )
         for (of_month, name), sums in found.items()
     ]

@@ -33,7 +33,7 @@ def ledger(
     as_json: JsonFlag = False,
 ) -> None:
     """Print the node-hours that each user's trainers had in each month (UTC), how many they trained in, what was
-    lost by which cause, and how long foreground jobs waited for them.
+    lost by which cause, how long foreground jobs waited for them, and by what causes their fragments ended.
 
     Administrators see all users, others themselves.
     """
@@ -56,11 +56,15 @@ def _print(entries: list[LedgerEntry]) -> None:
         *(cause.replace("_", " ").upper() for cause in _LOST),
         "DELAY CAUSED (s)",
     )
-    listing = table("MONTH", "USER", *numbers, right=numbers)
+    listing = table("MONTH", "USER", *numbers, "ENDS OF FRAGMENTS", right=numbers, wrapping=("ENDS OF FRAGMENTS",))
     for entry in entries:
         hours = (entry.lent_node_h, entry.trained_node_h, *(getattr(entry, f"{cause}_node_h") for cause in _LOST))
         listing.add_row(
-            entry.month, entry.user or "-", *(f"{value:.2f}" for value in hours), f"{entry.foreground_delay_s:.1f}"
+            entry.month,
+            entry.user or "-",
+            *(f"{value:.2f}" for value in hours),
+            f"{entry.foreground_delay_s:.1f}",
+            ", ".join(f"{number} {cause}" for cause, number in _by_number(entry)) or "-",
         )
     console().print(listing)
 
@@ -70,4 +74,11 @@ def _write_csv(entries: list[LedgerEntry]) -> None:
 
     writer = csv.DictWriter(sys.stdout, [*LedgerEntry.model_fields], lineterminator="\n")
     writer.writeheader()
-    writer.writerows(entry.model_dump() for entry in entries)
+    for entry in entries:
+        ends = ";".join(f"{cause}={number}" for cause, number in _by_number(entry))
+        writer.writerow(entry.model_dump() | {"ends": ends})
+
+
+def _by_number(entry: LedgerEntry) -> list[tuple[str, int]]:
+    """(cause, number of ends), the most frequent first."""
+    return sorted(entry.ends.items(), key=lambda each: (-each[1], each[0]))

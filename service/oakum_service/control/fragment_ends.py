@@ -17,7 +17,7 @@ _DAY_S = 24 * 3600.0
 
 def end_fragment(session: Session, fragment: Fragment, now: float) -> None:
     """Mark the fragment as ended at `now` (Unix seconds), and add its time to the sums of its trainer, of its
-    user's month and of the day. A fragment that never started has its `cause` by now."""
+    user's month and of the day. The fragment has its `cause` by now."""
     fragment.state, fragment.ended_at = FragmentState.ENDED, now
     after_commit(session, lambda: FRAGMENT_ENDS.labels(fragment.cause or "unknown").inc())
     trainer = session.get_one(Trainer, fragment.trainer_id)

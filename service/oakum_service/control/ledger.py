@@ -8,7 +8,7 @@ when these start. Rows are kept for ever, so the sums outlive what they are made
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 
 from sqlalchemy import select
@@ -37,6 +37,8 @@ class LedgerSums:
     foreground_delay_s: float = 0.0
     """Seconds that foreground jobs waited for the user's fragments. A wait for fragments of several users is
     shared equally."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """Cause of fragments' ends, as `Fragment.cause` has it -> how many ended by it."""
 
     @property
     def lost_node_s(self) -> float:
@@ -51,7 +53,7 @@ class LedgerSums:
         return max(0.0, self.lent_node_s - self.lost_node_s)
 
 
-_COLUMNS = tuple(field.name for field in fields(LedgerSums))
+_COLUMNS = tuple(each.name for each in fields(LedgerSums) if each.name != "ends")
 
 
 def month_of(at: float) -> str:
@@ -61,21 +63,28 @@ def month_of(at: float) -> str:
 
 def charge(session: Session, user: str | None, at: float, **amounts: float) -> None:
     """Add amounts, by the names of `LedgerSums`, to the user's sums of the month of `at`, in Unix seconds."""
-    key = (month_of(at), user or "")
-    row = session.get(LedgerRecord, key)
-    if row is None:
-        row = LedgerRecord(month=key[0], user_name=key[1], **dict.fromkeys(_COLUMNS, 0.0))
-        session.add(row)
-        session.flush()  # another charge of this transaction finds it
+    row = _row(session, user, at)
     for name, amount in amounts.items():
         setattr(row, name, getattr(row, name) + amount)
 
 
+def _row(session: Session, user: str | None, at: float) -> LedgerRecord:
+    key = (month_of(at), user or "")
+    row = session.get(LedgerRecord, key)
+    if row is None:
+        row = LedgerRecord(month=key[0], user_name=key[1], ends={}, **dict.fromkeys(_COLUMNS, 0.0))
+        session.add(row)
+        session.flush()  # another charge of this transaction finds it
+    return row
+
+
 def charge_fragment(session: Session, user: str | None, fragment: Fragment, now: float) -> None:
-    """Charge the node-time of a fragment that ends at `now`, in Unix seconds, each month its part. One that never
-    started had no node."""
+    """Charge the node-time of a fragment that ends at `now`, in Unix seconds, each month its part, and count its
+    end by its cause, which it has by now. One that never started had no node."""
     if fragment.cause == "never started":
         return
+    row, cause = _row(session, user, now), fragment.cause or "unknown"
+    row.ends = row.ends | {cause: row.ends.get(cause, 0) + 1}
     for name, begin, end in _spans(fragment, now):
         for at, seconds in _by_month(begin, end):
             charge(session, user, at, **{name: seconds})
@@ -91,7 +100,8 @@ def ledger(
     if user is not None:
         rows = rows.where(LedgerRecord.user_name == user)
     for row in session.scalars(rows):
-        found[row.month, row.user_name] = LedgerSums(**{name: getattr(row, name) for name in _COLUMNS})
+        kept = {name: getattr(row, name) for name in _COLUMNS}
+        found[row.month, row.user_name] = LedgerSums(**kept, ends=row.ends)
     live = select(Fragment, Trainer.user_name).join(Trainer, Trainer.id == Fragment.trainer_id)
     live = live.where(Fragment.is_live)
     if user is not None:

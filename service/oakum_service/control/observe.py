@@ -255,12 +255,12 @@ def _end(
     """Mark the fragment as ended. `taken`: the scheduler has taken its node. `unheard`: no service was running
     to be told why it ended, so its loss does not count as a crash."""
     report = row.body if row is not None else None
-    end_fragment(session, fragment, now)
     fragment.cause = _cause_of_end(fragment, report, snapshot, taken=taken)
     short = fragment.id in snapshot.out_of_memory
     words = None
     if fragment.cause == "lost" and report is None and not unheard and not short:
         fragment.cause, words = "never reported", setbacks.last_words(log_of(fragment.id))
+    end_fragment(session, fragment, now)
     kind = "fragment.left" if fragment.cause not in ("lost", "never reported") else "fragment.lost"
     told = f"{fragment.node}: {_WORDS.get(fragment.cause, fragment.cause)}" + (f": {words.text}" if words else "")
     event_log.record(session, kind, trainer.name, told, node=fragment.node, cause=fragment.cause)

@@ -64,7 +64,8 @@ def test_a_fragment_is_charged_to_the_months_that_it_ran_in(sessions: Sessions) 
         ("2026-11", "ada"): LedgerSums(lent_node_s=100.0, warm_up_node_s=60.0),
     }
     assert [*running] == [("2026-12", "ada"), ("2026-11", "ada")]
-    end(sessions, "n1", DECEMBER + 50)
+    end(sessions, "n1", DECEMBER + 50, "preempted")
+    running["2026-12", "ada"].ends = {"preempted": 1}
     assert sums(sessions, DECEMBER + 1000) == running
     assert running["2026-11", "ada"].trained_node_s == 40.0
 
@@ -80,6 +81,16 @@ def test_only_the_months_and_the_user_asked_for_are_told(sessions: Sessions) -> 
     ]
     assert [*sums(sessions, now, "2026-12", "2026-12", "bob")] == [("2026-12", "bob")]
     assert [*sums(sessions, now, "2026-11", "2026-11", "ada")] == [("2026-11", "ada")]
+
+
+def test_ends_are_counted_by_their_causes_in_the_month_of_the_end(sessions: Sessions) -> None:
+    add_trainer(sessions, "t1", "ada")
+    for number, cause in enumerate(("cancelled", "time limit", "cancelled", "preempted", "never started")):
+        launch(sessions, "t1", f"n{number}", DECEMBER - 100)
+        end(sessions, f"n{number}", DECEMBER + number, cause)
+    found = sums(sessions, DECEMBER + 100)
+    assert found["2026-12", "ada"].ends == {"cancelled": 2, "time limit": 1, "preempted": 1}
+    assert found["2026-11", "ada"].ends == {}
 
 
 def test_one_that_never_started_had_no_node(sessions: Sessions) -> None:

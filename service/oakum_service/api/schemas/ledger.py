@@ -24,6 +24,9 @@ class LedgerEntry(BaseModel):
     """Training of steps that had to be repeated."""
     foreground_delay_s: float
     """Seconds that foreground jobs waited for the user's fragments."""
+    ends: dict[str, int] = {}
+    """Cause of fragments' ends -> how many ended by it: `preempted`, `released`, `cancelled` (by somebody else
+    than the service), `time limit`, `finished`, `failed`, `lost`, `never reported`."""
 
 
 class Ledger(BaseModel):

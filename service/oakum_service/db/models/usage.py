@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import String
 from sqlalchemy.orm import Mapped, mapped_column
 
+from oakum_service.db.json_columns import JsonOf
 from oakum_service.db.models.base import Base
 
 
@@ -48,3 +49,5 @@ class LedgerRecord(Base):
     loss_node_s: Mapped[float]
     repeated_node_s: Mapped[float]
     foreground_delay_s: Mapped[float]
+    ends: Mapped[dict[str, int]] = mapped_column(JsonOf(dict[str, int]), default=dict)
+    """Cause of fragments' ends -> how many ended by it."""

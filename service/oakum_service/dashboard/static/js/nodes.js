@@ -3,7 +3,7 @@
 import { link } from "./controls.js";
 import { h, setChildren, table } from "./dom.js";
 import { duration } from "./format.js";
-import { stateOf } from "./nodes_view.js";
+import { stateOf, usedBy } from "./nodes_view.js";
 import { address } from "./router.js";
 
 const COLUMNS = [["Node", ""], ["State", ""], ["For", "number"], ["Used by", ""], ["Hole expected to last", "number"]];
@@ -16,13 +16,8 @@ export function showNodes(element, { nodes, taken_at }) {
     node.name,
     stateOf(node),
     duration(Math.round(now - node.since)),
-    usedBy(node),
+    usedBy({ ...node, avoidedFor: Math.max(0, (node.avoided_until ?? now) - now) }) ?? "–",
     node.hole_ends_at === null ? "–" : `${duration(Math.max(0, Math.round(node.hole_ends_at - now)))} more`,
   ]);
   setChildren(element, rows, () => [h("p", {}, link("Search and sort the nodes", address(["nodes"]))), table("Nodes now", COLUMNS, rows)]);
-}
-
-function usedBy(node) {
-  if (node.trainer) return node.trainer;
-  return node.foreground_job ? `job ${node.foreground_job}` : "–";
 }

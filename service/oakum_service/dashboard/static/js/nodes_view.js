@@ -2,7 +2,7 @@
 
 import { link } from "./controls.js";
 import { h } from "./dom.js";
-import { count, duration } from "./format.js";
+import { count, duration, prose } from "./format.js";
 import { Listing } from "./listing.js";
 import { NodeList } from "./node_list.js";
 import { address } from "./router.js";
@@ -24,6 +24,7 @@ const FILTER = {
     ["foreground", "foreground job", ({ state }) => state === "foreground"],
     ["lent", "lent to a trainer", (node) => isHole(node) && node.trainer !== null],
     ["unused", "unused", (node) => isHole(node) && node.trainer === null],
+    ["avoided", "avoided after failures", ({ avoided_until: until }) => until !== null],
     ["unavailable", "unavailable", ({ state }) => state === "unavailable"],
   ],
 };
@@ -60,6 +61,7 @@ export class NodesView {
     const { nodes } = this.known;
     for (const node of nodes) {
       node.age = Math.max(0, now - node.since);
+      node.avoidedFor = Math.max(0, (node.avoided_until ?? now) - now);
       node.left = node.hole_ends_at === null ? null : Math.max(0, node.hole_ends_at - now);
     }
     this.list.show(nodes);
@@ -73,8 +75,10 @@ export function stateOf({ state, trainer, fragment_phase: phase }) {
   return trainer === null ? "unused" : (phase ?? "lent");
 }
 
-function usedBy({ trainer, foreground_job: job }) {
-  return trainer ?? (job === null ? null : `job ${job}`);
+/** The trainer or job that has the node, or why nothing is launched there; null for a node that anybody may have. */
+export function usedBy({ trainer, foreground_job: job, avoided_until: until, avoided_because: why, avoidedFor }) {
+  if (trainer ?? job) return trainer ?? `job ${job}`;
+  return until === null ? null : `avoided for ${duration(Math.round(avoidedFor))}: ${prose(why)}`;
 }
 
 function userOf(node) {
