@@ -93,6 +93,12 @@ REPORT_WRITE_S = Histogram(
 )
 REPORT_INTERVAL_S = Gauge("oakum_report_interval_seconds", "Seconds between two reports of each agent.")
 
+HOOKS_MISSED = Gauge(
+    "oakum_hooks_missed",
+    "Newest jobs in a row, at most 20, of whose start or end no hook of Slurm has told although hooks are "
+    "installed.",
+    ["of"],
+)
 HOOK_S = Histogram(
     "oakum_hook_seconds", "Time to record the events of one request of Slurm's hooks.", buckets=_SHORT_S
 )

@@ -69,6 +69,7 @@ ROLES = {
     ("GET", "/v1/events"): Role.VIEWER,
     ("GET", "/v1/events/recent"): Role.VIEWER,
     ("POST", "/v1/hooks/slurm"): "hook",
+    ("GET", "/v1/hooks/slurm/{job_id}"): "hook",
     ("POST", "/v1/cluster/snapshots"): "hook",
     ("POST", "/v1/fragments/{fragment_id}/report"): "fragment",
     ("GET", "/v1/fragments/{fragment_id}/directive"): "fragment",
@@ -87,7 +88,9 @@ BODIES = {
 
 
 def address(path: str) -> str:
-    return path.format(ref="digits", plan_id=1, fragment_id="f1", token_id="0" * 12, user="ulla", name="objective")
+    return path.format(
+        ref="digits", plan_id=1, fragment_id="f1", token_id="0" * 12, user="ulla", name="objective", job_id=1
+    )
 
 
 def body_of(method: str, path: str) -> dict[str, object] | None:

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from oakum_service import tokens
+from oakum_service.config import SlurmSettings
 from oakum_service.db.engine import open_engine, open_sessions
 from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
+from oakum_service.schedulers.slurm.hooks.trial_job import try_hooks
 from patient_hooks import make_patient
 from running_service import RunningService
 from slurm_site import SlurmSite
@@ -112,8 +114,11 @@ def site() -> Iterator[HookedSite]:
     shutil.rmtree(folder)
 
 
-def test_every_hook_of_a_job_is_heard_at_once(site: HookedSite) -> None:
+def test_every_hook_of_a_job_is_heard_at_once(site: HookedSite, monkeypatch: pytest.MonkeyPatch) -> None:
     site.wait_until_told(site.run_jobs())
+    monkeypatch.setenv("SLURM_CONF", site.slurm.environment["SLURM_CONF"])
+    tried = try_hooks(site.made.config_file, SlurmSettings(), "main", 60)
+    assert tried.are_run is True, tried
 
 
 def _dead(site: HookedSite) -> Callable[[], object]:

@@ -9,16 +9,17 @@ from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Path, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from oakum_service.api.auth import HookOrAdmin
-from oakum_service.api.context import Context
+from oakum_service.api.context import Context, InContext
 from oakum_service.errors import ServiceError
 from oakum_service.instruments import HOOK_S
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookListener
+from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind, HookListener
 from oakum_service.schedulers.slurm.hooks.event_writer import HookEventWriter
+from oakum_service.schedulers.slurm.hooks.missed import heard_of
 from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, check_form, check_nodes, num_nodes
 
 router = APIRouter(prefix="/v1/hooks", tags=["hooks"])
@@ -84,6 +85,14 @@ class HookDocuments(BaseModel):
     events: Annotated[list[HookDocument], Field(max_length=_MOST_AT_ONCE)]
 
 
+class HeardHooks(BaseModel):
+    """Which hooks have told of one job."""
+
+    job_id: int
+    heard: dict[HookKind, list[Hook]]
+    """Empty for a job of which none has told."""
+
+
 def open_event_writer(context: Context) -> HookEventWriter:
     """Make the writer that records hook events for this app, and tells the scheduler and the controller of new
     ones. Returns the writer."""
@@ -127,3 +136,14 @@ async def take_hook_events(documents: HookDocuments, _: HookOrAdmin, request: Re
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(written)), _PATIENCE_S)
     except TimeoutError as error:
         raise ServiceError("the database is busy: send the events again later") from error
+
+
+@router.get("/slurm/{job_id}")
+def show_heard_hooks(
+    job_id: Annotated[int, Path(ge=1, lt=2**63)], context: InContext, _: HookOrAdmin
+) -> HeardHooks:
+    """Say which hooks have told of a job of Slurm's: an admin who has installed them wants to know whether Slurm
+    runs them."""
+    with context.readers.begin() as session:
+        heard = heard_of(session, [job_id]).get(job_id, {})
+    return HeardHooks.model_validate({"job_id": job_id, "heard": heard})

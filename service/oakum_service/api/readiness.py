@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.readiness import Readiness, ReadinessCheck
 from oakum_service.db.engine import newest_revision, present_revision
+from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.standing import moment
 
 router = APIRouter(tags=["service"])
@@ -20,7 +21,8 @@ _log = logging.getLogger("oakum")
 _PATIENCE_S = 4.0
 _LATE_S = 10.0
 _NOT_KNOWN = "not known, since the database does not answer"
-_Faults = dict[Literal["database", "schema", "controller", "scheduler"], str | None]
+_Faults = dict[Literal["database", "schema", "controller", "scheduler", "hooks"], str | None]
+_NOT_NEEDED = "hooks"
 
 
 @router.get("/healthz")
@@ -38,7 +40,7 @@ async def readyz(request: Request, response: Response) -> Readiness:
     assert isinstance(probe, ReadinessProbe)
     faults = await probe.look()
     checks = [ReadinessCheck(name=name, ok=fault is None, detail=fault) for name, fault in faults.items()]
-    ready = all(check.ok for check in checks)
+    ready = all(check.ok for check in checks if check.name != _NOT_NEEDED)
     if not ready:
         response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
     return Readiness(ready=ready, checks=checks)
@@ -68,6 +70,7 @@ def _faults(context: Context) -> _Faults:
         **_database_faults(context),
         "controller": _controller_fault(context),
         "scheduler": _scheduler_fault(context),
+        **_hook_faults(context),
     }
 
 
@@ -111,6 +114,16 @@ def _other_controller_fault(context: Context) -> str | None:
     if controller is None or not controller.is_current:
         return "no process is the controller now; one takes over within seconds"
     return None
+
+
+def _hook_faults(context: Context) -> _Faults:
+    """Whether Slurm runs the hooks that are installed; nothing for another scheduler."""
+    if context.scheduler.name != SlurmScheduler.name:
+        return {}
+    try:
+        return {"hooks": context.hook_watch.missed(context.readers).told or None}
+    except SQLAlchemyError:
+        return {"hooks": _NOT_KNOWN}
 
 
 def _scheduler_fault(context: Context) -> str | None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 hooks_app = typer.Typer(no_args_is_help=True, help="Install or remove Slurm's hooks.")
 app.add_typer(hooks_app, name="hooks", rich_help_panel=SERVICE)
 
-TOKEN_NAME = "slurm-hooks"
 _FOLDER = Path("/etc/slurm/oakum")
 _SPOOL = Path("/var/spool/oakum")
 _SLURM_CONF = Path("/etc/slurm/slurm.conf")
@@ -94,8 +93,10 @@ def install(
 
 
 def _installed(made: HookInstallation, left: list[str], slurm_user: str, reached: str) -> str:
+    from oakum_service.schedulers.slurm.hooks.installation import RESTART
+
     lines = [
-        f"The hooks are in {made.folder}. For slurm.conf, then `scontrol reconfigure`:",
+        f"The hooks are in {made.folder}. For slurm.conf:",
         "",
         *(f"  {line}" for line in made.slurm_conf()),
         "",
@@ -103,6 +104,9 @@ def _installed(made: HookInstallation, left: list[str], slurm_user: str, reached
         "be longer, as your own prologs need. Hooks of the nodes, which Oakum does not need beside those:",
         "",
         *(f"  {line}" for line in made.slurm_conf_of_nodes()),
+        "",
+        f"Then {RESTART}.",
+        "`oakum hooks status` then runs a tiny job to see whether they are run.",
         "",
         f"{made.config_file} holds the token: for {slurm_user} to read, on nodes for root, and for nobody else.",
         *(f"Not allowed here, so do as root: {line}" for line in left),
@@ -118,20 +122,39 @@ def _installed(made: HookInstallation, left: list[str], slurm_user: str, reached
 
 
 @hooks_app.command("status", epilog=example("oakum hooks status --dir /etc/slurm/oakum"))
-def status(folder: _Folder = _FOLDER, spool: _Spool = _SPOOL, json_output: _Json = False) -> None:
-    """Say whether the hooks are installed, whether they reach the service, and how many events they have kept.
-    Exit code 1 if the service is not reached."""
+def status(
+    folder: _Folder = _FOLDER,
+    spool: _Spool = _SPOOL,
+    job: Annotated[
+        bool, typer.Option("--job/--no-job", help="Run a tiny job, to see whether Slurm runs the hooks.")
+    ] = True,
+    partition: Annotated[
+        str | None, typer.Option(help="Partition of that job; default: Slurm's.", show_default=False)
+    ] = None,
+    wait: Annotated[int, typer.Option(min=1, help="Seconds that the job may wait for a node.")] = 30,
+    json_output: _Json = False,
+) -> None:
+    """Say whether the hooks are installed, reach the service and are run by Slurm, and how many events they have
+    kept. Exit code 1 if the service is not reached, or Slurm does not run them."""
+    from oakum_service.config import Settings
     from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
+    from oakum_service.schedulers.slurm.hooks.trial_job import try_hooks
 
     made = HookInstallation(folder.absolute(), spool.absolute())
     error = _try(made)
+    tried = try_hooks(made.config_file, Settings().slurm, partition, wait) if job and not error else None
     num_kept = made.num_kept()
     if json_output:
-        typer.echo(json.dumps({"reached": error == "", "error": error, "kept": num_kept}))
+        found: dict[str, object] = {"reached": error == "", "error": error, "kept": num_kept}
+        if tried is not None:
+            found |= {"job": tried.job, "heard": tried.heard, "run_by_slurm": tried.are_run, "told": tried.told}
+        typer.echo(json.dumps(found))
     else:
         typer.echo(f"The service does not take events: {error}" if error else "The service takes events.")
+        if tried is not None:
+            typer.echo(f"The hooks: {tried.told}." + (f" To do: {tried.change}." if tried.change else ""))
         typer.echo(f"{num_kept} events wait in {made.spool} on this machine.")
-    raise typer.Exit(int(error != ""))
+    raise typer.Exit(int(error != "" or (tried is not None and tried.are_run is False)))
 
 
 @hooks_app.command("uninstall", epilog=example("sudo oakum hooks uninstall --dir /etc/slurm/oakum"))
@@ -147,13 +170,13 @@ def uninstall(
     ] = _SLURM_CONF,
 ) -> None:
     """Remove the installed files, once slurm.conf no longer names them."""
-    from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
+    from oakum_service.schedulers.slurm.hooks.installation import RESTART, TOKEN_NAME, HookInstallation
 
     made = HookInstallation(folder.absolute(), spool.absolute())
     if naming := [line for line in _lines_of(slurm_conf) if f"={made.folder}/" in line.replace(" ", "")]:
         raise CommandError(
-            f"{slurm_conf} still names the hooks; Slurm holds jobs whose prolog is gone. Remove these lines, "
-            "`scontrol reconfigure`, and try again:\n  " + "\n  ".join(naming)
+            f"{slurm_conf} still names the hooks; Slurm holds jobs whose prolog is gone. Remove these lines, then "
+            f"{RESTART}, and try again:\n  " + "\n  ".join(naming)
         )
     num_kept = made.uninstall()
     typer.echo(f"The hooks are gone from {made.folder}.")
@@ -177,7 +200,7 @@ def _token(file: Path | None, config_file: Path) -> str:
     """The token for the hooks: the one in `file` if given, else that of an earlier installation in `config_file`,
     else a new one made in the database. Raises `CommandError` where the file cannot be read or no token can be
     made."""
-    from oakum_service.schedulers.slurm.hooks.installation import read_token
+    from oakum_service.schedulers.slurm.hooks.installation import TOKEN_NAME, read_token
 
     if file is not None:
         try:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import re
 import stat
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from cells import each
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import run
 from oakum_service.db.engine import open_engine, open_readers, upgrade
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import ConfigurationError
+from oakum_service.schedulers.slurm.hooks import trial_job
 from oakum_service.schedulers.slurm.hooks.installation import HookInstallation, read_token
 from oakum_service.schedulers.slurm.hooks.report import Hook
 
@@ -60,6 +65,7 @@ def test_install_writes_the_hooks_and_prints_the_lines_for_slurm_conf(
         assert f"\n  {key}={folder}/{hook}\n" in printed
     assert f"\n  Prolog={folder}/prolog\n  Epilog={folder}/epilog\n" in printed
     assert "\n  PrologEpilogTimeout=30\n" in printed
+    assert "Then restart slurmctld" in printed
     assert "The service does not take events now: curl: (7)" in printed
     assert "oakum-secret" not in printed
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
@@ -162,6 +168,82 @@ def test_status_counts_what_is_kept(arguments: list[str], tmp_path: Path, output
     document = json.loads(output()[0])
     assert (document["kept"], document["reached"]) == (1, False)
     assert re.match(r"curl: \(7\)", document["error"])
+
+
+class _Heard(BaseHTTPRequestHandler):
+    """A service that takes events, and has heard of any job what `heard` says."""
+
+    heard: ClassVar[dict[str, list[str]]] = {}
+
+    def do_POST(self) -> None:
+        self.send_response(204)
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        job = self.path.rpartition("/")[2]
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"job_id": job, "heard": self.heard if job == "77" else {}}).encode())
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def service_url() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Heard)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+_BOTH = {"allocated": ["prolog_slurmctld"], "ended": ["epilog_slurmctld"]}
+
+
+@each(
+    ("srun", "heard", "run_by_slurm", "words"),
+    [
+        ("echo 77", _BOTH, True, "Slurm runs them: prolog_slurmctld, epilog_slurmctld told of job 77"),
+        ("echo 77", {}, False, "Slurm does not run them: none told of job 77. To do: restart slurmctld"),
+        ("echo 77", {"ended": ["epilog"]}, False, "epilog told of job 77, and none that it was allocated"),
+        ("echo no partition >&2; exit 1", _BOTH, None, "as no job could be run: no partition"),
+        ("", _BOTH, None, "no job could be run: srun is not on PATH"),
+    ],
+)
+def test_status_proves_by_a_job_that_slurm_runs_the_hooks(
+    arguments: list[str],
+    tmp_path: Path,
+    output: Output,
+    service_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    srun: str,
+    heard: dict[str, list[str]],
+    run_by_slurm: bool | None,
+    words: str,
+) -> None:
+    monkeypatch.setattr(trial_job, "HEARD_WITHIN_S", 0.1)
+    monkeypatch.setattr(_Heard, "heard", heard)
+    (tmp_path / "bin").mkdir(exist_ok=True)
+    command = tmp_path / "bin" / "srun"
+    command.unlink(missing_ok=True)
+    if srun:
+        command.write_text(f"#!/bin/sh\n{srun}\n", encoding="utf-8")
+        command.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{tmp_path / 'tools'}")
+    (tmp_path / "tools").mkdir(exist_ok=True)
+    (tmp_path / "tools" / "curl").unlink(missing_ok=True)
+    (tmp_path / "tools" / "curl").symlink_to("/usr/bin/curl")
+    assert run(["hooks", "install", *arguments, "--url", service_url, *with_token(tmp_path)]) == 0
+    output()
+    assert run(["hooks", "status", *arguments]) == int(run_by_slurm is False)
+    assert words in output()[0]
+    run(["hooks", "status", *arguments, "--json"])
+    assert json.loads(output()[0])["run_by_slurm"] is run_by_slurm
+    run(["hooks", "status", *arguments, "--no-job"])
+    assert "The hooks:" not in output()[0]
 
 
 def test_uninstall_refuses_while_slurm_conf_names_the_hooks(

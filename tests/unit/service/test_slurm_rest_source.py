@@ -212,6 +212,19 @@ def test_a_slurmrestd_that_is_away_is_named() -> None:
         source.read()
 
 
+@each("field", ["ping", "pinged"])
+def test_a_slurmctld_that_slurmrestd_does_not_reach_is_down(field: str) -> None:
+    for states in (["UP"], ["DOWN", "UP"], [], ["DOWN"], ["DOWN", "DOWN"]):
+        pings = [{"hostname": f"head{number}", field: state} for number, state in enumerate(states)]
+        told = httpx.Response(200, content=answer("v0.0.44", "pings", pings))
+        source = make(FakeSlurmrestd(("v0.0.44",), answers={"ping": told}))
+        if states and "UP" not in states:
+            with pytest.raises(SchedulerError, match="slurmctld is DOWN"):
+                source.ping()
+        else:
+            source.ping()
+
+
 def test_an_unknown_cycle_is_none() -> None:
     slurm = FakeSlurmrestd(("v0.0.44",), answers={"diag": httpx.Response(500, text="no")})
     assert make(slurm).cycle_s() is None

@@ -8,9 +8,9 @@ from pydantic import BaseModel
 
 
 class ReadinessCheck(BaseModel):
-    """One part of the service that has to work for it to be ready."""
+    """One part of the service. All but `hooks`, which is told on Slurm alone, have to work for it to be ready."""
 
-    name: Literal["database", "schema", "controller", "scheduler"]
+    name: Literal["database", "schema", "controller", "scheduler", "hooks"]
     ok: bool
     detail: str | None
     """What is wrong with it; null if nothing is."""

@@ -19,6 +19,12 @@ DEFAULT_FALLBACK = Path("/dev/shm/oakum-hooks")
 MOST_KEPT = 10_000
 """Most events that one folder of a spool keeps; the oldest are dropped."""
 REST_S = 30
+TOKEN_NAME = "slurm-hooks"
+"""Name of the token that an installation makes."""
+RESTART = (
+    "restart slurmctld (`systemctl restart slurmctld`), and for hooks of the nodes every slurmd: after `scontrol "
+    "reconfigure` Slurm goes on with the hooks that it had"
+)
 CONFIG = "curl.conf"
 REPLAY = "replay"
 UNITS = ("oakum-hooks-replay.service", "oakum-hooks-replay.timer")

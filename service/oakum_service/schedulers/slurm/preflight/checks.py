@@ -9,7 +9,7 @@ import time
 from oakum_service.config import Settings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
-from oakum_service.schedulers.slurm.preflight import database, limits, node, plugins, power, preemption
+from oakum_service.schedulers.slurm.preflight import database, hooks_run, limits, node, plugins, power, preemption
 from oakum_service.schedulers.slurm.preflight.facts import SiteFacts, gather
 from oakum_service.schedulers.slurm.preflight.finding import Level, PreflightFinding, error, note, ok, warning
 from oakum_service.schedulers.slurm.reading.sources import open_source
@@ -34,8 +34,8 @@ def check_cluster(settings: Settings, *, job: bool = True, wait_s: int = 30) -> 
         ]
     findings = [*judge(facts, settings, user), _state(settings), *database.check(settings)]
     if job and facts.partitions.get(settings.slurm.partition, {}).get("State") == "UP":
-        findings += node.check(settings, wait_s)
-    return findings
+        return [*findings, *node.check(settings, wait_s)]
+    return [*findings, *hooks_run.check(settings, None)]
 
 
 def judge(facts: SiteFacts, settings: Settings, user: str) -> list[PreflightFinding]:

@@ -18,6 +18,7 @@ from typing import Any
 from oakum_service.config import Settings
 from oakum_service.errors import CommandFailed, SchedulerError
 from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.preflight import hooks_run
 from oakum_service.schedulers.slurm.preflight.facts import submit_options
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
 
@@ -38,12 +39,13 @@ def check(settings: Settings, wait_s: int) -> list[PreflightFinding]:
     try:
         with _token_file(folder, token):
             told = _run(settings, wait_s, folder, token, url)
-            return [*findings, *judge(told, folder, url, replied=_replied(folder, token))]
+            findings += judge(told, folder, url, replied=_replied(folder, token))
+            return [*findings, *_hooks(settings, told.get("job"), url)]
     except OSError as failure:
         change = "OAKUM_DATA_DIR: a folder that the nodes share and this account may write"
         return [*findings, error("shared folder", f"{folder}: {failure}", change)]
     except CommandFailed as failure:
-        return [*findings, _not_run(failure, wait_s)]
+        return [*findings, _not_run(failure, wait_s), *hooks_run.check(settings, None, "no job could be run")]
     except SchedulerError as failure:
         return [*findings, error("node", str(failure))]
 
@@ -62,6 +64,15 @@ def judge(told: dict[str, Any], folder: Path, url: str, *, replied: bool) -> lis
         *([_reached(told["url"], url, host)] if told["url"] else []),
         *([_launcher(told["launcher"], host)] if told["launcher"] else []),
     ]
+
+
+def _hooks(settings: Settings, job: str | None, url: str) -> list[PreflightFinding]:
+    """Findings on whether Slurm has run the hooks for the job. While no service runs they keep what they tell."""
+    if not url:
+        return hooks_run.check(settings, None, "no service runs that they could tell")
+    if job is None or not job.isdecimal():
+        return hooks_run.check(settings, None, "the job had no SLURM_JOB_ID")
+    return hooks_run.check(settings, int(job))
 
 
 def _shared_folder(told: dict[str, Any], folder: Path, host: str, replied: bool) -> PreflightFinding:

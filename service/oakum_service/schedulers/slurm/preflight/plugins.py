@@ -138,7 +138,7 @@ def _hooks(facts: SiteFacts) -> list[PreflightFinding]:
     findings = [
         warning("hooks", f"{found}, but no {missing[0]}", "oakum hooks install prints the lines for slurm.conf")
         if missing
-        else ok("hooks", f"{found}; whether they reach the service: oakum hooks status")
+        else ok("hooks", f"{found}; whether Slurm runs them: below, and oakum hooks status")
     ]
     if (seconds(facts.value("PrologEpilogTimeout")) or _NO_TIMEOUT_S) >= _NO_TIMEOUT_S:
         found = "not set: a prolog that hangs holds its job for ever"

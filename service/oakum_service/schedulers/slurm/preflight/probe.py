@@ -10,6 +10,7 @@ users' accounts; empty: none is needed.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -74,7 +75,8 @@ def main() -> None:
         "url": _tried(lambda: _answer(url, authorities)) if url else None,
         "launcher": _tried(lambda: _launch(launcher)) if launcher else None,
     }
-    print(json.dumps({"token": token, "host": socket.gethostname(), **found}), flush=True)
+    job = os.environ.get("SLURM_JOB_ID")
+    print(json.dumps({"token": token, "job": job, "host": socket.gethostname(), **found}), flush=True)
 
 
 if __name__ == "__main__":

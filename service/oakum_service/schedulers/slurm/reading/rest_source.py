@@ -75,7 +75,7 @@ class RestSource:
     def ping(self) -> None:
         """Ask slurmrestd for a `ping` of slurmctld. Raises `SchedulerError` if either does not answer."""
         body, origin = self._get(self._known_parser(), "ping")
-        payloads.read_version(body or b"{}", origin)
+        _refuse_silence(body or b"{}", origin)
 
     def cycle_s(self) -> float | None:
         """Seconds of the main scheduler's last cycle, from `diag`; None if it does not tell."""
@@ -212,6 +212,16 @@ class _Statistics(msgspec.Struct):
 
 class _Diagnosis(msgspec.Struct):
     statistics: _Statistics
+
+
+def _refuse_silence(body: bytes, origin: Origin) -> None:
+    """Raise `SchedulerError` if slurmrestd answers that no slurmctld does."""
+    payloads.read_version(body, origin)
+    pings = msgspec.json.decode(body).get("pings") or []
+    # The second name is that of 23.11 and later.
+    told = [ping.get("ping") or ping.get("pinged") for ping in pings if isinstance(ping, dict)]
+    if told and all(answer == "DOWN" for answer in told):
+        raise SchedulerError(f"{origin.call}: slurmrestd answers, slurmctld is DOWN")
 
 
 def _cycle_s(body: bytes, origin: Origin) -> float | None:

@@ -1,0 +1,116 @@
+"""Runs a tiny job and asks the service whether Slurm's hooks have told of it."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from oakum_service.config import SlurmSettings
+from oakum_service.errors import CommandFailed, SchedulerError
+from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.schedulers.slurm.hooks.event import HookKind
+from oakum_service.schedulers.slurm.hooks.installation import RESTART
+
+HEARD_WITHIN_S = 20.0
+"""Time after a job's end for its epilogs, and what they send."""
+_LOOK_EVERY_S = 0.5
+_ASK_S = 5.0
+_RUN_S = 60.0
+_URL = re.compile(r'^url = "(.*)"$', re.MULTILINE)
+_UNKNOWN = "whether Slurm runs the hooks is not known"
+
+Heard = Mapping[str, list[str]]
+"""Kind of event -> the hooks that have told of a job."""
+
+
+@dataclass(frozen=True)
+class TriedHooks:
+    """What came of a tiny job."""
+
+    told: str
+    """A clause."""
+    change: str = ""
+    """What to do; empty if nothing has to be done."""
+    job: int | None = None
+    """The job's number; None if none has run."""
+    heard: Heard = field(default_factory=dict)
+    are_run: bool | None = None
+    """Whether Slurm runs the hooks; None if that is not known."""
+
+
+def judge(job: int, heard: Heard) -> TriedHooks:
+    """What it means that these hooks have told of a job that has ended."""
+    names = ", ".join(hook for hooks in heard.values() for hook in hooks)
+    missing = [kind.value for kind in HookKind if not heard.get(kind)]
+    if not missing:
+        return TriedHooks(f"Slurm runs them: {names} told of job {job}", "", job, heard, True)
+    if not names:
+        return TriedHooks(f"Slurm does not run them: none told of job {job}", RESTART, job, heard, False)
+    told = f"Slurm does not run all of them: {names} told of job {job}, and none that it was {missing[0]}"
+    return TriedHooks(told, RESTART, job, heard, False)
+
+
+def is_complete(heard: Heard) -> bool:
+    """Whether hooks have told of both a job's start and its end."""
+    return all(heard.get(kind) for kind in HookKind)
+
+
+def try_hooks(config_file: Path, settings: SlurmSettings, partition: str | None, wait_s: int) -> TriedHooks:
+    """Run a job that does nothing, and wait until the service, which `config_file` names, has heard of its start
+    and end."""
+    job = _run(settings, partition, wait_s)
+    if isinstance(job, str):
+        return TriedHooks(f"{_UNKNOWN}, as no job could be run: {job}")
+    deadline_s = time.monotonic() + HEARD_WITHIN_S
+    while True:
+        heard = _ask(config_file, job)
+        if isinstance(heard, str):
+            return TriedHooks(f"{_UNKNOWN}: asked for job {job}, the service answered {heard}", job=job)
+        if is_complete(heard) or time.monotonic() > deadline_s:
+            return judge(job, heard)
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _run(settings: SlurmSettings, partition: str | None, wait_s: int) -> int | str:
+    """The number of a job that has run, or why none has."""
+    commands = SlurmCommands(settings.model_copy(update={"command_timeout_s": wait_s + _RUN_S}))
+    name = f"oakum-hooks-{secrets.token_hex(4)}"
+    options = [
+        "--ntasks=1",
+        f"--immediate={wait_s}",
+        "--time=1",
+        "--chdir=/",
+        f"--job-name={name}",
+        "--input=none",
+    ]
+    options += [f"--partition={partition}"] if partition else []
+    try:
+        number = (
+            commands.run("srun", *options, "/bin/sh", "-c", "echo $SLURM_JOB_ID").decode(errors="replace").strip()
+        )
+    except CommandFailed as error:
+        with suppress(SchedulerError):  # srun may have been killed while its job waits
+            commands.run("scancel", "--quiet", f"--name={name}")
+        return error.last_line or str(error)
+    return int(number) if number.isdecimal() else f"it wrote {number[-200:]!r}, expected the job's number"
+
+
+def _ask(config_file: Path, job: int) -> Heard | str:
+    """What the service has heard of the job, or what went wrong. curl gets the token on its stdin: a command line
+    is there for all to see."""
+    given = _URL.sub(rf'url = "\1/{job}"', config_file.read_text(encoding="utf-8"))
+    command = [shutil.which("curl") or "curl", "-q", "-sS", "--config", "-", "--max-time", str(_ASK_S)]
+    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=2 * _ASK_S, check=False)
+    try:
+        heard = json.loads(done.stdout)["heard"]
+        return {str(kind): [str(hook) for hook in hooks] for kind, hooks in heard.items()}
+    except (ValueError, KeyError, TypeError):
+        return repr(done.stdout[:200] or done.stderr.strip())
