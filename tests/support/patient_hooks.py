@@ -11,7 +11,8 @@ import re
 from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
 from oakum_service.schedulers.slurm.hooks.report import Hook
 
-_LIMIT_S, _GUARD_S = 30, 31
+_LIMIT_S, _GUARD_S = 12, 13
+"""Below PrologEpilogTimeout even for two requests: a hook that Slurm kills while it waits keeps nothing."""
 
 
 def make_patient(made: HookInstallation) -> None:

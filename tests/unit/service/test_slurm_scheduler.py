@@ -229,6 +229,25 @@ def test_after_an_end_that_a_hook_told_of_readings_follow_until_the_nodes_are_cl
     site.picture(lambda s: s.nodes[0].state is NodeState.HOLE)
 
 
+@each(("since_s", "is_news"), [(-1.0, True), (301.0, False)])
+def test_an_end_of_long_ago_is_news_to_whoever_has_not_looked_since(
+    site: Site, since_s: float, is_news: bool
+) -> None:
+    """It comes from a spool, minutes late, and the state is read once in ten minutes. `since_s`: from it to the
+    newest reading."""
+    site.scheduler.stop()
+    site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)
+    site.scheduler.start(lambda: None)
+    taken_at = site.picture(lambda s: bool(s.nodes)).taken_at
+    reads = site.source.reads
+    at = taken_at - since_s
+    site.scheduler.on_hook(HookEvent(HookKind.ENDED, "500", "", "main", 1000, None, at))
+    if not is_news:  # the next one is
+        assert not site.scheduler._hinted
+        site.scheduler.on_hook(HookEvent(HookKind.ENDED, "501", "", "main", 1000, None, time.time()))
+    wait_until("the state is read", lambda: site.source.reads > reads)
+
+
 def test_a_reading_from_before_an_end_does_not_show_its_nodes_clear(site: Site) -> None:
     """The nodes of the second reading complete, and their epilogs tell nobody of their end."""
     site.scheduler = adapter(site.folder, site.source, poll_floor_s=600.0)

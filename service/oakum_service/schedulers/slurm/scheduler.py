@@ -39,6 +39,8 @@ from oakum_worker.protocol import FragmentConfig
 
 _log = logging.getLogger("oakum.slurm")
 _FIRST_READ_S = 60.0
+_KNOWN_AFTER_S = 300.0
+"""A reading that began so long after an event shows all that follows from it, the ends of epilogs included."""
 _MOST_TASKS = 1000
 """Most tasks of an array where nobody has set MaxArraySize."""
 _ARRAY_REFUSED = "Invalid job array specification"
@@ -179,13 +181,15 @@ class SlurmScheduler:
 
     def on_hook(self, event: HookEvent) -> None:
         """Take in a hook's event: nodes that a foreground job got count as taken at once, and Slurm's state is
-        read soon."""
+        read soon, unless it has been read long after."""
         try:
             nodes = unfold(event.nodes)
         except SchedulerError as error:
             _log.warning("a hook of job %s: %s", event.job, error)
             nodes = ()
         with self._changed:
+            if self._picture is not None and event.at + _KNOWN_AFTER_S < self._picture.snapshot.taken_at:
+                return
             if event.kind is HookKind.ALLOCATED and not self._is_own(event):
                 self._overlay.note_taken(nodes, event.job, event.at)
             if event.kind is HookKind.ENDED:

@@ -40,5 +40,5 @@ class HookListener(Protocol):
 
         It is called again with a longer node list when no hook knew the whole list, and at a job's end once more
         after the last node's epilog, since nodes are completing until then. An event may be older than the newest
-        snapshot: compare `at` with the time of the snapshot.
+        snapshot: compare `at` with the time of the snapshot. One of minutes ago comes without nodes.
         """

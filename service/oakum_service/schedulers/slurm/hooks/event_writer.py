@@ -1,8 +1,9 @@
 """Records hook events: 5,000 prologs of one job become one row and wake the planner once, and repeats count once.
 
 A report is identified by its origin (cluster, job, run, hook, node), so hooks and spools may send it as often as
-they like. Reports that arrive together are written together. An old report, or one that the job's end has
-overtaken, is counted but passed on to nobody, since what it says may no longer be true.
+they like. Reports that arrive together are written together. A report that the job's end has overtaken is counted
+but passed on to nobody, since what it says may no longer be true; of old ones the newest is passed on, without its
+nodes, since the scheduler may not have been read after it.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class HookEventWriter:
             _EVENTS.labels(hook, result).inc(count)
         for event in written.events:
             self._tell(event)
+        if written.old is not None:
+            self._tell(written.old)
         for event in written.grown:
             self._growth.tell(event)
         return written.results

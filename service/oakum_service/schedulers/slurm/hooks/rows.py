@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from ClusterShell.NodeSet import NodeSet
@@ -14,7 +14,7 @@ from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, parse_nodes
 
 STALE_S = 300.0
-"""A report that is older than this on arrival came from a spool; the scheduler has been read since."""
+"""A report that is older than this on arrival came from a spool. The scheduler has usually been read since."""
 _SAME_RUN_S = 60.0
 """Start times reported for one run of a job differ by less than this; Slurm never starts the job again sooner."""
 
@@ -26,7 +26,8 @@ class HookResult(StrEnum):
     DUPLICATE = "duplicate"
     """It was reported before."""
     STALE = "stale"
-    """Counted, but too old to pass on."""
+    """Counted, but so old that only the newest of those that came together is passed on: it tells a scheduler that
+    is read rarely that much may have happened."""
     OVERTAKEN = "overtaken"
     """Counted, but the same run of the job has already ended."""
 
@@ -41,6 +42,8 @@ class WrittenReports:
     """New events, to be passed on."""
     grown: list[HookEvent] = field(default_factory=list)
     """Events passed on before with fewer nodes."""
+    old: HookEvent | None = None
+    """The newest of those that are too old for what they say of nodes to count."""
 
 
 def write_reports(session: Session, reports: list[HookReport], now: float) -> WrittenReports:
@@ -50,6 +53,7 @@ def write_reports(session: Session, reports: list[HookReport], now: float) -> Wr
     written = WrittenReports()
     events: dict[int, _EventRow] = {}
     grown: dict[int, _EventRow] = {}
+    stale: tuple[float, _EventRow] | None = None
     for report in reports:
         row = jobs.row_for(report, now)
         is_new, grows = row.record.count == 0, row.would_grow(report)
@@ -58,6 +62,8 @@ def write_reports(session: Session, reports: list[HookReport], now: float) -> Wr
         if result is HookResult.DUPLICATE:
             continue
         row.add(report, now)
+        if result is HookResult.STALE and (stale is None or stale[0] < report.at):
+            stale = report.at, row
         if result is not HookResult.TAKEN:
             continue
         # The head node's epilog may run before the nodes' epilogs have ended, so wait for the last of those.
@@ -66,6 +72,8 @@ def write_reports(session: Session, reports: list[HookReport], now: float) -> Wr
         elif grows:
             grown[id(row)] = row
     jobs.write()
+    if stale is not None and id(stale[1]) not in events:
+        written.old = replace(stale[1].event(), nodes="", at=stale[0])
     written.events = [row.event() for row in events.values()]
     written.grown = [row.event() for key, row in grown.items() if key not in events]
     return written
