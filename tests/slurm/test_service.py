@@ -6,10 +6,11 @@ import os
 import signal
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from oakum_service.api.schemas.trainers import TrainerChange
@@ -197,6 +198,38 @@ def _trains_on(client: OakumClient, nodes: int, when: str) -> None:
     )
     before = step_of(client, _NAME)
     wait_until(f"it trains on {when}", lambda: step_of(client, _NAME) > before + 3)
+
+
+def test_a_slurmctld_that_hangs_or_is_killed_is_told_of_soon_and_training_goes_on(
+    slurm: SlurmSite, tmp_path: Path
+) -> None:
+    """Also where its state is read once in ten minutes."""
+    service = SlurmService(tmp_path, slurm, OAKUM_SLURM_POLL_FLOOR_S="600")
+    try:
+        client = service.start()
+        client.submit(endless())
+        wait_for_size(client, _NAME, 1)
+        (slurmctld,) = [pid for pid, name in slurm.processes().items() if name == "slurmctld"]
+        acts: list[tuple[signal.Signals, Callable[[], object]]] = [
+            (signal.SIGSTOP, lambda: os.kill(slurmctld, signal.SIGCONT)),
+            (signal.SIGKILL, slurm.cluster.start_slurmctld),
+        ]
+        for act, go_on in acts:
+            began_s = time.monotonic()
+            os.kill(slurmctld, act)
+            silence = wait_until("it is told", lambda: client.cluster().silence)
+            took_s = time.monotonic() - began_s
+            ready = httpx.get(f"{client.address.url}/readyz")
+            go_on()
+            assert took_s < 45.0, silence  # half a minute, and a machine that is busy with tests
+            assert ready.status_code == 503
+            assert "slurm has not answered since" in ready.text
+            wait_until("it is over", lambda: client.cluster().silence is None)
+            _trains_on(client, 1, f"after {act.name} of slurmctld")
+        assert client.trainer(_NAME).nodes_lost == 0
+        assert len(events_of(client, "scheduler.silent")) == 2
+    finally:
+        service.end()
 
 
 def test_a_dry_run_plans_and_submits_nothing(slurm: SlurmSite, service: SlurmService) -> None:
