@@ -166,6 +166,8 @@ def test_a_controller_that_loses_its_lease_while_the_scheduler_is_silent_waits_f
     with controlled(api):
         wait_until("it says so", lambda: any("another controller has taken over" in m for m in caplog.messages))
         wait_until("it has begun", lambda: has_begun(api))
+    # Another process cancels jobs now.
+    assert scheduler.calls[:3] == ["start", "stop", "start"]
 
 
 def test_a_database_that_does_not_answer_for_a_while_ends_no_controller(

@@ -67,9 +67,12 @@ class FakeScheduler:
     grace_s: float = 5.0
     max_age_s: float = 1.0
     is_silent: Silence | None = None
+    calls: list[str] = field(default_factory=list)
+    """Of `start` and `stop`."""
 
     def start(self, on_change: Callable[[], None]) -> None:
         self._on_change = on_change
+        self.calls.append("start")
 
     def snapshot(self) -> Snapshot:
         return Snapshot(time.time(), self.nodes, tuple(self.own_jobs), tuple(self.starts))
@@ -92,6 +95,7 @@ class FakeScheduler:
         self.own_jobs = [job for job in self.own_jobs if job.fragment != fragment]
 
     def stop(self, *, leave_fragments: bool = False) -> None:
+        self.calls.append("stop")
         if not leave_fragments:
             self.own_jobs.clear()
 

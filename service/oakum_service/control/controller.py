@@ -123,7 +123,7 @@ class Controller:
             self._membership.begin()
             self._observed = None
             if not self._watching:
-                self._scheduler.start(self._news_for_controller.notify)
+                await self._in_thread(lambda: self._scheduler.start(self._news_for_controller.notify))
                 self._watching = True
             if not await self._has_begun():
                 await self._news_for_controller.wait(self._news_for_controller.version, _AGAIN_S)
@@ -140,6 +140,14 @@ class Controller:
                     )
             except* LeaseLost:
                 _log.warning(_TAKEN_OVER)
+                await self._stand_down()
+
+    async def _stand_down(self) -> None:
+        """Have the adapter stop watching: it cancels jobs, which is for the present controller to do, and what it
+        knows grows old until this process is the controller again."""
+        if not self._scheduler.ends_with_service:
+            await self._in_thread(lambda: self._scheduler.stop(leave_fragments=True))
+            self._watching = False
 
     async def _has_taken_over(self) -> bool:
         """Take the lease or renew it. Returns False if another process holds it, or if the database does not
@@ -163,6 +171,7 @@ class Controller:
             return False
         except LeaseLost:
             _log.warning(_TAKEN_OVER)
+            await self._stand_down()
             return False
         return True
 

@@ -101,8 +101,8 @@ class Scheduler(Protocol):
     """Age in seconds that a snapshot may have, beside missed polls, for something to be launched on it."""
 
     def start(self, on_change: Callable[[], None]) -> None:
-        """Begin to watch the scheduler. `on_change` is called from any thread when a new snapshot is worth
-        taking."""
+        """Begin to watch the scheduler, or begin again after `stop`. `on_change` is called from any thread when a
+        new snapshot is worth taking."""
 
     def snapshot(self) -> Snapshot:
         """The newest known state of the cluster."""

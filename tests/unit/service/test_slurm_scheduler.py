@@ -372,3 +372,22 @@ def test_jobs_that_run_are_told_of_once_with_their_nodes_in_the_order_of_their_s
     assert site.picture(lambda s: len(s.starts) > 2).starts == tuple(
         JobStart(job, at, 2, None, ("n1", "n2")) for job, at in expected
     )
+
+
+def test_one_that_is_stopped_cancels_nothing_and_begins_again_without_what_it_knew(site: Site) -> None:
+    """As the adapter of a process that another has replaced as the controller, and that comes back."""
+    site.source.jobs = (own(71, "f1", nodes="n1"),)
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: len(s.own_jobs) == 1)
+    site.scheduler.stop(leave_fragments=True)
+    reads = site.source.reads
+    site.scheduler.cancel("f1")
+    site.source.jobs = (own(72, "f2", nodes="n2"),)
+    site.source.error = SchedulerError("squeue: no route to slurmctld")
+    site.scheduler.start(lambda: None)
+    with pytest.raises(SchedulerError, match="no route"):
+        site.scheduler.snapshot()
+    site.source.error = None
+    assert [job.fragment for job in wait_until("it answers", lambda: readable(site.scheduler)).own_jobs] == ["f2"]
+    assert site.source.reads > reads
+    assert site.calls("scancel") == []

@@ -80,9 +80,18 @@ class SlurmScheduler:
         self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s)
         self._source = source
         self._commands = commands
-        self._pace = ReadPace(settings)
+        self._instance = instance
+        self._unread = UnreadLog()
+        self._partition = PartitionWatch(commands, settings.partition, settings.poll_floor_s)
+        self._on_change: Callable[[], None] = lambda: None
+        self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
-        """Guards the attributes below; notified when any of them changes."""
+        """Guards the attributes that `_begin_afresh` makes; notified when any of them changes."""
+        self._begin_afresh()
+
+    def _begin_afresh(self) -> None:
+        """Know nothing of the cluster, as before the first reading."""
+        self._pace = ReadPace(self._settings)
         self._picture: Picture | None = None
         self._error: SchedulerError | None = None
         """Why the newest reading failed; None if it succeeded."""
@@ -90,21 +99,21 @@ class SlurmScheduler:
         self._failed_a_ping = False
         self._overlay = Overlay()
         self._cancellations = Cancellations()
-        self._job_starts = JobStarts(instance)
+        self._job_starts = JobStarts(self._instance)
         self._completing = CompletingNodes()
-        self._unread = UnreadLog()
-        self._partition = PartitionWatch(commands, settings.partition, settings.poll_floor_s)
         self._closed = ""
         self._hinted = False
         """Whether a reading is wanted sooner than the usual pace allows."""
         self._stopping = False
-        self._on_change: Callable[[], None] = lambda: None
-        self._thread: threading.Thread | None = None
 
     def start(self, on_change: Callable[[], None]) -> None:
         """Start the thread that reads Slurm's state and cancels jobs. `on_change` is called, from any thread, when
-        a new snapshot is worth taking."""
+        a new snapshot is worth taking. May be called again after `stop`: what was known then is forgotten."""
         self._on_change = on_change
+        if self._thread is not None:
+            self._thread.join()  # until its last command has ended
+            with self._changed:
+                self._begin_afresh()
         self._thread = threading.Thread(target=self._run, name="slurm", daemon=True)
         self._thread.start()
 
@@ -210,7 +219,7 @@ class SlurmScheduler:
             self._hint()
 
     def stop(self, *, leave_fragments: bool = False) -> None:
-        """Stop reading Slurm's state. Fragments go on in any case: they belong to Slurm."""
+        """Stop reading Slurm's state and cancelling jobs. Fragments go on in any case: they belong to Slurm."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
