@@ -148,6 +148,30 @@ def test_a_slurm_that_fails_is_asked_less_often_and_nothing_is_posted() -> None:
     assert (pauses, len(ages), source.reads) == ([20.0, 40.0, 10.0], 1, 3)
 
 
+def test_the_service_is_told_at_once_that_slurm_does_not_answer_the_collector() -> None:
+    """And again that it does; without that a silence is told when the last state is too old."""
+    now, source, pushed = [1000.0], FakeSource(), PushedSource(120.0, lambda: now[0])
+    heard: list[str] = []
+
+    def post(state: SlurmState, age_s: Callable[[], float]) -> None:
+        pushed.take(decode_state(encode_state(state), RequestTime(now[0], age_s())))
+        try:
+            heard.append(str(pushed.read().taken_at))
+        except SchedulerError as error:
+            heard.append(str(error))
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        source.errors = [SchedulerError("squeue: timed out")] if len(heard) in (1, 2) else []
+        if len(heard) == 4:
+            raise Enough
+
+    with pytest.raises(Enough):
+        Collector(source, post, SlurmSettings(), sleep, lambda: now[0]).run()
+    silent = "the collector cannot read Slurm's state: squeue: timed out"
+    assert heard == ["1000.0", silent, silent, "1070.0"]
+
+
 def test_a_service_that_is_away_is_tried_less_often_with_a_new_state_each_time(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import msgspec
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
@@ -105,6 +106,8 @@ class Collector:
         self._clock = clock
         self._backoff_s = 0.0
         self._failing = False
+        self._last: tuple[SlurmState, float] | None = None
+        """The newest state, and when its reading began."""
         self._unread = UnreadLog()
 
     def run(self) -> None:
@@ -125,6 +128,7 @@ class Collector:
             raise
         self._pace.took(began, self._clock(), self._source.cycle_s())
         self._unread.note_reading(state.unread)
+        self._last = state, began
         self._post(state, lambda: self._clock() - began)
         return state
 
@@ -137,12 +141,31 @@ class Collector:
             _log.warning("%s", error)
             self._failing = True
             if isinstance(error, PostError):
-                self._backoff_s = min(max(_FIRST_BACKOFF_S, 2 * self._backoff_s), _LONGEST_BACKOFF_S)
+                self._back_off()
+            else:
+                self._tell(error)
             return
         self._backoff_s = 0.0
         if self._failing:
             self._failing = False
             _log.warning("posting again: %d nodes, %d jobs", len(state.nodes), len(state.jobs))
+
+    def _tell(self, error: SchedulerError) -> None:
+        """Send the last state once more, with why there is no newer one: the service need not wait until it is too
+        old. An earlier version of the service finds a state that it knows."""
+        if self._last is None:
+            return
+        state, began = self._last
+        try:
+            self._post(msgspec.structs.replace(state, failed=str(error)), lambda: self._clock() - began)
+        except PostRefused:
+            raise
+        except PostError as failure:
+            _log.warning("%s", failure)
+            self._back_off()
+
+    def _back_off(self) -> None:
+        self._backoff_s = min(max(_FIRST_BACKOFF_S, 2 * self._backoff_s), _LONGEST_BACKOFF_S)
 
 
 def _detail(response: httpx.Response) -> str:

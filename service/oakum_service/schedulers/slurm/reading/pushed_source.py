@@ -42,17 +42,25 @@ class PushedSource:
         self._clock = clock
         self._lock = threading.Lock()
         self._newest: SlurmState | None = None
+        self._failed = ""
 
     def take(self, state: SlurmState) -> None:
-        """Keep the state, unless a newer one is kept already."""
+        """Keep the state, unless a newer one is kept already. With a collector's last state, sent once more since
+        Slurm does not answer it, remember that."""
         with self._lock:
+            self._failed = state.failed
+            if state.failed and self._newest is not None:
+                return
             if self._newest is None or state.taken_at >= self._newest.taken_at or self._newest_is_ahead():
                 self._newest = state
 
     def read(self) -> SlurmState:
-        """The newest posted state. Raises `SchedulerError` if there is none or it is too old."""
+        """The newest posted state. Raises `SchedulerError` if there is none, it is too old, or the collector has
+        said since that Slurm does not answer it."""
         with self._lock:
-            newest = self._newest
+            newest, failed = self._newest, self._failed
+        if failed:
+            raise SchedulerError(f"the collector cannot read Slurm's state: {failed}")
         if newest is None:
             raise SchedulerError(
                 "no collector has posted Slurm's state yet: run `oakum collect --to <this service>` where Slurm's "

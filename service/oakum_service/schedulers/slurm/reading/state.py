@@ -96,6 +96,8 @@ class SlurmState(msgspec.Struct, frozen=True, gc=False):
     reservations: tuple[SlurmReservation, ...] = ()
     unread: tuple[Unread, ...] = ()
     """What could not be understood."""
+    failed: str = ""
+    """Why a collector could not read Slurm after this, its last state; empty for a state that it has just read."""
 
 
 class StateSource(Protocol):
