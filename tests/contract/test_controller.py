@@ -12,6 +12,8 @@ from sqlalchemy.exc import OperationalError
 
 from api_under_test import ApiUnderTest, FakeScheduler, report
 from controlled import controlled
+from oakum_service.control import controller
+from oakum_service.db import lease
 from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.progress import ProgressSample
@@ -168,6 +170,28 @@ def test_a_controller_that_loses_its_lease_while_the_scheduler_is_silent_waits_f
         wait_until("it has begun", lambda: has_begun(api))
     # Another process cancels jobs now.
     assert scheduler.calls[:3] == ["start", "stop", "start"]
+
+
+def test_a_first_answer_may_take_longer_than_the_leases_term(
+    api: ApiUnderTest, scheduler: EndingScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else two controllers that wait for a slow Slurm would replace each other for ever."""
+    for module in (lease, controller):
+        monkeypatch.setattr(module, "TERM_S", 2.0)
+    other = LeaseHolder(api.sessions, alone=False)
+    taken: list[bool] = []
+
+    def answer_late() -> None:
+        until_s = time.monotonic() + 5.0
+        while time.monotonic() < until_s:
+            taken.append(other.acquire())
+            time.sleep(0.05)
+
+    scheduler.before_the_end = answer_late
+    with controlled(api, alone=False):
+        wait_until("it has begun", lambda: has_begun(api))
+    assert taken
+    assert not any(taken)
 
 
 def test_a_database_that_does_not_answer_for_a_while_ends_no_controller(

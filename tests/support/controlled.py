@@ -14,9 +14,9 @@ from waiting import DEADLINE_S
 
 
 @contextmanager
-def controlled(api: ApiUnderTest) -> Iterator[None]:
-    """A controller runs."""
-    lease = LeaseHolder(api.sessions, alone=True)
+def controlled(api: ApiUnderTest, *, alone: bool = True) -> Iterator[None]:
+    """A controller runs. `alone`: no other process uses the database."""
+    lease = LeaseHolder(api.sessions, alone=alone)
     context = api.context
     api.settings.heartbeat_timeout_s = 3600.0
     controller = Controller(

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TypeVar
 
 from sqlalchemy import func, select
@@ -55,7 +56,8 @@ from oakum_service.turn_clock import TurnClock
 _log = logging.getLogger("oakum")
 _TAKEN_OVER = "another controller has taken over; this process only answers requests"
 Result = TypeVar("Result")
-_AGAIN_S = 5.0
+_AGAIN_S = 4.0
+"""Seconds until a controller that could not begin tries again; less than the lease's term."""
 _LOG_LINES = 60
 """Lines of the log of a fragment that never reported among which the reason is looked for."""
 _LOOK_S = 1.0
@@ -114,6 +116,8 @@ class Controller:
         while not self._stopping:
             self._turns.forget()
             if not await self._has_taken_over():
+                if self._watching and not self._lease.is_held:
+                    await self._stand_down()
                 await self._news_for_controller.wait(self._news_for_controller.version, _LOOK_S)
                 continue
             self._listening_since = self._turned_at = time.time()
@@ -161,8 +165,14 @@ class Controller:
     async def _has_begun(self) -> bool:
         """Do the work of a controller's start. Returns False if the scheduler or the database does not answer yet,
         or if another controller has taken over meanwhile; the caller tries again later."""
+        beginning = asyncio.create_task(self._in_thread(self._begin))
+        # The scheduler's first answer may take longer than the lease's term.
+        while not (await asyncio.wait({beginning}, timeout=TERM_S / 6))[0]:
+            with suppress(SQLAlchemyError, OSError):
+                if self._lease.needs_renewal:
+                    await self._in_thread(self._lease.acquire)
         try:
-            await self._in_thread(self._begin)
+            await beginning
         except SchedulerError as error:
             _log.warning("the scheduler: %s", error)
             return False
