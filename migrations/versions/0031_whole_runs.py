@@ -1,14 +1,14 @@
 """Old chart points are put together instead of deleted
 
 Revision ID: 0031
-Revises: 0026
+Revises: 0029
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0031"
-down_revision = "0026"
+down_revision = "0029"
 branch_labels = None
 depends_on = None
 
