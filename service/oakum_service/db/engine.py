@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from oakum_service.data_dir import keep_private
 from oakum_service.db.url import parse_url
+from oakum_service.db.writer_turns import WriterTurns, take_turns
 from oakum_service.errors import ConfigurationError
 
 Sessions = sessionmaker[Session]
@@ -36,6 +37,11 @@ every other writer wait: the server then ends its connection, and another takes 
 _READ_S, _WRITE_S = 20.0, 40.0
 """Within which PostgreSQL has to answer a statement of a session. A writer may wait for another one's pause."""
 _POOL_S = 10.0
+_SQLITE_S = 10.0
+"""Within which SQLite's lock has to come."""
+_CONNECTIONS = 16
+"""Kept to SQLite's file: about as many threads read at once."""
+_TURNS = "writer_turns"
 
 
 def open_engine(url: str) -> Engine:
@@ -54,6 +60,7 @@ def open_engine(url: str) -> Engine:
             pool_size=10,
             pool_timeout=_POOL_S,
             json_serializer=_json_text,
+            execution_options={_TURNS: WriterTurns(_WRITE_S)},
         )
         # Late: SQLite needs no psycopg.
         from oakum_service.db.patience import make_patient
@@ -66,7 +73,14 @@ def open_engine(url: str) -> Engine:
         return engine
     if parsed.get_backend_name() != "sqlite":
         raise ConfigurationError(f"database {parsed.render_as_string()}: expected sqlite:/// or postgresql://")
-    engine = create_engine(parsed, connect_args={"timeout": 10.0}, json_serializer=_json_text)
+    engine = create_engine(
+        parsed,
+        connect_args={"timeout": _SQLITE_S},
+        pool_size=_CONNECTIONS,
+        pool_timeout=_POOL_S,
+        json_serializer=_json_text,
+        execution_options={_TURNS: WriterTurns(_SQLITE_S)},
+    )
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_immediate)
     return engine
@@ -147,8 +161,10 @@ def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]
 
 
 def open_sessions(engine: Engine) -> Sessions:
-    """Sessions that may write."""
-    return sessionmaker(engine.execution_options(answer_s=_WRITE_S), expire_on_commit=False)
+    """Sessions that may write. Those of one engine take turns."""
+    sessions = sessionmaker(engine.execution_options(answer_s=_WRITE_S), expire_on_commit=False)
+    take_turns(sessions, engine.get_execution_options()[_TURNS])
+    return sessions
 
 
 def open_readers(engine: Engine) -> Sessions:
@@ -159,7 +175,11 @@ def open_readers(engine: Engine) -> Sessions:
 def open_reporters(engine: Engine) -> Sessions:
     """Sessions that write agents' reports and nothing else. On PostgreSQL they do not wait for other writers:
     thousands of agents report every second, each into a row of its own, which others only read."""
-    return sessionmaker(engine.execution_options(out_of_turn=True, answer_s=_WRITE_S), expire_on_commit=False)
+    options = engine.execution_options(out_of_turn=True, answer_s=_WRITE_S)
+    sessions = sessionmaker(options, expire_on_commit=False)
+    if engine.dialect.name == "sqlite":
+        take_turns(sessions, engine.get_execution_options()[_TURNS])
+    return sessions
 
 
 def migrations_dir() -> Path:
