@@ -9,6 +9,7 @@ import logging
 import secrets
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,9 @@ from oakum_solver.errors import LogError
 
 _log = logging.getLogger("oakum")
 _RENEWAL_S = 30.0
+_SWITCH_S = 0.0005
+"""How long a thread that computes keeps the interpreter when another one wants it. The event loop asks for it
+after each of its many short calls: by default it would wait 5 ms each time while the controller computes."""
 
 
 class OakumServer:
@@ -139,6 +143,7 @@ class OakumServer:
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGINT or SIGTERM, then give every node back if the cluster ends with the service, and
         return."""
+        sys.setswitchinterval(_SWITCH_S)
         uvloop.run(self._run(on_ready))
 
     async def _run(self, on_ready: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from oakum_service.api.node_lists import NodeLists
 from oakum_service.api.trial_plans import TrialPlans
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
+from oakum_service.control.directives import Generations
 from oakum_service.db.engine import Sessions
 from oakum_service.db.writability import Writability
 from oakum_service.documents.silence import Silence
@@ -60,6 +61,8 @@ class Context:
     """What nodes did in the hours that pictures have shown."""
     hook_watch: HookWatch = field(default_factory=HookWatch)
     """Knows of jobs of which Slurm's hooks have not told."""
+    generations: Generations = field(default_factory=Generations)
+    """What directives tell of trainers' generations."""
     peers: Peers = field(default_factory=NoPeers)
     """The service's other processes."""
 

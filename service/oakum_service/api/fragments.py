@@ -62,4 +62,4 @@ async def wait_for_directive(
 
 def _read(context: Context, fragment: str) -> Directive:
     with context.readers.begin() as session:
-        return read_directive(session, fragment, context.configs.secret_of)
+        return read_directive(session, fragment, context.configs.secret_of, context.generations)

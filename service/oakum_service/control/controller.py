@@ -58,6 +58,8 @@ _TAKEN_OVER = "another controller has taken over; this process only answers requ
 Result = TypeVar("Result")
 _AGAIN_S = 4.0
 """Seconds until a controller that could not begin tries again; less than the lease's term."""
+_REST, _LONGEST_REST_S = 0.5, 0.5
+"""After a turn of the membership loop: share of the time that it took, and seconds."""
 _LOG_LINES = 60
 """Lines of the log of a fragment that never reported among which the reason is looked for."""
 _LOOK_S = 1.0
@@ -263,7 +265,7 @@ class Controller:
             raise LeaseLost(f"{self._lease.name} could not renew the controller's lease")
 
     async def _membership_turn(self) -> None:
-        self._is_turning = True
+        began_s, self._is_turning = time.monotonic(), True
         try:
             with instruments.TURN_S.labels("membership").time():
                 needs_plan = await self._in_thread(self._observe_and_decide)
@@ -272,6 +274,8 @@ class Controller:
         self._turns.note_turn()
         if needs_plan:
             self._replan.notify()
+        # Where there is always news, one turn after the other would leave no time for others to write.
+        await asyncio.sleep(min(_LONGEST_REST_S, _REST * (time.monotonic() - began_s)))
 
     async def _planning_turn(self) -> None:
         await asyncio.sleep(self._settings.debounce_s)

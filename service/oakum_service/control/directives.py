@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 
 from sqlalchemy import select
@@ -17,14 +18,37 @@ SecretOf = Callable[[str, int], str]
 """(trainer's id, number of a generation) -> the generation's secret, in hexadecimal digits."""
 
 
-def read_directive(session: Session, fragment_id: str, secret_of: SecretOf) -> Directive:
+_MOST_KNOWN = 1000
+
+
+class Generations:
+    """The newest generations, each without its secret, as directives tell them: all members of one ask for it at
+    the same time. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[int, Generation]] = OrderedDict()
+        """Trainer -> the revision of its directives, and the generation that they name."""
+
+    def of(self, session: Session, trainer: Trainer) -> Generation:
+        """The trainer's generation, read from the database once for each revision."""
+        known = self._known.get(trainer.id)
+        if known is not None and known[0] == trainer.revision:
+            return known[1]
+        generation = _generation(session, trainer)
+        self._known[trainer.id] = (trainer.revision, generation)
+        while len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return generation
+
+
+def read_directive(session: Session, fragment_id: str, secret_of: SecretOf, generations: Generations) -> Directive:
     """The fragment's directive. A generation's secret is in those of its members alone. Raises `NoLongerWanted` if
     the fragment has ended or is unknown."""
     fragment = session.get(Fragment, fragment_id)
     if fragment is None or fragment.state == FragmentState.ENDED:
         raise NoLongerWanted(f"fragment {fragment_id} has ended")
     trainer = session.get_one(Trainer, fragment.trainer_id)
-    generation = _generation(session, trainer) if trainer.generation else None
+    generation = generations.of(session, trainer) if trainer.generation else None
     if generation is not None and fragment_id in trainer.members:
         secret = secret_of(trainer.id, generation.number)
         generation = generation.model_copy(update={"secret": secret})

@@ -168,7 +168,8 @@ class Executor:
     def orphans(self, session: Session, snapshot: Snapshot) -> list[str]:
         """Ids of our jobs that have no live fragment in the database. A crash left them behind, or a scheduler
         accepted them and its answer was lost."""
-        known = {fragment.id for fragment in live_fragments(session)} | self.submissions.under_way()
+        live = session.scalars(select(Fragment.id).where(Fragment.is_live))
+        known = set(live) | self.submissions.under_way()
         return [job.fragment for job in snapshot.own_jobs if job.fragment not in known]
 
 
@@ -179,7 +180,9 @@ def _taken_since(session: Session, seen_at: float) -> bool:
     nothing is launched on the word of the snapshot.
     """
     rows = session.execute(
-        select(Report.body).join(Fragment, Fragment.id == Report.fragment_id).where(Fragment.is_live)
+        select(Report.body)
+        .join(Fragment, Fragment.id == Report.fragment_id)
+        .where(Fragment.is_live, Report.received_at > seen_at)
     ).scalars()
     return any((body.signalled_at or 0.0) > seen_at for body in rows)
 

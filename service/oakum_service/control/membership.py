@@ -14,7 +14,7 @@ from oakum_service.control.fragment_view import SAID_GOODBYE, Known, Late, Membe
 from oakum_service.control.report_reader import ReportReader
 from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
-from oakum_service.db.models.trainers import GenerationRecord, Trainer
+from oakum_service.db.models.trainers import GenerationRecord, Trainer, trainers_of
 from oakum_service.documents.time_account import TimeAccount
 from oakum_service.log_fields import about
 from oakum_service.states import LIVE_STATES, TimeUse, TrainerState
@@ -22,6 +22,7 @@ from oakum_solver.exploration import Exploration
 from oakum_worker.protocol import FragmentReport, Phase
 
 _ON_ITS_WAY = (Phase.WARMING, Phase.READY)
+_FragmentRow = tuple[Fragment, Report | None]
 
 
 class MembershipUpdater:
@@ -54,12 +55,11 @@ class MembershipUpdater:
         live = session.execute(heard.where(Fragment.is_live))
         news = self._reports.unread(dict(live.all()))
         rows = session.execute(
-            select(Trainer, Fragment, Report)
-            .join(Fragment, Fragment.trainer_id == Trainer.id)
-            .join(Report, Report.fragment_id == Fragment.id)
-            .where(Fragment.id.in_(news))
-        )
-        for trainer, fragment, report in rows:
+            select(Fragment, Report).join(Report, Report.fragment_id == Fragment.id).where(Fragment.id.in_(news))
+        ).all()
+        trainers = trainers_of(session, {fragment.trainer_id for fragment, _ in rows})
+        for fragment, report in rows:
+            trainer = trainers[fragment.trainer_id]
             with about(trainer=trainer.id, fragment=fragment.id):
                 self._reports.read(session, trainer, fragment, report, now)
 
@@ -68,9 +68,10 @@ class MembershipUpdater:
         be cancelled."""
         to_cancel = list(silent)
         trainers = session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars().all()
+        known = _read(session)
         for trainer in trainers:
             with about(trainer=trainer.id):
-                to_cancel.extend(self._turn_of(session, trainer, silent, now))
+                to_cancel.extend(self._turn_of(session, trainer, known.get(trainer.id, []), silent, now))
         self._reports.forget_trainers_but({trainer.id for trainer in trainers})
         return to_cancel
 
@@ -78,10 +79,13 @@ class MembershipUpdater:
         """Read all reports again after a rollback, since what was read has not been written."""
         self.begin()
 
-    def _turn_of(self, session: Session, trainer: Trainer, silent: list[str], now: float) -> tuple[str, ...]:
+    def _turn_of(
+        self, session: Session, trainer: Trainer, rows: list[_FragmentRow], silent: list[str], now: float
+    ) -> tuple[str, ...]:
         """Update one trainer's state, and publish its next generation if its fragments' reports call for one.
         Returns its lost members, whose jobs have to be cancelled."""
-        known, reports = _read(session, trainer)
+        known = [fragment for fragment, _ in rows]
+        reports = {fragment.id: report.body for fragment, report in rows if report is not None}
         fragments = [fragment for fragment in known if fragment.is_live]
         self._fail_if_hung(session, trainer, [each for each in fragments if each.id in reports], now)
         _move_on(session, trainer, fragments, reports, now)
@@ -130,19 +134,21 @@ class MembershipUpdater:
         return decide(membership, tuple(views), trainer.spec.min_nodes)
 
 
-def _read(session: Session, trainer: Trainer) -> tuple[list[Fragment], dict[str, FragmentReport]]:
-    """(the trainer's fragments, fragment -> its report), for live fragments and those whose jobs ended after the
-    newest generation was published: a member may have vanished while no controller was running."""
-    of_trainer = (
+def _read(session: Session) -> dict[str, list[_FragmentRow]]:
+    """The fragments of each live trainer with their reports: live ones and those whose jobs ended after the
+    trainer's newest generation was published, since a member may have vanished while no controller was running."""
+    of_live = (
         select(Fragment, Report)
+        .join(Trainer, Trainer.id == Fragment.trainer_id)
         .outerjoin(Report, Report.fragment_id == Fragment.id)
-        .where(Fragment.trainer_id == trainer.id)
+        .where(Trainer.state.in_(LIVE_STATES))
     )
-    # Two queries: one with both conditions would read all fragments that the trainer has ever had.
-    live = session.execute(of_trainer.where(Fragment.ended_at.is_(None))).all()
-    rows = [*live, *session.execute(of_trainer.where(Fragment.ended_at > trainer.published_at))]
-    reports = {fragment.id: report.body for fragment, report in rows if report is not None}
-    return [fragment for fragment, _ in rows], reports
+    found: dict[str, list[_FragmentRow]] = {}
+    # Two queries: one with both conditions would read all fragments that the trainers have ever had.
+    for which in (Fragment.ended_at.is_(None), Fragment.ended_at > Trainer.published_at):
+        for fragment, report in session.execute(of_live.where(which)):
+            found.setdefault(fragment.trainer_id, []).append((fragment, report))
+    return found
 
 
 def _move_on(

@@ -19,7 +19,7 @@ from oakum_service.control.report_pace import silence_s
 from oakum_service.db import event_log
 from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report, live_fragments
-from oakum_service.db.models.trainers import Trainer
+from oakum_service.db.models.trainers import Trainer, trainers_of
 from oakum_service.documents.node import Node, RecordedNodes
 from oakum_service.log_fields import about
 from oakum_service.schedulers.port import Snapshot
@@ -123,6 +123,9 @@ def place_fragments(session: Session, snapshot: Snapshot) -> None:
     """Record on which node each fragment runs if the scheduler chose another one than planned, as it may for
     job arrays."""
     placed = {job.fragment: job.node for job in snapshot.own_jobs if job.node is not None}
+    present = session.execute(select(Fragment.id, Fragment.node).where(Fragment.is_live))
+    if all(placed.get(fragment, node) == node for fragment, node in present):
+        return
     rows = live_fragments(session)
     moved = [fragment for fragment in rows if placed.get(fragment.id, fragment.node) != fragment.node]
     for trainer in {fragment.trainer_id for fragment in moved}:
@@ -166,15 +169,14 @@ def end_fragments(
     silent: list[str] = []
     unheard_s: dict[str, float] = {}
     rows = session.execute(
-        select(Fragment, Report, Trainer)
-        .join(Trainer, Trainer.id == Fragment.trainer_id)
-        .outerjoin(Report, Report.fragment_id == Fragment.id)
-        .where(Fragment.is_live)
+        select(Fragment, Report).outerjoin(Report, Report.fragment_id == Fragment.id).where(Fragment.is_live)
     ).all()
-    num_reporting = sum(row is not None for _, row, _ in rows)
+    trainers = trainers_of(session, {fragment.trainer_id for fragment, _ in rows})
+    num_reporting = sum(row is not None for _, row in rows)
     patience_s = silence_s(heartbeat_timeout_s, num_reporting)
-    for fragment, row, trainer in rows:
+    for fragment, row in rows:
         report: Report | None = row  # of an outer join
+        trainer = trainers[fragment.trainer_id]
         if fragment.id in submitting or fragment.launched_at > snapshot.taken_at:
             continue  # the snapshot may be older than the job
         fragment.preempted |= fragment.id in snapshot.preempted
