@@ -1,166 +1,127 @@
-"""How fast the service takes in agents' reports: many agents, from another process, over loopback.
+"""A service under load: agents that report, users who read and write, pages and streams, while a trainer trains.
 
-    python bench/service.py --agents 1000 --seconds 30
+    python bench/service.py                                        # 200 users, 1,000 agents, SQLite, 4 minutes
+    python bench/service.py --postgres --minutes 15 --json load.json
+    python bench/service.py --users 0 --agents 1000 --minutes 1    # agents alone
 
-Each agent reports at the interval that the service asks for, as real agents do. The service runs in a process of
-its own, without a controller, on SQLite in a temporary folder or on the PostgreSQL database of `--database`.
+The service runs in a process of its own, with its control loop and an embedded cluster on which a trainer really
+trains; its cluster also has a node without processes for each agent. The load generator is another process. Its
+agents report, wait for directives and obey them as real ones do. First one user does everything while the service
+is idle: the last column of the table is how much longer the median answer takes under load. Ends with status 1
+where an answer was an error, a turn of the control loop was older than 5 s, or memory grew.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import contextlib
+import dataclasses
 import json
-import multiprocessing
-import os
-import random
-import resource
-import socket
 import sys
-import tempfile
-import time
-import uuid
-from collections import Counter
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
 from pathlib import Path
-from statistics import quantiles
+from typing import Annotated
+
+import typer
+import uvloop
+from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
+from oakum_service.cli import output
+from oakum_service.connections import allow_most_open_files
+from serving.load import Amounts, Outcome, put_under_load
 
-@dataclass
-class Outcome:
-    """What the agents have seen."""
-
-    latencies_s: list[float] = field(default_factory=list)
-    answers: Counter[str] = field(default_factory=Counter)
-
-
-def main() -> None:
-    """Run the service and the agents, and print one line."""
-    options = _options()
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    service = multiprocessing.get_context("spawn").Process(
-        target=serve, args=(there, options.agents, options.database), daemon=True
-    )
-    service.start()
-    port, tokens, report = here.recv()
-    outcome = asyncio.run(report_all(port, tokens, report, options.seconds))
-    here.send(None)
-    cpu_s = here.recv()
-    service.join()
-    cuts = quantiles(outcome.latencies_s, n=100)
-    print(
-        f"{options.agents} agents, {len(outcome.latencies_s) / options.seconds:.0f} reports/s, "
-        f"p50 {1e3 * cuts[49]:.0f} ms, p99 {1e3 * cuts[98]:.0f} ms, longest {max(outcome.latencies_s):.2f} s, "
-        f"{1e3 * cpu_s / len(outcome.latencies_s):.2f} ms of the service's CPU a report, "
-        f"answers {dict(outcome.answers)}, load {os.getloadavg()[0]:.1f}"
-    )
+_OLDEST_TURN_S = 5.0
+_GROWTH = 1.1
+"""How much more memory the service may have at the end than after half of the run."""
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--agents", type=int, default=1000)
-    parser.add_argument("--seconds", type=float, default=30.0)
-    parser.add_argument("--database", help="URL of an empty PostgreSQL database; SQLite without it")
-    return parser.parse_args()
+def main(
+    users: Annotated[int, typer.Option(min=0, help="Users at the command line.")] = 200,
+    agents: Annotated[int, typer.Option(min=0, help="Agents, and nodes for them.")] = 1000,
+    pages: Annotated[int, typer.Option(min=0, help="Dashboards that are open and visible.")] = 20,
+    streams: Annotated[int, typer.Option(min=0, max=250, help="Event streams, those of the pages included.")] = 60,
+    think_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two things that a user does.")] = 10.0,
+    writes: Annotated[float, typer.Option(min=0, max=1, help="Share of these that change something.")] = 0.2,
+    minutes: Annotated[float, typer.Option(min=0.1, help="How long, after all agents train.")] = 4.0,
+    postgres: Annotated[bool, typer.Option("--postgres", help="On a PostgreSQL server of its own.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything here, too.")] = None,
+) -> None:
+    """Put a service under load and tell how long its answers take.
 
-
-def serve(parent: Connection, agents: int, database: str | None) -> None:
-    """Serve the API until the parent process sends something; then send it the CPU-seconds since the first
-    request."""
-    import uvicorn
-    import uvloop
-
-    from api_under_test import ApiUnderTest, report
-    from oakum_service.connections import allow_most_open_files, guarded_protocol
-    from oakum_service.db.engine import open_engine, upgrade
-    from oakum_service.db.models.fragments import Fragment, FragmentState
-
+    Example: python bench/service.py --users 100 --agents 400 --minutes 2 --json load.json
+    """
     allow_most_open_files()
-    with tempfile.TemporaryDirectory() as folder:
-        engine = open_engine(database or f"sqlite:///{folder}/oakum.db")
-        upgrade(engine)
-        api = ApiUnderTest(Path(folder), url=database)
-        trainer = str(api.submit()["id"])
-        names = [str(uuid.uuid4()) for _ in range(agents)]
-        fields = {"trainer_id": trainer, "state": FragmentState.LIVE, "launched_at": time.time()}
-        with api.sessions.begin() as session:
-            session.add_all(Fragment(id=name, node=f"n{i}", **fields) for i, name in enumerate(names))
-        listening = socket.create_server(("127.0.0.1", 0), backlog=4096)
-        tokens = {name: api.context.configs.token(name) for name in names}
-        parent.send((listening.getsockname()[1], tokens, report()))
-        config = uvicorn.Config(
-            api.app, log_level="warning", access_log=False, lifespan="off", http=guarded_protocol(), ws="none"
+    amounts = Amounts(users, agents, pages, max(streams, pages), think_s, writes, 60.0 * minutes)
+    console = output.console()
+
+    def tell(line: str) -> None:
+        console.print(line, markup=False, highlight=False)
+
+    with _database(postgres) as (url, server_pid):
+        try:
+            outcome = uvloop.run(
+                put_under_load(amounts, url, server_pid, lambda told: console.print(told, markup=False))
+            )
+        except (KeyboardInterrupt, asyncio.CancelledError):
+            console.print("Interrupted: the service and its processes are gone.")
+            sys.exit(130)
+        except (RuntimeError, TimeoutError) as error:
+            tell(f"the run has failed: {error}")
+            sys.exit(1)
+    console.print(_table(outcome))
+    for line in _told(outcome):
+        console.print(line, markup=False, highlight=False)
+    if json_file is not None:
+        json_file.write_text(json.dumps(dataclasses.asdict(outcome), indent=1), encoding="utf-8")
+    sys.exit(1 if _problems(outcome) else 0)
+
+
+@contextlib.contextmanager
+def _database(postgres: bool) -> Iterator[tuple[str, int | None]]:
+    """The URL of an empty database, and the process of its server; an empty URL for SQLite."""
+    if not postgres:
+        yield "", None
+        return
+    from postgres_server import running_postgres
+
+    with running_postgres() as server:
+        yield server.new_database(), min(process.pid for process in server.processes())
+
+
+def _table(outcome: Outcome) -> Table:
+    table = Table("answers of", "n", "per s", "p50, ms", "p99, ms", "longest, ms", "p50 / idle")
+    idle = {figures.route: figures.p50_ms for figures in outcome.idle}
+    for row in outcome.routes:
+        alone = idle.get(row.route)
+        ratio = f"{row.p50_ms / alone:.1f}" if alone else ""
+        cells = (row.answers, row.per_s, f"{row.p50_ms:.0f}", f"{row.p99_ms:.0f}", f"{row.longest_ms:.0f}", ratio)
+        table.add_row(row.route, *map(str, cells))
+    return table
+
+
+def _told(outcome: Outcome) -> Iterator[str]:
+    yield f"{outcome.events} events over the streams; {outcome.agents_training} agents in a generation at the end"
+    yield "cores kept busy: " + ", ".join(f"{role} {cores:g}" for role, cores in outcome.cores.items())
+    yield f"the service's memory by the minute, MiB: {outcome.memory_by_minute}"
+    yield f"oldest turn of the control loop by the minute, s: {outcome.turn_age_by_minute}"
+    yield f"load of the machine: {outcome.load}"
+    yield from (f"PROBLEM: {problem}" for problem in _problems(outcome))
+
+
+def _problems(outcome: Outcome) -> list[str]:
+    problems = [f"{count} x {what}" for what, count in outcome.errors.items()]
+    oldest_s = max(outcome.turn_age_by_minute, default=0.0)
+    if oldest_s > _OLDEST_TURN_S:
+        problems.append(
+            f"a turn of the control loop was {oldest_s:.1f} s old, expected {_OLDEST_TURN_S:g} s at most"
         )
-        server = uvicorn.Server(config)
-
-        async def run() -> None:
-            serving = asyncio.create_task(server.serve(sockets=[listening]))
-            before_s = _cpu_s()
-            await asyncio.to_thread(parent.recv)
-            parent.send(_cpu_s() - before_s)
-            server.should_exit = True
-            await serving
-
-        uvloop.run(run())
-
-
-def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-async def report_all(port: int, tokens: dict[str, str], report: dict[str, object], seconds: float) -> Outcome:
-    """Have every agent report for this many seconds."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    outcome = Outcome()
-    # The interval that agents of such a service have been told before; a start of all at once is another matter.
-    from oakum_service.control.report_pace import report_interval_s
-
-    interval_s = report_interval_s(len(tokens))
-    until_s = time.monotonic() + seconds
-    agents = (_Agent(port, *each, report, interval_s, outcome).run(until_s) for each in tokens.items())
-    await asyncio.gather(*agents)
-    return outcome
-
-
-class _Agent:
-    """One agent with one connection."""
-
-    def __init__(
-        self, port: int, fragment: str, token: str, report: dict[str, object], interval_s: float, outcome: Outcome
-    ) -> None:
-        self._port, self._outcome, self._interval_s, self._report = port, outcome, interval_s, report
-        self._head = (
-            f"POST /v1/fragments/{fragment}/report HTTP/1.1\r\nHost: oakum\r\nAuthorization: Bearer {token}\r\n"
-            "Content-Type: application/json\r\nContent-Length: "
-        )
-
-    async def run(self, until_s: float) -> None:
-        """Report at the interval, beginning at a random moment of the first one."""
-        await asyncio.sleep(random.random() * self._interval_s)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-        sequence = 1
-        while time.monotonic() < until_s:
-            sequence += 1
-            began_s = time.monotonic()
-            body = json.dumps({**self._report, "sequence": sequence})
-            writer.write(f"{self._head}{len(body)}\r\n\r\n{body}".encode())
-            status, self._interval_s = _read_head(await reader.readuntil(b"\r\n\r\n"))
-            self._outcome.latencies_s.append(time.monotonic() - began_s)
-            self._outcome.answers[status] += 1
-            await asyncio.sleep(max(0.0, began_s + self._interval_s - time.monotonic()))
-        writer.close()
-
-
-def _read_head(head: bytes) -> tuple[str, float]:
-    """The status and the interval in seconds of an answer without a body."""
-    lines = head.decode().split("\r\n")
-    fields = dict(line.lower().split(": ", 1) for line in lines[1:] if ": " in line)
-    return lines[0].split()[1], float(fields.get("oakum-report-interval", "1"))
+    half, end = outcome.memory_at_half_mib, outcome.memory_at_end_mib
+    if end > _GROWTH * half:
+        problems.append(f"the service's memory grew from {half:.0f} to {end:.0f} MiB in the second half")
+    return problems
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""A service under load: the service in a process of its own, agents and users in another, and what is measured."""
