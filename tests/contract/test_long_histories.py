@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import event, text
 
 from api_under_test import ApiUnderTest, FakeScheduler
-from long_history import fill
+from long_history import fill, paths
 from oakum_service.db.models.cluster import ForegroundStart
 from postgres_server import ON_POSTGRES
 from trained_scene import Scene, train_on_two_nodes
@@ -27,8 +27,6 @@ _INSTRUCTIONS = 100
 """Counted at once."""
 _SLACK = 20
 """Such counts by which an answer may differ by chance, as pages of an index do."""
-_VALUES = {"{node}": "n1", "{user}": "user", "{name}": "plan", "{plan_id}": "1"}
-_STREAMS = ("/v1/events", "/v1/fragments/{fragment_id}/directive")
 
 
 class CountedApi:
@@ -107,24 +105,6 @@ def short_and_long(
     yield made[0], made[1]
     for one in made:
         one.api.close()
-
-
-def paths(api: ApiUnderTest, now: float) -> Iterator[str]:
-    """Every path that can be got, with each of its limits, and with the filters of lists."""
-    window = f"from_at={now - 5 * 86400}&to_at={now}"
-    for path, operations in api.app.openapi()["paths"].items():
-        if "get" not in operations or path in _STREAMS:
-            continue
-        own = path.replace("{ref}", "ended-5")
-        for place, value in _VALUES.items():
-            own = own.replace(place, value)
-        asked = {one["name"]: one["schema"] for one in operations["get"].get("parameters", ())}
-        needed = f"{window}&node=n1&" if "from_at" in asked else ""
-        limits = (1, asked["limit"]["maximum"]) if "limit" in asked else (None,)
-        for limit in limits:
-            yield f"{own}?{needed}" + ("" if limit is None else f"limit={limit}")
-    for filters in ("state=failed", "state=finished", "user=nobody", "user=user", "user=user&state=failed"):
-        yield f"/v1/trainers?{filters}&limit=1"
 
 
 def test_no_answer_takes_longer_for_what_has_ended_long_ago(

@@ -6,6 +6,8 @@ All is made by a few statements of SQL, from the rows of one trainer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from sqlalchemy import text
 
 from api_under_test import ApiUnderTest
@@ -14,13 +16,15 @@ from oakum_service.db.models.fragments import FragmentState
 
 TRAINERS_A_DAY = 144
 _DAY_S = 86400.0
+_VALUES = {"{node}": "n1", "{user}": "user", "{name}": "plan", "{plan_id}": "1"}
+_STREAMS = ("/v1/events", "/v1/fragments/{fragment_id}/directive")
 
 
-def fill(api: ApiUnderTest, now: float, days: int) -> None:
+def fill(api: ApiUnderTest, now: float, days: int, trainers_a_day: int = TRAINERS_A_DAY) -> None:
     """Add what so many days before `now` leave: trainers, seven fragments of each, three stretches and a
     foreground start for each, and sums of the hours."""
-    num = TRAINERS_A_DAY * days
-    spacing_s = _DAY_S / TRAINERS_A_DAY
+    num = trainers_a_day * days
+    spacing_s = _DAY_S / trainers_a_day
     trainer, fragment = _first(api, now)
     ended = {name: f"t.{name} - {spacing_s} * n.i" for name in ("submitted_at", "started_at", "ended_at")}
     own = {"id": "'t-' || n.i", "name": "'ended-' || n.i"}
@@ -75,3 +79,21 @@ def insert(api: ApiUnderTest, into: str, values: str, number: int, of: str = "")
     numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {number})"
     with api.engine.begin() as connection:
         connection.execute(text(f"{numbers} INSERT INTO {into} SELECT {values} FROM n{of}"))
+
+
+def paths(api: ApiUnderTest, now: float) -> Iterator[str]:
+    """Every path that can be got, with each of its limits, and with the filters of lists."""
+    window = f"from_at={now - 5 * 86400}&to_at={now}"
+    for path, operations in api.app.openapi()["paths"].items():
+        if "get" not in operations or path in _STREAMS:
+            continue
+        own = path.replace("{ref}", "ended-5")
+        for place, value in _VALUES.items():
+            own = own.replace(place, value)
+        asked = {one["name"]: one["schema"] for one in operations["get"].get("parameters", ())}
+        needed = f"{window}&node=n1&" if "from_at" in asked else ""
+        limits = (1, asked["limit"]["maximum"]) if "limit" in asked else (None,)
+        for limit in limits:
+            yield f"{own}?{needed}" + ("" if limit is None else f"limit={limit}")
+    for filters in ("state=failed", "state=finished", "user=nobody", "user=user", "user=user&state=failed"):
+        yield f"/v1/trainers?{filters}&limit=1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from fastapi import APIRouter, Query
@@ -182,8 +182,8 @@ def _window(from_at: float, to_at: float) -> Window:
 def _stretch_columns(rows: Sequence[Stretch], places: dict[str, int], from_at: float) -> StretchColumns:
     return StretchColumns(
         node=[places[row.node] for row in rows],
-        start_s=[_after(row.start_at, from_at) for row in rows],
-        end_s=[_after_or_none(row.end_at, from_at) for row in rows],
+        start_s=_after([row.start_at for row in rows], from_at),
+        end_s=_after([row.end_at for row in rows], from_at),
         state=[row.state for row in rows],
         job=[row.job for row in rows],
         name=[row.name for row in rows],
@@ -197,21 +197,19 @@ def _fragment_columns(
     index = {name: place for place, name in enumerate(trainers)}
     return FragmentColumns(
         node=[places[row.node] for row in rows],
-        start_s=[_after(row.start_at, from_at) for row in rows],
-        training_s=[_after_or_none(row.training_at, from_at) for row in rows],
-        end_s=[_after_or_none(row.end_at, from_at) for row in rows],
+        start_s=_after([row.start_at for row in rows], from_at),
+        training_s=_after([row.training_at for row in rows], from_at),
+        end_s=_after([row.end_at for row in rows], from_at),
         trainer=[index[row.trainer] for row in rows],
         cause=[row.cause for row in rows],
         count=[row.count for row in rows],
     )
 
 
-def _after(at: float, from_at: float) -> float:
-    return round(at - from_at, 2)
-
-
-def _after_or_none(at: float | None, from_at: float) -> float | None:
-    return None if at is None else _after(at, from_at)
+def _after(times: Sequence[float | None], from_at: float) -> list[Any]:
+    """Seconds after `from_at` to the hundredth; None stays None."""
+    seconds = np.round(np.array(times, np.float64) - from_at, 2)  # None becomes NaN
+    return [None if second != second else second for second in seconds.tolist()]
 
 
 @router.get("/occupancy")

@@ -7,12 +7,12 @@ than a column of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Select, select
+from sqlalchemy import Select, literal, select
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from oakum_service.db.models.cluster import NodeInterval
@@ -24,6 +24,7 @@ Shares = npt.NDArray[np.float32]
 """Shares of time from 0 to 1, of shape (uses, rows, columns); `USES` names the uses in their order."""
 USES = ("foreground", "hole", "training")
 _STATES = (NodeState.FOREGROUND.value, NodeState.HOLE.value)
+_AT_ONCE = 1_000
 
 
 class Times(NamedTuple):
@@ -41,20 +42,15 @@ def times_by_use(
 ) -> tuple[Times, Times, Times]:
     """The stretches of the nodes in `row_of` that overlap the window, for each of `USES`. What lasts ends at
     `now`, in Unix seconds."""
-    begun, ended = NodeInterval.start_at, NodeInterval.end_at
-    interval = select(NodeInterval.node, begun, ended, NodeInterval.state)
-    by_state: dict[str, list[tuple[int, float, float]]] = {state: [] for state in _STATES}
-    for node, start, end, state in _within(session, interval, begun, ended, window):
-        if state in by_state and node in row_of:
-            by_state[state].append((row_of[node], start, now if end is None else end))
-    fragment = select(Fragment.node, Fragment.training_at, Fragment.ended_at)
-    trained = [
-        (row_of[node], start, now if end is None else end)
-        for node, start, end in _within(session, fragment, Fragment.training_at, Fragment.ended_at, window)
-        if node in row_of
-    ]
-    foreground, holes = by_state.values()
-    return _arrays(foreground), _arrays(holes), _arrays(trained)
+    intervals = select(
+        NodeInterval.node, NodeInterval.start_at, NodeInterval.end_at, NodeInterval.state == NodeState.HOLE.value
+    ).where(NodeInterval.state.in_(_STATES))
+    times, is_hole = _arrays(
+        _within(session, intervals, NodeInterval.start_at, NodeInterval.end_at, window), row_of, now
+    )
+    fragments = select(Fragment.node, Fragment.training_at, Fragment.ended_at, literal(False))
+    trained, _ = _arrays(_within(session, fragments, Fragment.training_at, Fragment.ended_at, window), row_of, now)
+    return _of(times, ~is_hole), _of(times, is_hole), trained
 
 
 def _within(
@@ -63,15 +59,33 @@ def _within(
     begun: InstrumentedAttribute[Any],
     ended: InstrumentedAttribute[float | None],
     window: Window,
-) -> Iterator[Any]:
-    """The rows of the query that overlap the window. Two queries: for an OR, SQLite reads the whole table."""
+) -> Iterator[Sequence[Any]]:
+    """The rows of the query that overlap the window, some thousands at a time: of a week there may be a million.
+    Two queries: for an OR, SQLite reads the whole table."""
     for present in (ended.is_(None), ended > window.from_at):
-        yield from session.execute(query.where(begun < window.to_at, present))
+        # Of the connection, since the session would look for entities in each row.
+        yield from session.connection().execute(query.where(begun < window.to_at, present)).partitions(_AT_ONCE)
 
 
-def _arrays(rows: Sequence[tuple[int, float, float]]) -> Times:
-    columns = np.array(rows, np.float64).reshape(-1, 3)
-    return Times(columns[:, 0].astype(np.int64), columns[:, 1], columns[:, 2])
+def _arrays(
+    parts: Iterable[Sequence[Any]], row_of: Mapping[str, int], now: float
+) -> tuple[Times, npt.NDArray[np.bool_]]:
+    """Rows (node, begin, end, flag) of the nodes in `row_of` as arrays, and their flags. What lasts ends at
+    `now`."""
+    rows, begins, ends, flags = [np.empty(0, np.int64)], [np.empty(0)], [np.empty(0)], [np.empty(0, np.bool_)]
+    for part in parts:
+        rows.append(np.array([row_of.get(row[0], -1) for row in part], np.int64))
+        begins.append(np.array([row[1] for row in part], np.float64))
+        ends.append(np.array([row[2] for row in part], np.float64))  # None becomes NaN
+        flags.append(np.array([row[3] for row in part], np.bool_))
+    row, end_at = np.concatenate(rows), np.concatenate(ends)
+    times = Times(row, np.concatenate(begins), np.where(np.isnan(end_at), now, end_at))
+    known = row >= 0
+    return _of(times, known), np.concatenate(flags)[known]
+
+
+def _of(times: Times, which: npt.NDArray[np.bool_]) -> Times:
+    return Times(times.row[which], times.start_at[which], times.end_at[which])
 
 
 def shares_of(times: Sequence[Times], sizes: npt.NDArray[np.int64], window: Window, num_columns: int) -> Shares:

@@ -35,7 +35,8 @@ class NodeInterval(Base):
 
     __table_args__ = (
         Index("ix_node_intervals_end", "end_at"),
-        Index("ix_node_intervals_state", "state", "end_at", "start_at"),
+        # With all that pictures of many nodes show: a week may have a million stretches.
+        Index("ix_node_intervals_state", "state", "end_at", "start_at", "node"),
         Index("ix_node_intervals_node", "node", "end_at"),
     )
 

@@ -44,7 +44,9 @@ class Fragment(Base):
 
     __table_args__ = (
         Index("ix_fragments_trainer", "trainer_id", "ended_at"),
-        Index("ix_fragments_ended", "ended_at"),
+        # With all that pictures of many nodes show: a week may have a million fragments.
+        Index("ix_fragments_ended", "ended_at", "training_at", "node"),
+        Index("ix_fragments_node", "node", "ended_at"),
     )
 
     @hybrid_property
