@@ -120,15 +120,15 @@ class _Run:
                 self._tell("the service's log ends with:\n" + text[-3000:])
 
     async def _end(self) -> None:
-        below = (
-            psutil.Process(self._process.pid).children(recursive=True) if self._process.returncode is None else []
-        )
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGINT)
+        if self._process.returncode is not None:
+            return
+        service = psutil.Process(self._process.pid)
+        below = service.children(recursive=True)
+        service.send_signal(signal.SIGINT)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), _END_S)
-        for process in [*below, *([] if self._process.returncode is not None else [self._process])]:
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+        for process in [service, *below]:
+            with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
     async def _listen(self) -> None:

@@ -62,11 +62,11 @@ def main(folder: Path, num_far: int, num_users: int, near_nodes: int, database: 
     engine.dispose()
     opened: list[WideCluster] = []
 
-    def open_wide(given: Settings, _: bytes) -> Scheduler:
-        opened.append(WideCluster(LocalCluster(given.local, given.data_dir), num_far, tell))
+    def open_wide(settings: Settings, secret: bytes) -> Scheduler:
+        opened.append(WideCluster(LocalCluster(settings.local, settings.data_dir), num_far, tell))
         return opened[0]
 
-    oakum_service.server.open_scheduler = open_wide  # the server's own name for it
+    setattr(oakum_service.server, "open_scheduler", open_wide)  # noqa: B010 - the server's own name for it
     server = oakum_service.server.OakumServer(settings)
     with server.sessions.begin() as session:
         users = [tokens.create(session, f"user{number}", "user") for number in range(num_users)]
