@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from cells import each
 from fragment_configs import fragment_config
+from oakum_service.cli import trying
+from oakum_service.schedulers.starting import FragmentStarter
 from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.fragment.config_files import FragmentArray, write_config
+from oakum_worker.fragment.rank_starter import RankStarter
+from oakum_worker.launch import SlurmJobOptions, submit_slurm
 from waiting import DEADLINE_S
 
 # Stands in for an agent module that takes long to import, during which the scheduler wants the node back.
@@ -108,3 +115,67 @@ def test_the_agent_of_an_arrays_task_is_told_the_node_that_the_scheduler_chose(
     # Ranks take long to import what they need, and begin before the agent does. An array's config is made first.
     assert ranks_waited == str(array)
     assert (tmp_path / "f1" / CONFIG_NAME).stat().st_mode & 0o777 == 0o600
+
+
+def plant(folder: Path) -> Path:
+    """Modules in the folder, under the names of those that fragments import, and the file into which each writes
+    that it was imported. Returns the file."""
+    folder.mkdir()
+    told = folder.parent / "imported"
+    for name in ("submitit", "oakum_worker", "oakum_service", "json", "random", "torch"):
+        (folder / f"{name}.py").write_text(f"open({str(told)!r}, 'a').write({name!r})\n", encoding="utf-8")
+    return told
+
+
+def start_as_slurm_does(folder: Path) -> None:
+    """Run what a fragment's job runs on its node; the fragment's config is gone, which ends it."""
+    sbatch, script = folder / "sbatch", folder / "script"
+    sbatch.write_text(f'#!/bin/sh\ncp "$2" {script}\necho 7\n', encoding="utf-8")
+    sbatch.chmod(0o700)
+    options = SlurmJobOptions("oakum-test", "main", 5, 10, sbatch=(str(sbatch),))
+    submit_slurm(folder / "f1", fragment_config(folder), options)
+    (folder / "f1" / CONFIG_NAME).unlink()
+    (line,) = (each for each in script.read_text(encoding="utf-8").splitlines() if each.startswith("srun "))
+    words = shlex.split(line)
+    numbers = {f"SLURM_{name}": "0" for name in ("PROCID", "LOCALID", "NODEID")}
+    job = {"SUBMITIT_EXECUTOR": "slurm", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "1", **numbers}
+    command = words[words.index(sys.executable) :]
+    done = subprocess.run(
+        command, env=os.environ | job, capture_output=True, text=True, timeout=DEADLINE_S, check=False
+    )
+    assert CONFIG_NAME in done.stderr + done.stdout, done
+
+
+def start_a_rank(folder: Path) -> None:
+    starter = RankStarter(folder / "missing.json", 0, 1)
+    started = starter.start()
+    assert started.process.wait(DEADLINE_S) != 0
+    os.close(started.news)
+
+
+def start_a_fork_server(folder: Path) -> None:
+    starter = FragmentStarter(folder / "fragments", forks=True)
+    starter.open()
+    starter.prepare()
+    starter.close()
+
+
+def start_a_try(folder: Path) -> None:
+    process = trying._start(["--help"])
+    assert process.wait(DEADLINE_S) == 0
+    for stream in (process.stdin, process.stdout, process.stderr):
+        assert stream is not None
+        stream.close()
+
+
+@each("start", [start_as_slurm_does, start_a_rank, start_a_fork_server, start_a_try], ids=lambda one: one.__name__)
+def test_nothing_is_imported_from_the_folder_that_a_process_begins_in(
+    start: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slurm begins a job in /tmp where its node does not have the service's folder, and anybody may write there."""
+    own = tmp_path / start.__name__
+    own.mkdir()
+    told = plant(own / "planted")
+    monkeypatch.chdir(own / "planted")
+    start(own)
+    assert not told.exists(), told.read_text(encoding="utf-8")

@@ -31,6 +31,10 @@ from oakum_worker.user_environment import passed_on, withheld
 # submitit's local executor ends a job after its timeout; a fragment's end is the service's decision.
 _NO_TIMEOUT_MIN = 60 * 24 * 365
 _LONGEST_SHOWN = 300
+_PYTHON = (sys.executable, "-P")
+"""Without -P, `python -m` imports from the folder it runs in first. Slurm runs a job in /tmp where a node has no such
+folder as the service runs in, and in /tmp anybody may lay a module.
+"""
 _NOT_EXPORTED = ("OAKUM_", "SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
 
 
@@ -43,7 +47,7 @@ def submit_local(folder: Path, config: FragmentConfig) -> int:
     write_config(folder, config)
     # submitit hands its own environment on; `env` takes what is not meant for users' code out of it.
     dropped = [word for name in withheld(os.environ) for word in ("-u", name)]
-    executor = submitit.LocalExecutor(folder=folder, python=shlex.join(["env", *dropped, sys.executable]))
+    executor = submitit.LocalExecutor(folder=folder, python=shlex.join(["env", *dropped, *_PYTHON]))
     executor.update_parameters(
         timeout_min=_NO_TIMEOUT_MIN, tasks_per_node=1, stderr_to_stdout=True, name=config.fragment
     )
@@ -85,7 +89,7 @@ class _SlurmExecutor(submitit.SlurmExecutor):
     strictly."""
 
     def __init__(self, folder: Path, sbatch: tuple[str, ...], find_job: Callable[[], str | None]) -> None:
-        super().__init__(folder)
+        super().__init__(folder, python=shlex.join(_PYTHON))
         self._sbatch = sbatch
         self._find_job = find_job
 

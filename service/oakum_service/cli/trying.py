@@ -111,7 +111,7 @@ def ask_worker(
 def _start(arguments: list[str]) -> subprocess.Popen[str]:
     # Its streams are closed where they are read: a daemon that the task has started may keep them open for long.
     return subprocess.Popen(
-        [sys.executable, "-m", "oakum_worker", *arguments],
+        [sys.executable, "-P", "-m", "oakum_worker", *arguments],
         stdin=subprocess.PIPE,  # while it is open, this process waits for the answer
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

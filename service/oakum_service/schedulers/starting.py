@@ -132,7 +132,7 @@ class FragmentStarter:
 
     def _load(self, control: socket.socket) -> subprocess.Popen[bytes]:
         self._fragments_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        command = [sys.executable, "-u", "-m", "oakum_worker.fragment.fork_server"]
+        command = [sys.executable, "-P", "-u", "-m", "oakum_worker.fragment.fork_server"]
         command += [str(self._fragments_dir), str(control.fileno()), _ROOM]
         # Libraries read this when they load, to start their threads; a rank with more threads is not forked.
         # Whoever is forked from it can read its first environment.

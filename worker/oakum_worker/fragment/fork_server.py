@@ -222,10 +222,10 @@ def _take_descriptors(request: ForkRequest, given: Sequence[int]) -> None:
 
 def _take_environment(request: ForkRequest) -> None:
     own = _import_path(os.environ)
-    rest = [folder for folder in sys.path[1:] if folder not in own]
+    rest = [folder for folder in sys.path if folder not in own]
     os.environ.clear()
     os.environ.update(request.environment)
-    sys.path[:] = [request.folder, *_import_path(os.environ), *rest]
+    sys.path[:] = [*_import_path(os.environ), *rest]
     sys.argv = [request.module, *request.arguments]
 
 

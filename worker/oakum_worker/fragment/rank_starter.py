@@ -89,7 +89,7 @@ class RankStarter:
 
     def _start_afresh(self, arguments: Sequence[str], writing: int, printing: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            ["nice", "-n", str(_BEHIND_OTHERS), sys.executable, "-u", "-m", _RANK, *arguments],
+            ["nice", "-n", str(_BEHIND_OTHERS), sys.executable, "-P", "-u", "-m", _RANK, *arguments],
             stdin=subprocess.PIPE,
             stdout=printing,
             stderr=printing,
