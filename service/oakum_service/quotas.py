@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
+from oakum_service.db.engine import Sessions
 from oakum_service.db.models.callers import QuotaRecord
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer, live_of
@@ -107,9 +108,10 @@ def live_trainers(session: Session, user: str) -> int:
     return session.scalar(select(func.count()).select_from(Trainer).where(*live_of(user))) or 0
 
 
-def storage_used_gib(session: Session, user: str, checkpoints: Checkpoints) -> float:
-    """GiB that the user's trainers' `checkpoints` take."""
-    ids = session.scalars(select(Trainer.id).where(Trainer.user_name == user)).all()
+def storage_used_gib(readers: Sessions, user: str, checkpoints: Checkpoints) -> float:
+    """GiB that the user's trainers' `checkpoints` take. Not for use within a transaction."""
+    with readers.begin() as session:
+        ids = session.scalars(select(Trainer.id).where(Trainer.user_name == user)).all()
     return checkpoints.size_bytes(ids) / _GIB
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pydantic import ValidationError
+
 from oakum_service.config import Settings
 from oakum_service.run_as.accounts import UserAccounts
 from oakum_worker.checkpoint.folders import CheckpointFolders
@@ -14,9 +16,15 @@ from oakum_worker.checkpoint.in_account import CheckpointAnswer, CheckpointReque
 from oakum_worker.errors import CheckpointError
 from oakum_worker.protocol import RunAs
 
+_MOST_STEPS = 2**31 - 1
+
 
 class Checkpoints(Protocol):
-    """The durable checkpoints of one account's trainers, by the trainers' ids; see `CheckpointFolders`."""
+    """The durable checkpoints of one account's trainers, by the trainers' ids; see `CheckpointFolders`.
+
+    Answers may take minutes, as long as a user likes where they come from the user's account: never ask within a
+    transaction, for which others wait.
+    """
 
     def of(self, trainer: str) -> Path: ...
     def exist(self, trainer: str) -> bool: ...
@@ -101,18 +109,27 @@ class _CheckpointsOfAccount:
         return bool(self._ask(CheckpointRequest(do="exist", trainers=(trainer,))))
 
     def best_step(self, trainer: str) -> int | None:
-        return self._ask(CheckpointRequest(do="best_step", trainers=(trainer,)))
+        return self._step(CheckpointRequest(do="best_step", trainers=(trainer,)))
 
     def adopt(self, source: str, target: str, step: int | None = None) -> int:
-        return int(self._ask(CheckpointRequest(do="adopt", trainers=(source, target), step=step)) or 0)
+        return self._step(CheckpointRequest(do="adopt", trainers=(source, target), step=step)) or 0
 
     def size_bytes(self, trainers: Iterable[str]) -> int:
         return int(self._ask(CheckpointRequest(do="size_bytes", trainers=tuple(trainers))) or 0)
 
+    def _step(self, request: CheckpointRequest) -> int | None:
+        step = self._ask(request)
+        if step is not None and step > _MOST_STEPS:
+            raise CheckpointError(f"there is no step {step}")
+        return step
+
     def _ask(self, request: CheckpointRequest) -> int | None:
         """The result of the request. Raises `CheckpointError` with what is wrong with the checkpoints."""
         told = self.accounts.run("checkpoints", self.user, request.model_dump_json().encode())
-        answer = CheckpointAnswer.model_validate_json(told)
+        try:
+            answer = CheckpointAnswer.model_validate_json(told)
+        except ValidationError as error:  # the user may have written it
+            raise CheckpointError(f"what was answered in {self.user}'s account is no answer") from error
         if answer.error is not None:
             raise CheckpointError(answer.error)
         return answer.result

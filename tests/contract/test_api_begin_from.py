@@ -14,6 +14,7 @@ from oakum_service.states import TrainerState
 from oakum_worker.checkpoint import manifest
 from oakum_worker.checkpoint.adoption import is_adopted
 from oakum_worker.checkpoint.best import write_best
+from oakum_worker.checkpoint.folders import CheckpointFolders
 from oakum_worker.protocol import BestEvaluation
 
 PATHS = ("/v1/trainers", "/v1/trainers/check")
@@ -112,3 +113,34 @@ def test_it_begins_from_the_step_that_is_named_or_the_best(api: ApiUnderTest, ol
         assert (answer.status_code, answer.json()["checkpoint_step"]) == (201, step), answer.text
         adopted = {path.name for path in (api.settings.checkpoints_dir / answer.json()["id"]).iterdir()}
         assert adopted == ({f"step-{step}"} if at else {"step-20", "step-40"})
+
+
+def test_files_are_looked_at_while_no_transaction_is_open(
+    api: ApiUnderTest, old: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a user's account that takes as long as the user likes, and everybody waits for a transaction."""
+    looks: list[str] = []
+    pool = api.sessions.kw["bind"].pool
+
+    def watched(name: str) -> None:
+        look = getattr(CheckpointFolders, name)
+
+        def watch(*given: Any) -> Any:
+            looks.append(f"{name} with {pool.checkedout()} connections in use")
+            return look(*given)
+
+        monkeypatch.setattr(CheckpointFolders, name, watch)
+
+    for name in ("exist", "best_step", "adopt", "size_bytes"):
+        watched(name)
+    write_best(api.settings.checkpoints_dir / old["id"], BestEvaluation(metric="accuracy", value=0.5, step=20))
+    assert api.admin.put("/v1/quotas/ulla", json={"storage_gib": 1.0}).is_success
+    assert api.user.get("/v1/quotas/ulla").is_success
+    for path in ("/check", ""):
+        assert api.user.post(f"/v1/trainers{path}?begin_from=old/best", json=SPEC).is_success
+    # Refused at last, as no node has been seen.
+    problem_of(api.user.post("/v1/trainers/dry-run", json={"spec": SPEC | {"name": "new"}}), 409)
+    api.change_row(old["id"], state=TrainerState.CANCELLED)
+    assert api.user.post("/v1/trainers/old/retry").is_success
+    asked = ["size_bytes", *["size_bytes", "best_step"] * 2, "adopt", "size_bytes", "size_bytes", "exist"]
+    assert looks == [f"{name} with 0 connections in use" for name in asked]

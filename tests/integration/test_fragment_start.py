@@ -172,7 +172,7 @@ def start_a_try(folder: Path) -> None:
 def test_nothing_is_imported_from_the_folder_that_a_process_begins_in(
     start: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slurm begins a job in /tmp where its node does not have the service's folder, and anybody may write there."""
+    """Slurm begins a job in /tmp where its node does not have the service's folder, and anybody writes there."""
     own = tmp_path / start.__name__
     own.mkdir()
     told = plant(own / "planted")

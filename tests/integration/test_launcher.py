@@ -16,7 +16,8 @@ from oakum_service.run_as.accounts import UserAccounts
 from oakum_service.run_as.installation import LauncherInstallation
 from oakum_service.trainer_files import SubmittersFiles
 from oakum_worker.errors import CheckpointError
-from unix_accounts import UnixAccounts, run_as, uid_of, unix_accounts
+from unix_accounts import SYSTEM_PYTHON, UnixAccounts, run_as, uid_of, unix_accounts
+from waiting import DEADLINE_S
 
 pytestmark = pytest.mark.xdist_group("unix accounts")
 
@@ -168,3 +169,39 @@ def test_what_a_rule_of_sudo_cannot_hold_is_refused(change: dict[str, object], m
     fields: dict[str, object] = {"service_account": "oakum", "spool": Path("/s"), "python": Path("/p")}
     with pytest.raises(ConfigurationError, match=message):
         LauncherInstallation(**(fields | change))  # type: ignore[arg-type]
+
+
+_ASKING = """
+import sys, time
+from pathlib import Path
+from oakum_service.run_as.accounts import UserAccounts
+from oakum_service.trainer_files import SubmittersFiles
+launcher, spool, user, trainer = sys.argv[1:]
+checkpoints = SubmittersFiles(UserAccounts(Path(launcher), within_s=5.0), Path(spool)).checkpoints(user)
+for _ in range(2):
+    try:
+        print(checkpoints.best_step(trainer), flush=True)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+def test_a_user_who_holds_up_an_answer_holds_up_nobody(accounts: UnixAccounts) -> None:
+    """The service's account waits no longer, whether or not `sudo` lets it end the process."""
+    accounts.launch("check", "--account", accounts.alice)
+    trainer = str(uuid.uuid4())
+    folder = accounts.spool / accounts.alice / "checkpoints" / trainer
+    fifo = folder / "best.json"
+    assert run_as(accounts.alice, "mkdir", "-p", str(folder)).returncode == 0
+    assert run_as(accounts.alice, "mkfifo", str(fifo)).returncode == 0
+    paths = accounts.environment["PYTHONPATH"]
+    command = ["env", f"PYTHONPATH={paths}", str(SYSTEM_PYTHON), "-P", "-c", _ASKING]
+    command += [str(accounts.installation.launcher), str(accounts.spool), accounts.alice, trainer]
+    try:
+        done = run_as(accounts.service, "timeout", str(DEADLINE_S), *command)
+    finally:
+        run_as(accounts.alice, "pkill", "-KILL", "-f", "oakum_worker.checkpoint.in_account", "-U", accounts.alice)
+        run_as(accounts.alice, "rm", "-r", str(folder))
+    first, second = done.stdout.decode().splitlines()
+    assert "has not ended within 5 s" in first
+    assert "has not ended" in second

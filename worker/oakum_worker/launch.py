@@ -32,9 +32,8 @@ from oakum_worker.user_environment import passed_on, withheld
 _NO_TIMEOUT_MIN = 60 * 24 * 365
 _LONGEST_SHOWN = 300
 _PYTHON = (sys.executable, "-P")
-"""Without -P, `python -m` imports from the folder it runs in first. Slurm runs a job in /tmp where a node has no such
-folder as the service runs in, and in /tmp anybody may lay a module.
-"""
+"""Without -P, `python -m` imports from its working folder first. Slurm runs a job in /tmp where its node does not
+have the folder that the service runs in, and in /tmp anybody may lay a module."""
 _NOT_EXPORTED = ("OAKUM_", "SLURM_", "SBATCH_", "SRUN_", "SUBMITIT_")
 
 

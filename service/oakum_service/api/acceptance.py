@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -13,10 +14,11 @@ from sqlalchemy.orm import Session
 
 from oakum_service.api.auth import Principal, Role
 from oakum_service.api.context import Context
-from oakum_service.api.ownership import may_read
+from oakum_service.api.ownership import check_may_change, may_read
 from oakum_service.api.problems import problem_response
+from oakum_service.api.quotas import check_quota, check_storage
 from oakum_service.api.views import find_trainer
-from oakum_service.control.new_trainers import refuse_state_of, step_to_begin_from
+from oakum_service.control.new_trainers import GivenState, give_state, refuse_state_of, step_to_begin_from
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, Forbidden, NoticeRefused, RequestError
 from oakum_service.states import TrainerState
@@ -97,13 +99,12 @@ def check_priority(priority: int, user: Principal) -> None:
         )
 
 
-def beginning(
-    session: Session, spec: TrainerSpec, user: Principal, context: Context, begin_from: str
-) -> tuple[Trainer, int | None]:
+def beginning(spec: TrainerSpec, user: Principal, context: Context, begin_from: str) -> tuple[Trainer, int | None]:
     """The trainer to begin from, and the step of its checkpoint (None: the newest). Raises `NotFound`, `Forbidden`
-    or `Conflict` where the user's trainer cannot begin so."""
+    or `Conflict` where the user's trainer cannot begin so. Not for use within a transaction."""
     name, _, at = begin_from.partition("/")
-    other = find_trainer(session, name)
+    with context.readers.begin() as session:
+        other = find_trainer(session, name)
     refuse_state_of(other, spec, user.name)
     checkpoints = context.files.checkpoints(other.user_name)
     return other, step_to_begin_from(at, lambda: checkpoints.best_step(other.id))
@@ -119,3 +120,33 @@ def refuse_taken(session: Session, spec: TrainerSpec, user: Principal) -> None:
         raise Conflict(
             f"a trainer named {spec.name!r} is {other.state}: choose another name or `oakum cancel {spec.name}`"
         )
+
+
+def give_beginning(
+    spec: TrainerSpec, user: Principal, context: Context, begin_from: str | None
+) -> GivenState | None:
+    """Do what a submission has to do with checkpoints, before its transaction: files may take minutes, and others
+    wait for the transaction. What it begins from is given to a trainer that would be accepted now."""
+    if begin_from is not None:
+        with context.readers.begin() as session:
+            refuse_taken(session, spec, user)
+            check_quota(session, context, spec, user, is_new=True)
+    check_storage(context, user)
+    if begin_from is None:
+        return None
+    other, step = beginning(spec, user, context, begin_from)
+    return give_state(spec, other, context.files.checkpoints(user.name), step)
+
+
+def missing_checkpoints(ref: str, user: Principal, context: Context) -> Path | None:
+    """Before the transaction in which a trainer is retried: look whether its code may run, and its checkpoints may
+    become more. Returns the folder of its checkpoints if they are gone."""
+    with context.readers.begin() as session:
+        trainer = find_trainer(session, ref)
+    check_may_change(user, trainer)
+    check_trust(user, trainer.user_name, context)
+    if TrainerState(trainer.state).ended:
+        check_storage(context, user)
+    checkpoints = context.files.checkpoints(trainer.user_name)
+    is_gone = trainer.checkpoint_step is not None and not checkpoints.exist(trainer.id)
+    return checkpoints.of(trainer.id) if is_gone else None

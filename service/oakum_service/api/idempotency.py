@@ -16,6 +16,7 @@ from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
 from oakum_service.api.auth import Principal
+from oakum_service.api.context import Context
 from oakum_service.db.models.callers import IdempotencyRecord
 from oakum_service.errors import Conflict
 
@@ -30,6 +31,14 @@ IdempotencyKey = Annotated[
         "the first answer comes back.",
     ),
 ]
+
+
+def is_answered(context: Context, principal: Principal, key: str | None) -> bool:
+    """Whether `answer_once` has a stored answer for the key."""
+    if key is None:
+        return False
+    with context.readers.begin() as session:
+        return session.get(IdempotencyRecord, (key, principal.name)) is not None
 
 
 def answer_once(

@@ -48,7 +48,7 @@ def show_quota(user: _UserName, context: InContext, viewer: Viewer) -> QuotaView
         )
     with context.readers.begin() as session:
         view = _view(session, context, user)
-        stored = quotas.storage_used_gib(session, user, context.files.checkpoints(user))
+    stored = quotas.storage_used_gib(context.readers, user, context.files.checkpoints(user))
     return view.model_copy(update={"used": view.used.model_copy(update={"storage_gib": stored})})
 
 
@@ -81,7 +81,8 @@ def clear_quota(user: _UserName, context: InContext, admin: Admin) -> Response:
 
 def check_quota(session: Session, context: Context, spec: TrainerSpec, user: Principal, *, is_new: bool) -> None:
     """Raise `Forbidden` where the user's quota does not allow the spec's weight or curve and, with `is_new`,
-    `Conflict` where it does not allow another trainer. Administrators may do both."""
+    `Conflict` where it does not allow another trainer; `check_storage` looks at its checkpoints. Administrators
+    may do both."""
     if user.role is Role.ADMIN:
         return
     quota = quotas.quota_of(session, current(session, context.settings), user.name)
@@ -94,13 +95,23 @@ def check_quota(session: Session, context: Context, spec: TrainerSpec, user: Pri
             f"{user.name} has {quota.trainers} live trainers, the most that the quota allows: cancel one, or ask "
             "an administrator (`oakum quota set`)"
         )
-    if quota.storage_gib is not None:
-        stored = quotas.storage_used_gib(session, user.name, context.files.checkpoints(user.name))
-        if stored >= quota.storage_gib:
-            raise Conflict(
-                f"{user.name}'s checkpoints take {stored:.3g} GiB, and the quota allows {quota.storage_gib:g}: "
-                "ask an administrator to remove those of ended trainers, or for more (`oakum quota set`)"
-            )
+
+
+def check_storage(context: Context, user: Principal) -> None:
+    """Raise `Conflict` where the checkpoints of the user's trainers take all that the user's quota allows. Not for
+    use within a transaction. Administrators have no such limit."""
+    if user.role is Role.ADMIN:
+        return
+    with context.readers.begin() as session:
+        most_gib = quotas.quota_of(session, current(session, context.settings), user.name).storage_gib
+    if most_gib is None:
+        return
+    stored = quotas.storage_used_gib(context.readers, user.name, context.files.checkpoints(user.name))
+    if stored >= most_gib:
+        raise Conflict(
+            f"{user.name}'s checkpoints take {stored:.3g} GiB, and the quota allows {most_gib:g}: "
+            "ask an administrator to remove those of ended trainers, or for more (`oakum quota set`)"
+        )
 
 
 def check_weight(weight: float, quota: quotas.Quota) -> None:

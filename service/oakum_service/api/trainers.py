@@ -19,20 +19,21 @@ from oakum_service.api.acceptance import (
     acceptable,
     beginning,
     check_priority,
-    check_trust,
+    give_beginning,
+    missing_checkpoints,
     refuse_taken,
     unacceptable,
 )
 from oakum_service.api.auth import Principal, User, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.hold import hold_view
-from oakum_service.api.idempotency import IdempotencyKey, answer_once
+from oakum_service.api.idempotency import IdempotencyKey, answer_once, is_answered
 from oakum_service.api.ownership import check_may_change, may_read, visible_view
 from oakum_service.api.paging import Before, Place, older_than, place
 from oakum_service.api.plain_values import odd_value
 from oakum_service.api.preconditions import ETAG, IfMatch, check_if_match, etag_of
 from oakum_service.api.problems import problem_response
-from oakum_service.api.quotas import check_quota
+from oakum_service.api.quotas import check_quota, check_storage
 from oakum_service.api.schemas.submissions import DryRunRequest, DryRunView, SpecDocument, SpecText
 from oakum_service.api.schemas.trainers import (
     PauseRequest,
@@ -42,7 +43,7 @@ from oakum_service.api.schemas.trainers import (
 )
 from oakum_service.api.views import dry_run_view, find_trainer, trainer_view, trainer_views
 from oakum_service.control import dry_run
-from oakum_service.control.new_trainers import add_trainer, add_trainer_from
+from oakum_service.control.new_trainers import GivenState, add_trainer, add_trainer_from
 from oakum_service.control.restart_points import check_epochs, set_totals
 from oakum_service.control.retrying import retry
 from oakum_service.db import event_log
@@ -123,6 +124,9 @@ def submit_trainer(
         spec = acceptable(document, user, context)
     except ValidationError as error:
         return unacceptable(error)
+    given = None
+    if not is_answered(context, user, key):
+        given = give_beginning(spec, user, context, begin_from)
     with context.sessions.begin() as session:
         response = answer_once(
             session,
@@ -130,7 +134,7 @@ def submit_trainer(
             key,
             spec.model_dump(mode="json") | ({} if begin_from is None else {"begin_from": begin_from}),
             HTTPStatus.CREATED,
-            lambda: _insert(session, spec, user, context, begin_from),
+            lambda: _insert(session, spec, user, context, begin_from, given),
         )
     context.news_for_controller.notify()
     return response
@@ -148,8 +152,9 @@ def check_trainer(
     with context.readers.begin() as session:
         refuse_taken(session, spec, user)
         check_quota(session, context, spec, user, is_new=True)
-        if begin_from is not None:
-            beginning(session, spec, user, context, begin_from)
+    check_storage(context, user)
+    if begin_from is not None:
+        beginning(spec, user, context, begin_from)
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
@@ -174,6 +179,7 @@ def dry_run_trainer(context: InContext, user: User, request: DryRunRequest) -> R
         spec = acceptable(request.spec, user, context)
     except ValidationError as error:
         return unacceptable(error)
+    check_storage(context, user)
     with context.trial_plans.one():
         with context.readers.begin() as session:
             refuse_taken(session, spec, user)
@@ -200,15 +206,21 @@ def _page(session: Session, query: Select[Trainer], limit: int) -> tuple[list[Tr
 
 
 def _insert(
-    session: Session, spec: TrainerSpec, user: Principal, context: Context, begin_from: str | None
+    session: Session,
+    spec: TrainerSpec,
+    user: Principal,
+    context: Context,
+    begin_from: str | None,
+    given: GivenState | None,
 ) -> TrainerView:
     refuse_taken(session, spec, user)
     check_quota(session, context, spec, user, is_new=True)
     if begin_from is None:
         trainer = add_trainer(session, spec, user.name)
+    elif given is None:
+        raise Conflict("the answer that this Idempotency-Key had is too old: send the request again")
     else:
-        other, step = beginning(session, spec, user, context, begin_from)
-        trainer = add_trainer_from(session, spec, user.name, other, context.files.checkpoints(user.name), step)
+        trainer = add_trainer_from(session, spec, user.name, given)
     session.flush()
     _record(session, user, "submitted", trainer, **({"begin_from": begin_from} if begin_from else {}))
     return trainer_view(session, trainer)
@@ -347,15 +359,16 @@ def retry_trainer(
     """Let a trainer that has failed or was cancelled go on from its newest durable checkpoint, with all its
     attempts; from its beginning if it has written none."""
 
+    gone = None if is_answered(context, user, key) else missing_checkpoints(ref, user, context)
+
     def carry_out() -> TrainerView:
         trainer = find_trainer(session, ref)
         check_may_change(user, trainer)
         check_if_match(if_match, trainer)
-        check_trust(user, trainer.user_name, context)
         if TrainerState(trainer.state).ended:
             refuse_taken(session, trainer.spec, user)
             check_quota(session, context, trainer.spec, user, is_new=True)
-        retry(session, trainer, user.name, context.files.checkpoints(trainer.user_name), time.time())
+        retry(session, trainer, user.name, time.time(), gone)
         _record(session, user, "retried", trainer)
         return trainer_view(session, trainer, context.circumstances())
 

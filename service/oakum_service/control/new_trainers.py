@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import inspect
@@ -31,27 +32,36 @@ def add_trainer(session: Session, spec: TrainerSpec, user: str) -> Trainer:
     return trainer
 
 
-def add_trainer_from(
-    session: Session,
-    spec: TrainerSpec,
-    user: str,
-    other: Trainer,
-    checkpoints: Checkpoints,
-    step: int | None = None,
-) -> Trainer:
-    """Add a trainer that begins from a durable checkpoint of another, which `refuse_state_of` lets pass: that of
-    `step`, or the newest. Returns the new row.
+@dataclass(frozen=True)
+class GivenState:
+    """The state of another trainer that lies in the folder of a new one."""
 
-    Raises `Conflict` where there is none, or it cannot be put into the new trainer's folder.
+    trainer: str
+    """Id of the new trainer."""
+    other: str
+    """Name of the other one."""
+    step: int
+
+
+def give_state(spec: TrainerSpec, other: Trainer, checkpoints: Checkpoints, step: int | None = None) -> GivenState:
+    """Put a durable checkpoint of a trainer that `refuse_state_of` lets pass, that of `step` or the newest, into
+    the folder of a new one. Not for use within a transaction.
+
+    Raises `Conflict` where there is none, or it cannot be put there.
     """
-    trainer = new_trainer(spec, user, time.time())
+    trainer = str(uuid.uuid4())
     try:
-        step = checkpoints.adopt(other.id, trainer.id, step)
+        return GivenState(trainer, other.name, checkpoints.adopt(other.id, trainer, step))
     except CheckpointError as error:
         raise Conflict(f"{spec.name} cannot begin from {other.name}: {error}") from error
-    trainer.checkpoint_step = step
+
+
+def add_trainer_from(session: Session, spec: TrainerSpec, user: str, given: GivenState) -> Trainer:
+    """Add the trainer to which another one's state was given. Returns its row."""
+    trainer = new_trainer(spec, user, time.time())
+    trainer.id, trainer.checkpoint_step = given.trainer, given.step
     session.add(trainer)
-    told = f"{spec.code}, {spec.epochs} epochs, from {other.name} at step {step}"
+    told = f"{spec.code}, {spec.epochs} epochs, from {given.other} at step {given.step}"
     with about(trainer=trainer.id):
         event_log.record(session, "trainer.submitted", spec.name, told)
     return trainer

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -11,17 +13,17 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict
 from oakum_service.log_fields import about
 from oakum_service.states import TrainerState
-from oakum_service.trainer_files import Checkpoints
 
 
-def retry(session: Session, trainer: Trainer, by: str, checkpoints: Checkpoints, now: float) -> None:
+def retry(session: Session, trainer: Trainer, by: str, now: float, gone: Path | None = None) -> None:
     """Let an ended trainer wait for nodes again, with all its attempts. It goes on from its newest durable
-    checkpoint, or from its beginning if it has written none. The caller has checked that its name is free.
+    checkpoint, or from its beginning if it has written none. The caller has checked that its name is free, and
+    names the folder of its checkpoints if that is `gone`.
 
     Raises `Conflict` for a trainer that is live, has finished or has diverged, while fragments of it are leaving,
     and if its checkpoint is gone.
     """
-    _refuse_others(session, trainer, checkpoints)
+    _refuse_others(session, trainer, gone)
     trainer.state, trainer.message, trainer.ended_at = TrainerState.WAITING, "", None
     trainer.cancel_requested, trainer.pause = False, None
     trainer.crashes, trainer.crashed_step, trainer.crash = 0, -1, None
@@ -36,7 +38,7 @@ def retry(session: Session, trainer: Trainer, by: str, checkpoints: Checkpoints,
         event_log.record(session, "trainer.retried", trainer.name, f"{by} lets it go on {where}")
 
 
-def _refuse_others(session: Session, trainer: Trainer, checkpoints: Checkpoints) -> None:
+def _refuse_others(session: Session, trainer: Trainer, gone: Path | None) -> None:
     state = TrainerState(trainer.state)
     if not state.ended:
         raise Conflict(
@@ -59,8 +61,7 @@ def _refuse_others(session: Session, trainer: Trainer, checkpoints: Checkpoints)
             f"fragments of trainer {trainer.name!r} are still leaving {', '.join(leaving[:3])}"
             f"{' and others' if len(leaving) > 3 else ''}: retry it in a moment"
         )
-    if trainer.checkpoint_step is not None and not checkpoints.exist(trainer.id):
+    if trainer.checkpoint_step is not None and gone is not None:
         raise Conflict(
-            f"the checkpoints of trainer {trainer.name!r} are gone from {checkpoints.of(trainer.id)}: "
-            "submit it again, to begin anew"
+            f"the checkpoints of trainer {trainer.name!r} are gone from {gone}: submit it again, to begin anew"
         )

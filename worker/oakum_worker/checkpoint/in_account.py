@@ -37,7 +37,7 @@ class CheckpointRequest(BaseModel):
 class CheckpointAnswer(BaseModel):
     """The method's result, or its error's message."""
 
-    result: int | bool | None = None
+    result: Annotated[int, Field(ge=0, lt=2**63)] | bool | None = None
     error: str | None = None
 
 
