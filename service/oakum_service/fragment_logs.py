@@ -9,19 +9,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from oakum_service.plain_text import plain
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray
 
 _MOST_BYTES = 256 * 1024
 _LARGEST_ARRAY_BYTES = 16 << 20
 _ARRAY_LOG = re.compile(r"\d+_(\d{1,9})_0_log\.out")
 """Name of the log of an array's task: the array's job id, the task's index."""
-_ESCAPES = re.compile(
-    r"\x1b\[[0-?]*+[ -/]*+[@-~]"  # a command to the terminal, such as a colour
-    r"|\x1b[\]PX^_][^\x07\x1b]*+(?:\x07|\x1b\\)?"  # a string to the terminal, such as its title
-    r"|\x1b[ -/]*+[0-~]?"
-    r"|[\x00-\x08\x0a-\x1f\x7f-\x9f]"
-)
-"""What a terminal would not show but obey."""
 
 
 def last_lines(fragments_dir: Path, fragment: str, count: int) -> list[str]:
@@ -76,7 +70,7 @@ def _open_folder(path: Path) -> int:
 
 def _lines_of(name: str, within: int, count: int) -> list[str]:
     lines = _end_of(name, within, _MOST_BYTES).splitlines()[-count:]
-    return [_ESCAPES.sub("", line) for line in lines]
+    return [plain(line) for line in lines]
 
 
 def _end_of(name: str, within: int, most_bytes: int) -> str:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from oakum_service.log_fields import present_fields
+from oakum_service.plain_text import plain
 
 _SECRETS = (
     (re.compile(r"\boakum-[\w-]{32,}"), "oakum-***"),
@@ -33,8 +34,8 @@ class TextFormatter(logging.Formatter):
     """Formats a record's message, and its exception after it, for people."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's text."""
-        return without_secrets(super().format(record))
+        """The record's text, in which no terminal finds anything to obey."""
+        return plain(without_secrets(super().format(record)))
 
 
 class JsonFormatter(logging.Formatter):

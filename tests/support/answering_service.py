@@ -123,8 +123,8 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     service = Service()
     transport = httpx.MockTransport(service)
 
-    def connected() -> OakumClient:
-        return OakumClient("http://oakum.test", "secret", transport=transport)
+    def connected(**options: Any) -> OakumClient:
+        return OakumClient("http://oakum.test", "secret", transport=transport, **options)
 
     monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
     for module in ("watch", "logs"):

@@ -73,6 +73,7 @@ def list_tokens(json_output: Annotated[bool, typer.Option("--json", help="Print 
 
     from oakum_service import tokens
     from oakum_service.db.engine import open_readers
+    from oakum_service.plain_text import plain
 
     with open_readers(open_database()).begin() as session:
         rows = tokens.listed(session)
@@ -84,7 +85,7 @@ def list_tokens(json_output: Annotated[bool, typer.Option("--json", help="Print 
     listing = table("ID", "NAME", "ROLE", "LABEL", "MADE", "EXPIRES", "LAST USE")
     for row in rows:
         times = [clock(row.created_at), _end(row), "never" if row.used_at is None else clock(row.used_at)]
-        listing.add_row(tokens.id_of(row), row.name, row.role, row.label or "-", *times)
+        listing.add_row(tokens.id_of(row), plain(row.name), row.role, plain(row.label) or "-", *times)
     console().print(listing)
 
 

@@ -20,7 +20,7 @@ def connect() -> Iterator[OakumClient]:
     from oakum_service.client.oakum_client import OakumClient
 
     try:
-        with OakumClient() as client:
+        with OakumClient(for_terminal=True) as client:
             yield client
     except ClientError as error:
         raise CommandError(str(error)) from error

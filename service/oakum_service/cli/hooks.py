@@ -190,7 +190,7 @@ def _address() -> str:
     from oakum_service.client.oakum_client import OakumClient
 
     try:
-        with OakumClient() as client:
+        with OakumClient(for_terminal=True) as client:
             return client.address.url
     except ClientError as error:
         raise CommandError(f"{error}\nOr give the address as --url.") from error

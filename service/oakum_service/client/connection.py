@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import ssl
 import time
 import uuid
@@ -23,6 +24,7 @@ from oakum_service.client.errors import (
     UnexpectedAnswer,
 )
 from oakum_service.errors import ConfigurationError
+from oakum_service.plain_text import plain
 from oakum_service.tls import client_context
 
 Document = TypeVar("Document", bound=BaseModel)
@@ -35,10 +37,19 @@ class Connection:
     """HTTP calls to the service at one address. Answers come as documents of the types asked for. Raises a
     `ClientError` where a call does not succeed; `stream` raises httpx's errors too."""
 
-    def __init__(self, address: Address, timeout_s: float, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(
+        self,
+        address: Address,
+        timeout_s: float,
+        transport: httpx.BaseTransport | None = None,
+        *,
+        for_terminal: bool = False,
+    ) -> None:
         """`timeout_s`: the longest silence of the service during a call. `transport` replaces the network, for
-        tests. Raises `NotConfigured` for a file of authorities that cannot be used."""
+        tests. Texts are made `plain` where they are `for_terminal`. Raises `NotConfigured` for a file of
+        authorities that cannot be used."""
         self.address = address
+        self._for_terminal = for_terminal
         self._http = httpx.Client(
             base_url=address.base_url,
             headers={"Authorization": f"Bearer {address.token}"} if address.token else {},
@@ -95,7 +106,7 @@ class Connection:
     def parse(self, content: bytes, document: type[Document]) -> Document:
         """The document in an answer's content. Raises `UnexpectedAnswer` where it is none."""
         try:
-            return document.model_validate_json(content)
+            return document.model_validate_json(_plain_texts(content) if self._for_terminal else content)
         except ValidationError as error:
             raise UnexpectedAnswer(
                 f"{self._where()} answered something that is not a {document.__name__} document. "
@@ -139,8 +150,8 @@ class Connection:
 
     def _refusal(self, answer: httpx.Response) -> ClientError:
         try:
-            problem = ProblemDetails.model_validate_json(answer.content)
-        except ValidationError:
+            problem = self.parse(answer.content, ProblemDetails)
+        except UnexpectedAnswer:
             return UnexpectedAnswer(
                 f"{self._where()} answered {answer.status_code} {answer.reason_phrase} and says no more. "
                 "Check that it is the address of an Oakum service."
@@ -156,6 +167,22 @@ class Connection:
 
     def _where(self) -> str:
         return f"{self.address.url} ({self.address.source})"
+
+
+def _plain_texts(content: bytes) -> bytes:
+    """The document in JSON with all its texts made `plain`; what is no JSON as it is."""
+    try:
+        return json.dumps(_plain(json.loads(content))).encode()
+    except (ValueError, RecursionError):
+        return content
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return plain(value)
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    return {plain(name): _plain(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def _over(address: Address) -> httpx.BaseTransport | None:

@@ -44,7 +44,8 @@ class OakumClient:
     """One connection to the service. Every method makes one call and returns the API's document.
 
     `ca_file` has the authorities to trust, as PEM; by default those of `OAKUM_CA_FILE`, else the system's.
-    `transport` replaces the network, for tests.
+    `transport` replaces the network, for tests. Texts, which users' code may have written, have
+    nothing in them that a terminal would obey if they are `for_terminal`; else they are as the service tells them.
     """
 
     def __init__(
@@ -55,11 +56,12 @@ class OakumClient:
         transport: httpx.BaseTransport | None = None,
         timeout_s: float = 30.0,
         ca_file: Path | str | None = None,
+        for_terminal: bool = False,
     ) -> None:
         self.address = find_address(url, token)
         if ca_file is not None:
             self.address = dataclasses.replace(self.address, ca_file=Path(ca_file))
-        self._connection = Connection(self.address, timeout_s, transport)
+        self._connection = Connection(self.address, timeout_s, transport, for_terminal=for_terminal)
 
     def __enter__(self) -> Self:
         return self

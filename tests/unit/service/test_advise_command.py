@@ -80,7 +80,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Service], None]:
         transport = httpx.MockTransport(service)
         monkeypatch.setattr(
             "oakum_service.client.oakum_client.OakumClient",
-            lambda: OakumClient("http://x", "secret", transport=transport),
+            lambda **options: OakumClient("http://x", "secret", transport=transport, **options),
         )
 
     return set_up

@@ -12,10 +12,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from rich.console import Console
 
-from answering_service import Service, trainer
+from answering_service import EVENT, EXPLANATION, NODES, Service, trainer
 from cells import each
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import app, run
@@ -539,3 +540,34 @@ def test_resume_says_whether_there_was_a_hold(
     service.documents["DELETE", "/v1/hold"] = {"held": False}
     assert run(["resume"]) == 0
     assert capsys.readouterr().out == f"{told}\n"
+
+
+_OBEYED = "\x1b]52;c;ZXZpbA==\x07\x1b[2Jall\x9b is \u202ewell\x7f"
+
+
+@each(
+    ("words", "asked", "document"),
+    [
+        (["ps"], "/v1/trainers", {"trainers": [trainer(reason=_OBEYED)]}),
+        (["show", "digits"], "/v1/trainers/digits", trainer(message=_OBEYED, metrics={_OBEYED: 1.0})),
+        (["show", "digits", "--json"], "/v1/trainers/digits", trainer(message=_OBEYED)),
+        (["explain", "digits"], "/v1/trainers/digits/explain", {**EXPLANATION, "reason": _OBEYED}),
+        (["events"], "/v1/events/recent", {"events": [{**EVENT, "message": _OBEYED}]}),
+        (["nodes"], "/v1/nodes", {**NODES, "nodes": [{**NODES["nodes"][1], "foreground_job": _OBEYED}]}),
+        (
+            ["show", "digits"],
+            "/v1/trainers/digits",
+            httpx.Response(409, json={"title": "Conflict", "status": 409, "detail": _OBEYED}),
+        ),
+    ],
+    ids=lambda words: words[0] if isinstance(words, list) else None,
+)
+def test_what_others_have_written_is_no_command_to_the_terminal(
+    service: Service, capsys: pytest.CaptureFixture[str], words: list[str], asked: str, document: Any
+) -> None:
+    """An administrator looks at what users' code says."""
+    service.documents["GET", asked] = document
+    run(words)
+    told = "".join(capsys.readouterr())
+    assert "all is well" in told, told
+    assert not [one for one in told if one in "\x1b\x07\x9b\u202e\x7f"], told.encode()

@@ -56,8 +56,8 @@ def service(monkeypatch: pytest.MonkeyPatch, url: str) -> Service:
     service.documents["GET", "/v1/trainers"] = {"trainers": [trainer("old", state="finished"), trainer("other")]}
     transport = httpx.MockTransport(service)
 
-    def connected() -> OakumClient:
-        return OakumClient(url, "secret", transport=transport)
+    def connected(**options: Any) -> OakumClient:
+        return OakumClient(url, "secret", transport=transport, **options)
 
     monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
     monkeypatch.setattr("oakum_service.cli.watch._PERIOD_S", 0)

@@ -70,8 +70,8 @@ def _never_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def waited(monkeypatch: pytest.MonkeyPatch, ends: list[dict[str, str]], *arguments: str) -> int:
     service = Telling(ends)
 
-    def connected() -> OakumClient:
-        return OakumClient("http://oakum.test", "secret", transport=httpx.MockTransport(service))
+    def connected(**options: Any) -> OakumClient:
+        return OakumClient("http://oakum.test", "secret", transport=httpx.MockTransport(service), **options)
 
     monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
     try:
