@@ -17,6 +17,7 @@ from oakum_service.db.models.events import AuditRecord
 
 KEPT_S = 365 * 24 * 3600.0
 """Seconds for which every row is kept."""
+_LONGEST_ADDRESS = 63
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def _row(
         role=actor.role,
         token=actor.token,
         request=actor.request,
-        address=actor.address,
+        address=actor.address[:_LONGEST_ADDRESS],  # what a proxy says, if the settings name one
         action=action,
         subject=subject,
         owner=owner,

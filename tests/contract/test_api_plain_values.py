@@ -5,6 +5,7 @@ a route."""
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
@@ -13,6 +14,9 @@ from urllib.parse import quote
 from api_under_test import SPEC, ApiUnderTest, problem_of, report
 from cells import each
 from oakum_service.api.body_limit import STATE_PATH
+from oakum_service.control.observe import write_snapshot
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
+from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, to_snapshot
 from openapi_document import openapi_document
 from postgres_database import on_both_databases
 
@@ -163,6 +167,24 @@ def test_no_address_is_an_error_of_the_service(api: ApiUnderTest, database: str 
                 if answer.status_code != refused or answer.status_code >= HTTPStatus.INTERNAL_SERVER_ERROR:
                     faults.append(f"{method} {address[:200]}: {answer.status_code} {answer.text[:200]}")
     assert not faults, "\n".join(faults)
+    all_can_be_read(api)
+
+
+@on_both_databases
+def test_whatever_a_job_is_called_its_node_is_recorded(api: ApiUnderTest, database: str | None) -> None:
+    """Any account of the cluster may submit a job, and Slurm takes all of these names."""
+    names = ["", "x" * 1024, "\U0001f433" * 256, "a\nb\x01\x1b[31m", "a\0b", "%s {0}"]
+    jobs = tuple(
+        SlurmJob(number, name, "mallory", "main", ("RUNNING",), nodes=f"n{number}")
+        for number, name in enumerate(names, 1)
+    )
+    nodes = tuple(SlurmNode(job.nodes, job.nodes, ("ALLOCATED",), ("main",)) for job in jobs)
+    state = SlurmState(time.time(), "22.05.8", nodes, jobs)
+    snapshot = to_snapshot(state, OakumInstance("oakum", "ab12"), HolePolicy("main"), {})
+    with api.sessions.begin() as session:
+        write_snapshot(session, snapshot, None)
+    told = api.viewer.get("/v1/nodes").json()["nodes"]
+    assert {one["name"]: one["foreground_job"] for one in told} == {job.nodes: str(job.id) for job in jobs}
     all_can_be_read(api)
 
 

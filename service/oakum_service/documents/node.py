@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from oakum_service.states import NodeState
 
+LONGEST_JOB_NAME = 255
+"""Characters of a job's name that are kept. Whoever submits a job chooses its name, and Slurm takes 1,024."""
+
 
 @dataclass(frozen=True)
 class Node:
@@ -19,6 +22,7 @@ class Node:
     """The foreground job that has the node or is about to get it; for an unavailable node, the job that it is
     kept free for."""
     job_name: str = ""
+    """The first `LONGEST_JOB_NAME` characters of the job's name."""
     announced_at: float | None = None
     """When the scheduler expects to start a foreground job here, in Unix seconds; a forecast."""
     wanted: str = ""

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from oakum_service.db.json_columns import JsonOf
 from oakum_service.db.models.base import Base, RowId
-from oakum_service.documents.node import RecordedNodes
+from oakum_service.documents.node import LONGEST_JOB_NAME, RecordedNodes
 
 
 class SnapshotRecord(Base):
@@ -29,7 +29,7 @@ class NodeInterval(Base):
     node: Mapped[str] = mapped_column(String(255))
     state: Mapped[str] = mapped_column(String(16))
     job: Mapped[str | None] = mapped_column(String(64))
-    job_name: Mapped[str] = mapped_column(String(255), default="")
+    job_name: Mapped[str] = mapped_column(String(LONGEST_JOB_NAME), default="")
     start_at: Mapped[float]
     end_at: Mapped[float | None]
 

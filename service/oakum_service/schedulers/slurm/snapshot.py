@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
-from oakum_service.documents.node import Node
+from oakum_service.documents.node import LONGEST_JOB_NAME, Node
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArray
@@ -235,7 +235,7 @@ def _node(
     job, job_name = None, ""
     if state is NodeState.FOREGROUND:
         job = str(holder.id) if holder is not None else _UNKNOWN_JOB
-        job_name = holder.name if holder is not None else _UNKNOWN_JOB
+        job_name = holder.name[:LONGEST_JOB_NAME] if holder is not None else _UNKNOWN_JOB
     return Node(
         name=node.name,
         state=state,
