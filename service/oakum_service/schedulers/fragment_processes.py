@@ -8,6 +8,7 @@ service loses nothing.
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -25,11 +26,14 @@ _MODULES = AGENT_MODULES | {
 
 
 def find(fragments_dir: Path) -> dict[str, list[psutil.Process]]:
-    """Fragment id -> its live processes, the oldest first."""
-    prefix = f"{fragments_dir}/"
+    """Fragment id -> its live processes, the oldest first. Those of other accounts are none: they may show any
+    command line, and cannot be signalled."""
+    prefix, own = f"{fragments_dir}/", os.getuid()
     found: dict[str, list[psutil.Process]] = {}
-    for process in psutil.process_iter(["cmdline"]):
+    for process in psutil.process_iter(["cmdline", "uids"]):
         command = process.info["cmdline"] or ()
+        if process.info["uids"] is None or process.info["uids"].real != own:
+            continue
         if not _MODULES.intersection(command):
             continue  # another program with such an argument, such as a viewer of the fragment's log
         for argument in command:
