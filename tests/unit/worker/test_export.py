@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import copyreg
+import io
+import os
+import pickle
+import shutil
 from collections.abc import Mapping
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from oakum_worker.checkpoint import dcp_files
+from cells import each
+from oakum_worker.checkpoint import dcp_files, manifest
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.checkpoint.export import export_weights
 from oakum_worker.errors import CheckpointError
@@ -130,3 +138,95 @@ def test_what_may_depend_on_the_nodes_that_trained_it_says_so_for_ever(checkpoin
     export_weights(checkpoints, tmp_path / "model.safetensors", is_exact=False)
     with safe_open(tmp_path / "model.safetensors", "pt") as file:
         assert file.metadata() == {"format": "pt", "oakum_step": "7", "oakum_exact": "false"}
+
+
+class _Runs:
+    """What, unpickled, makes a file named by the test."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self._file),)
+
+
+def _with_code(index: Any, file: Path) -> Any:
+    index.planner_data = _Runs(file)
+    return index
+
+
+def _code_alone(index: Any, file: Path) -> Any:
+    return _Runs(file)
+
+
+def _something_else(index: Any, file: Path) -> Any:
+    return index.state_dict_metadata
+
+
+class _Attribute:
+    """What, unpickled, is an attribute of something."""
+
+    def __init__(self, of: Any, name: str) -> None:
+        self._of, self._name = of, name
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._of, self._name)
+
+
+def _with_an_attribute(index: Any, file: Path) -> Any:
+    index.planner_data = _Attribute(type(index), "__init__")
+    return index
+
+
+def _with_a_file_elsewhere(index: Any, file: Path) -> Any:
+    info = next(iter(index.storage_data.values()))
+    info.relative_path = f"../step-3/{info.relative_path}"
+    return index
+
+
+@each(
+    ("change", "told"),
+    [
+        (_with_code, "posix.mkdir in it, which is no part of one"),
+        (_code_alone, "posix.mkdir in it, which is no part of one"),
+        (_with_an_attribute, "an attribute '__init__' in it"),
+        (_with_a_file_elsewhere, "the index names '../step-3/"),
+        (_something_else, "the index is a dict"),
+    ],
+    ids=lambda one: one.__name__ if callable(one) else None,
+)
+def test_what_a_user_has_put_into_an_index_is_not_run_for_whoever_exports(
+    checkpoints: Path, tmp_path: Path, change: Any, told: str
+) -> None:
+    folder = shutil.copytree(checkpoints / "step-7", tmp_path / change.__name__ / "step-7")
+    index = folder / ".metadata"
+    with index.open("rb") as file:
+        before = pickle.load(file)  # noqa: S301 - written just now
+    index.write_bytes(pickle.dumps(change(before, tmp_path / "made")))
+    (folder / "manifest.json").unlink()
+    manifest.seal(folder, 7)
+    with pytest.raises(CheckpointError, match=told):
+        export_weights(folder, tmp_path / "model.safetensors")
+    assert not (tmp_path / "made").exists()
+
+
+def test_an_index_of_another_version_of_python_is_read(checkpoints: Path, tmp_path: Path) -> None:
+    """Some pickle a member of an enumeration by its name, others by its value."""
+    folder = checkpoints / "step-7"
+    with (folder / ".metadata").open("rb") as file:
+        index = pickle.load(file)  # noqa: S301 - written just now
+    (folder / ".metadata").write_bytes(_pickled_by_names(index))
+    (folder / "manifest.json").unlink()
+    manifest.seal(folder, 7)
+    export_weights(folder, tmp_path / "model.safetensors")
+    assert_same(load_file(tmp_path / "model.safetensors"), expected(7))
+
+
+def _pickled_by_names(index: Any) -> bytes:
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file)
+    (some, *_) = index.state_dict_metadata.values()
+    (kind,) = {type(part) for part in some.properties.__getstate__() if isinstance(part, Enum)}
+    pickler.dispatch_table = copyreg.dispatch_table | {kind: lambda member: (getattr, (kind, member.name))}
+    pickler.dump(index)
+    return file.getvalue()

@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 import torch.distributed.checkpoint as dcp
 
+from oakum_worker.checkpoint.dcp_index import IndexedReader
+
 
 def write_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Store the tensors under their names in `folder`, in DCP's format. Raises the error that made it fail, such
@@ -25,7 +27,7 @@ def read_tensors(folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Read stored values into the tensors, by their names; their memory is overwritten. Raises the error that made
     it fail, such as `OSError`, not DCP's wrapper of it."""
     with own_errors():
-        dcp.load(dict(tensors), storage_reader=dcp.FileSystemReader(folder), no_dist=True)
+        dcp.load(dict(tensors), storage_reader=IndexedReader(folder), no_dist=True)
 
 
 @contextlib.contextmanager

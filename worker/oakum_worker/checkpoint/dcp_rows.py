@@ -38,6 +38,7 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.storage import WriteResult
 
 from oakum_worker.checkpoint.dcp_files import own_errors
+from oakum_worker.checkpoint.dcp_index import IndexedReader
 from oakum_worker.parallel.blocks import Block, Box, intersection
 from oakum_worker.parallel.holdings import Holdings, Part, Place, Rows, SplitTensor, block_of
 
@@ -109,7 +110,7 @@ def read_rows(folder: Path, tensors: Sequence[SplitTensor], place: Place, rows: 
     blocks = {tensor.path: block_of(place.parts, tensor) for tensor in tensors}
     state = {**{path: rows[path].view(block.shape) for path, block in blocks.items()}, **whole}
     with own_errors():
-        dcp.load(state, storage_reader=dcp.FileSystemReader(folder), planner=_BlockPlanner(blocks), no_dist=True)
+        dcp.load(state, storage_reader=IndexedReader(folder), planner=_BlockPlanner(blocks), no_dist=True)
 
 
 class _Given(SavePlanner):
