@@ -17,6 +17,7 @@ from pathlib import Path
 
 from oakum_worker.checkpoint.memory_header import has_copy
 from oakum_worker.errors import ForkError
+from oakum_worker.fragment.compile_cache import VARIABLE, compile_cache
 from oakum_worker.fragment.forking import ForkedProcess, ForkRequest, ForkServer, node_has_accelerator
 from oakum_worker.fragment.output import FragmentOutput
 
@@ -132,6 +133,7 @@ class RankStarter:
         environment["CUDA_VISIBLE_DEVICES"] = self._device(environment.get("CUDA_VISIBLE_DEVICES", ""))
         # Broken rendezvous are routine here; keep torch from printing a C++ stack trace for each.
         environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        environment[VARIABLE] = str(compile_cache(environment, self._config_file.parent))
         return environment
 
     def _device(self, visible: str) -> str:
