@@ -47,8 +47,9 @@ class FragmentConfigs:
             service_file=None if run_as is not None else str(self._settings.service_file),
             service_ca=self._authorities,
             token=self.token(fragment),
-            # Recipients stay with the service: whoever knows a webhook's address may post there.
-            spec=trainer.spec.model_copy(update={"notify": ()}),
+            # Recipients stay with the service: whoever knows a webhook's address may post there. The numbers of
+            # nodes are the service's to keep to: a worker too old to know the option need not refuse it.
+            spec=trainer.spec.model_copy(update={"notify": (), "sizes": "any"}),
             run_as=run_as,
             checkpoint_dir=str(self.files.checkpoints(trainer.user_name).of(trainer.id)),
             grace_s=self._grace_s,

@@ -17,7 +17,7 @@ import numpy as np
 
 from oakum_solver.draft import Draft
 from oakum_solver.errors import MilpError
-from oakum_solver.free_nodes import gather_minimum, hand_out_free_nodes, priority_classes, resplit_pools
+from oakum_solver.free_nodes import gather_next_size, hand_out_free_nodes, priority_classes, resplit_pools
 from oakum_solver.knapsack import Relaxation, Sizes, exact, fill, proves_optimal, relax, total
 from oakum_solver.lagrangian import LagrangianDual, tighten_bound
 from oakum_solver.milp_candidates import Candidates, all_compositions, improve_by_milp, promising_compositions
@@ -178,7 +178,8 @@ def _guided(model: ValueModel, dual: LagrangianDual, prices: Floats, go_on: Call
     for j in eager.tolist():
         pool = int(best.pool[j])
         more = min(int(best.nodes[j]), draft.free[pool], draft.room_under_cap(j)) if pool >= 0 else 0
-        if more > 0 and sum(draft.after[j].values()) + more >= model.trainers[j].min_nodes:
+        held = sum(draft.after[j].values())
+        if more > 0 and (more := model.trainers[j].fitting(held + more) - held) > 0:
             draft.add(j, pool, more)
     found = _filled(model, draft, thorough=True)
     resplit_pools(draft, list(range(len(draft.after))), go_on)
@@ -191,7 +192,7 @@ def _filled(model: ValueModel, draft: Draft, thorough: bool) -> Solution:
     classes = priority_classes(model)
     draft.shrink_to_limits()
     hand_out_free_nodes(draft, classes, thorough)
-    draft.drop_below_minimum()
+    draft.drop_unusable()
     hand_out_free_nodes(draft, classes, thorough)
     return Solution(tuple(draft.after), tuple(draft.values()), math.inf, "greedy", optimal=False)
 
@@ -284,10 +285,14 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
             for j, size in shrinking.items():
                 draft.shrink(j, size)
             found.append(_filled(model, draft, exactly))
-    if any(trainer.min_nodes > max(model.pools.free, default=0) for trainer in model.trainers):
+    most_free = max(model.pools.free, default=0)
+    if any(
+        trainer.min_nodes > most_free or (trainer.sizes and (trainer.following(held) or 0) - held > most_free)
+        for trainer, held in zip(model.trainers, model.held, strict=True)
+    ):
         draft = Draft(model)
         for trainers in priority_classes(model):
-            gather_minimum(draft, trainers, forced=False)
+            gather_next_size(draft, trainers, forced=False)
         found.append(_filled(model, draft, thorough))
     best = max(found, key=lambda solution: _by_class(model, solution))
     return best.with_bound(_bound(model)).with_proof()

@@ -48,13 +48,13 @@ class Draft:
 
     def take_back_new_nodes(self, pool: int) -> bool:
         """Take back the pool's nodes that this draft gave to trainers, which makes them free again; returns
-        whether there were any. A trainer that would be left with nodes, but fewer than its minimum, keeps its
-        own."""
+        whether there were any. A trainer that would be left with nodes, but a number that it may not have, keeps
+        its own."""
         taken = False
         for j, after in enumerate(self.after):
             given = after.get(pool, 0) - self.model.pools.held[j].get(pool, 0)
             rest = sum(after.values()) - given
-            if given <= 0 or 0 < rest < self.model.trainers[j].min_nodes:
+            if given <= 0 or (rest > 0 and not self.model.trainers[j].allows(rest)):
                 continue
             self.after[j] = {p: left for p, count in after.items() if (left := count - given * (p == pool))}
             self.free[pool] += given
@@ -78,14 +78,14 @@ class Draft:
 
     def shrink_to_limits(self) -> None:
         """Shrink each trainer that holds nodes which it cannot use, or more nodes than its maximum or its
-        user's cap allows; one that would fall below its minimum loses all its nodes. Under a cap, trainers that
-        come later in the problem shrink before earlier ones."""
+        user's cap allows, to a number that it may have; one that would fall below its minimum loses all its nodes.
+        Under a cap, trainers that come later in the problem shrink before earlier ones."""
         for j in range(len(self.after) - 1, -1, -1):
             trainer, size = self.model.trainers[j], sum(self.after[j].values())
             usable = size - self._useless(j)
             most = min(usable, trainer.max_nodes, size + min(0, self.room_under_cap(j)))
             if most < size:
-                self.shrink(j, most if most >= trainer.min_nodes else 0)
+                self.shrink(j, trainer.fitting(most))
 
     def _useless(self, j: int) -> int:
         """Number of nodes that trainer j holds and cannot run on together with its others; 0 if the draft has
@@ -99,11 +99,12 @@ class Draft:
             return 0
         return useless
 
-    def drop_below_minimum(self) -> None:
-        """Take all nodes from trainers that have fewer than their minimum."""
-        for j, after in enumerate(self.after):
-            if after and sum(after.values()) < self.model.trainers[j].min_nodes:
-                self.shrink(j, 0)
+    def drop_unusable(self) -> None:
+        """Take the nodes beyond a number that they can train on from trainers, all from those that have fewer
+        than their minimum."""
+        for j, nodes in enumerate(self.sizes()):
+            if (fitting := self.model.trainers[j].fitting(nodes)) < nodes:
+                self.shrink(j, fitting)
 
     def values(self) -> list[float]:
         """Value of each trainer's composition, in the objective's unit."""
@@ -124,7 +125,7 @@ class Draft:
         at = np.minimum(nodes, model.largest)
         samples = self._samples(pool, now, more, at)
         worth = model.worth(samples, nodes)
-        allowed = (nodes >= model.low) & (nodes <= model.high) & ~np.array(self.shrunk)[:, None]
+        allowed = model.allowed(nodes) & ~np.array(self.shrunk)[:, None]
         allowed[:, 0] = True
         return np.where(allowed, worth - worth[:, :1], -np.inf)
 
@@ -194,11 +195,12 @@ class Draft:
         allowed = np.zeros(samples.shape, dtype=np.bool_)
         allowed[:, 0] = True
         nodes = np.array(self.sizes(), dtype=np.int64)[:, None] + np.arange(most + 1)
+        usable = model.allowed(nodes)
         for j, after in enumerate(self.after):
             rates = self._rates_with(j, after, pool, most)
             samples[j] = self._samples_of(j, after, pool, rates)
             if not self.shrunk[j]:
-                allowed[j, 1:] = (rates[1:] > 0) & (nodes[j, 1:] <= model.trainers[j].max_nodes)
+                allowed[j, 1:] = (rates[1:] > 0) & usable[j, 1:]
         worth = model.worth(samples, nodes)
         gains = np.where(allowed, worth - worth[:, :1], -np.inf)
         gains[:, 0] = 0.0

@@ -11,7 +11,7 @@ from oakum_solver.value import ValueModel
 
 
 def equal_shares(model: ValueModel) -> Solution:
-    """Give each of J trainers N // J of the N nodes, clipped to its minimum and maximum; the rest goes to the
+    """Give each of J trainers N // J of the N nodes, or the nearest number that it may have, and the rest to the
     trainers in their order. Returns the solution, with an upper bound on the value of every plan."""
     draft = Draft(model)
     sizes = _sizes(model)
@@ -22,7 +22,7 @@ def equal_shares(model: ValueModel) -> Solution:
         need = size - sum(draft.after[j].values())
         for pool, count in (minimum_from_pools(draft, j, need) or {}).items() if need > 0 else ():
             draft.add(j, pool, count)
-    draft.drop_below_minimum()
+    draft.drop_unusable()
     draft.shrink_to_limits()
     values = tuple(draft.values())
     shares = Solution(tuple(draft.after), values, math.inf, "equal-share", optimal=False)
@@ -35,13 +35,13 @@ def _sizes(model: ValueModel) -> list[int]:
     sizes = []
     for trainer in model.trainers:
         size = min(max(share, trainer.min_nodes), trainer.max_nodes, left, room.get(trainer.user or "", left))
-        sizes.append(size if size >= trainer.min_nodes else 0)
+        sizes.append(trainer.fitting(size))
         left -= sizes[-1]
         room[trainer.user or ""] = room.get(trainer.user or "", model.problem.num_nodes) - sizes[-1]
     for j, trainer in enumerate(model.trainers):
         most = min(left, room[trainer.user or ""], trainer.max_nodes - sizes[j])
-        if most > 0 and (sizes[j] or most >= trainer.min_nodes):
-            sizes[j] += most
-            left -= most
-            room[trainer.user or ""] -= most
+        if most > 0 and (more := trainer.fitting(sizes[j] + most) - sizes[j]) > 0:
+            sizes[j] += more
+            left -= more
+            room[trainer.user or ""] -= more
     return sizes

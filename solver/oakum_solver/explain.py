@@ -53,11 +53,11 @@ class _Explained:
         self.free = self.problem.num_nodes - sum(self.sizes)
         self.used = self._used()
         self.steps = self._steps()
-        smaller = [_without_one(model, j, composition) for j, composition in enumerate(self.after)]
+        smaller = [_one_size_smaller(model, j, composition) for j, composition in enumerate(self.after)]
         self.losses = [a - b for a, b in zip(solution.values, model.values(smaller), strict=True)]
         donors = (j for j, size in enumerate(self.sizes) if size > 0)
         self.donors = sorted(donors, key=lambda j: (self.losses[j], j))
-        """Indexes of the trainers with nodes, the one that would lose least by giving one up first."""
+        """Indexes of the trainers with nodes, the one that would lose least by going one size down first."""
         self.runnable = [self._runnable(j) for j in range(len(self.after))] if model.typed else None
         """For each trainer, the pools of which it can use another node; None if every trainer can use every
         pool."""
@@ -74,7 +74,7 @@ class _Explained:
     def _runnable(self, j: int) -> set[int]:
         """Pools of which trainer j could use another node."""
         model, now = self.model, self.after[j]
-        more = max(1, model.trainers[j].min_nodes - self.sizes[j])
+        more = (model.trainers[j].following(self.sizes[j]) or self.sizes[j] + 1) - self.sizes[j]
         pools = range(len(model.pools.pools))
         return {pool for pool in pools if model.rate(j, {**now, pool: now.get(pool, 0) + more}) > 0}
 
@@ -105,10 +105,11 @@ class _Explained:
         """Trainer j's composition at its next allowed size, with nodes of the usable pool that has most free
         nodes."""
         trainer, now, size = self.model.trainers[j], self.after[j], self.sizes[j]
-        more = max(1, trainer.min_nodes - size)
+        end = trainer.following(size)
         pools = self.model.pools.pools
-        if not pools or size >= trainer.max_nodes:
+        if not pools or end is None:
             return now
+        more = end - size
         pool = max(
             range(len(pools)),
             key=lambda p: (
@@ -178,6 +179,10 @@ class _Explained:
         if size == 0 and self.free < trainer.min_nodes and trainer.min_nodes > 1:
             text = f"its minimum of {trainer.min_nodes} nodes {would_add}, but only {self.free} are free"
             return Reason(Why.BELOW_MINIMUM, text, step.gain)
+        if trainer.sizes and 0 < self.free < step.end - size:
+            free = "one more is" if self.free == 1 else f"{self.free} more are"
+            text = f"the next number that it can use is {step.end}, which {would_add}, but only {free} free"
+            return Reason(Why.BELOW_NEXT_SIZE, text, step.gain)
         text = f"{_more(size, step)} {would_add}"
         others = [k for k in self.donors if k != j and self._has_for(k, j)]
         if not others:
@@ -217,16 +222,18 @@ class _Explained:
         return f"{number} {self.unit}"
 
 
-def _without_one(model: ValueModel, j: int, after: Composition) -> Composition:
-    """Trainer j's composition after it has given one node up: first a node that it gets in this plan, else the
-    one of its own nodes that it would give up first. Empty where it would have fewer nodes than its minimum."""
+def _one_size_smaller(model: ValueModel, j: int, after: Composition) -> Composition:
+    """Trainer j's composition at the next smaller number of nodes that it may have: nodes that it gets in this
+    plan go first, then those of its own that it would give up first. Empty where there is no smaller one."""
     size = sum(after.values())
-    if size - 1 < model.trainers[j].min_nodes:
-        return {}
-    if size <= model.held[j]:
-        return model.kept(j, size - 1)
-    added = next(pool for pool, count in after.items() if count > model.pools.held[j].get(pool, 0))
-    return {pool: left for pool, count in after.items() if (left := count - (pool == added))}
+    smaller = model.trainers[j].fitting(size - 1)
+    if smaller <= model.held[j]:
+        return model.kept(j, smaller)
+    left = dict(after)
+    for pool, count in after.items():
+        given = min(count - model.pools.held[j].get(pool, 0), sum(left.values()) - smaller)
+        left[pool] -= max(0, given)
+    return {pool: count for pool, count in left.items() if count}
 
 
 def _nodes(count: int) -> str:

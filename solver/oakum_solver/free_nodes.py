@@ -21,14 +21,14 @@ def hand_out_free_nodes(draft: Draft, classes: Iterable[list[int]], thorough: bo
     few pools and few departures can stall it. `thorough` splits each pool exactly instead of greedily.
     """
     guaranteed = [j for j, trainer in enumerate(draft.model.trainers) if trainer.guaranteed]
-    gather_minimum(draft, guaranteed, forced=True)
+    gather_next_size(draft, guaranteed, forced=True)
     for trainers in classes:
         for _ in range(_MOST_ROUNDS):
             given = sum(draft.free)
             for pool in _in_order(draft):
                 if draft.free[pool]:
                     _split(draft, pool, trainers, thorough)
-            gather_minimum(draft, trainers, forced=False)
+            gather_next_size(draft, trainers, forced=False)
             if sum(draft.free) in (0, given):
                 break
 
@@ -108,15 +108,16 @@ def _split_within_caps(draft: Draft, pool: int, trainers: list[int], gains: Floa
         more = np.arange(gains.shape[1])
 
 
-def gather_minimum(draft: Draft, trainers: list[int], forced: bool) -> None:
-    """Give each of `trainers` that is below its minimum the missing nodes, from several pools if need be; the one
-    that has waited longest comes first.
+def gather_next_size(draft: Draft, trainers: list[int], forced: bool) -> None:
+    """Give each of `trainers` that is below its minimum, or that may have certain numbers of nodes only, the nodes
+    missing to the next number that it may have, from several pools if need be; the one that has waited longest
+    comes first.
 
-    Without `forced`, only trainers get them whose value rises by that. A trainer for which too few nodes are free
-    gets none.
+    With `forced`, trainers below their minimum get them in any case, and the others none; without it, those
+    trainers whose value rises by that. A trainer for which too few nodes are free gets none.
     """
     for j in sorted(trainers, key=lambda j: -draft.model.trainers[j].waited_s):
-        need = draft.model.trainers[j].min_nodes - sum(draft.after[j].values())
+        need = _missing(draft, j, only_minimum=forced)
         if need <= 0 or draft.shrunk[j] or need > min(sum(draft.free), draft.room_under_cap(j)):
             continue
         found = minimum_from_pools(draft, j, need)
@@ -128,6 +129,16 @@ def gather_minimum(draft: Draft, trainers: list[int], forced: bool) -> None:
         if forced or draft.model.value(j, grown) > draft.model.value(j, draft.after[j]):
             for pool, count in found.items():
                 draft.add(j, pool, count)
+
+
+def _missing(draft: Draft, j: int, *, only_minimum: bool) -> int:
+    """How many nodes trainer j lacks to its minimum or, if it may have certain numbers only, to the next of them;
+    0 where pools can be split for it node by node."""
+    trainer, nodes = draft.model.trainers[j], sum(draft.after[j].values())
+    if nodes < trainer.min_nodes:
+        return trainer.min_nodes - nodes
+    more = trainer.following(nodes) if trainer.sizes and not only_minimum else None
+    return 0 if more is None else more - nodes
 
 
 def minimum_from_pools(draft: Draft, j: int, need: int) -> dict[int, int] | None:

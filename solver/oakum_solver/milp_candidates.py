@@ -101,7 +101,7 @@ def _all(model: ValueModel, j: int) -> Iterator[Composition]:
         for counts in itertools.product(*ranges):
             composition = {pool: count for pool, count in enumerate(counts) if count}
             nodes = sum(counts)
-            if (nodes == 0 and not trainer.guaranteed) or trainer.min_nodes <= nodes <= trainer.max_nodes:
+            if (nodes == 0 and not trainer.guaranteed) or trainer.allows(nodes):
                 yield composition
 
 
@@ -179,7 +179,10 @@ def _mixtures(model: ValueModel, j: int) -> Iterator[Composition]:
             if a.node_type == pools[second].node_type:
                 continue
             for x in _grid(min(a.size, high - 1)):
-                for y in _grid(min(pools[second].size, high - x)):
+                others = [size - x for size in trainer.sizes] or _grid(min(pools[second].size, high - x))
+                for y in others:
                     mixture = {first: x, second: y}
+                    if not 0 < y <= pools[second].size or not trainer.allows(x + y):
+                        continue
                     if model.rate(j, mixture) > 0:
                         yield mixture

@@ -16,6 +16,8 @@ class Why(StrEnum):
     OTHERS_GAIN_MORE = "others_gain_more"
     BELOW_MINIMUM = "below_minimum"
     """The trainer has no nodes, and fewer nodes are free than its minimum."""
+    BELOW_NEXT_SIZE = "below_next_size"
+    """The trainer may have certain numbers of nodes only, and fewer nodes are free than to the next of them."""
     UNEXPLAINED = "unexplained"
     """The caller of `solve` asked for no reasons."""
     USER_CAP = "user_cap"

@@ -72,6 +72,9 @@ class PlannedTrainer:
     """Samples/s on nodes of any type. Unused where `curves_by_type` is given."""
     min_nodes: int = 1
     max_nodes: int = 64
+    sizes: tuple[int, ...] = ()
+    """The only numbers of nodes that it can train on, rising; both bounds are among them. Empty: every number will
+    do. A trainer that holds another number trains on the largest of these below it."""
     weight: float = 1.0
     grow_stall_s: float = 1.0
     """Seconds without progress when nodes join."""
@@ -106,12 +109,33 @@ class PlannedTrainer:
         """What texts for people call the trainer: its name, else its id."""
         return self.name or self.id
 
+    def allows(self, nodes: int) -> bool:
+        """Whether a plan may give the trainer `nodes` nodes, which are not 0."""
+        return self.min_nodes <= nodes <= self.max_nodes and (not self.sizes or nodes in self.sizes)
+
+    def fitting(self, nodes: int) -> int:
+        """On how many of `nodes` nodes the trainer can train, its maximum left aside; 0 where they are too few."""
+        if self.sizes:
+            nodes = self.sizes[index - 1] if (index := bisect.bisect_right(self.sizes, nodes)) else 0
+        return nodes if nodes >= self.min_nodes else 0
+
+    def following(self, nodes: int) -> int | None:
+        """The smallest number above `nodes` that a plan may give the trainer; None where there is none."""
+        if self.sizes:
+            index = bisect.bisect_right(self.sizes, max(nodes, self.min_nodes - 1))
+            more = self.sizes[index] if index < len(self.sizes) else self.max_nodes + 1
+        else:
+            more = max(nodes + 1, self.min_nodes)
+        return more if more <= self.max_nodes else None
+
     def __post_init__(self) -> None:
         if not 1 <= self.min_nodes <= self.max_nodes:
             raise ProblemError(
                 f"trainer {self.label}: min_nodes {self.min_nodes} and max_nodes {self.max_nodes}: "
                 "expected 1 <= min_nodes <= max_nodes"
             )
+        if self.sizes:
+            self._check_sizes()
         for name in ("weight", "grow_stall_s", "shrink_stall_s", "startup_s", "attained_samples", "waited_s"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
@@ -124,6 +148,14 @@ class PlannedTrainer:
             raise ProblemError(f"trainer {self.label}: deadline_in_s is not a number")
         if self.curves_by_type is not None and not self.curves_by_type:
             raise ProblemError(f"trainer {self.label}: curves_by_type names no node type")
+
+    def _check_sizes(self) -> None:
+        told = ", ".join(map(str, self.sizes))
+        if any(more <= fewer for fewer, more in itertools.pairwise(self.sizes)):
+            raise ProblemError(f"trainer {self.label}: sizes {told}: expected them in rising order, each once")
+        for name in ("min_nodes", "max_nodes"):
+            if (nodes := getattr(self, name)) not in self.sizes:
+                raise ProblemError(f"trainer {self.label}: {name} is {nodes}: expected one of its sizes, {told}")
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def size_values(model: ValueModel) -> Floats:
             samples[j, size] = model.samples(j, composition)
     worth = model.worth(samples, np.broadcast_to(nodes, samples.shape))
     most = np.array([model.most(j) for j in range(len(model.trainers))]).reshape(-1, 1)
-    allowed = (nodes == 0) | ((nodes >= model.low) & (nodes <= most))
+    allowed = (nodes == 0) | (model.allowed(np.broadcast_to(nodes, samples.shape)) & (nodes <= most))
     return np.where(allowed, worth, -np.inf)
 
 

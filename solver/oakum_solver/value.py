@@ -56,8 +56,11 @@ class ValueModel:
         largest = max([t.max_nodes for t in self.trainers] + self.held, default=0)
         self.largest = min(problem.num_nodes, largest)
         """M: the largest number of nodes that a trainer holds now or may get."""
-        self.rates = _rates(tuple((_main_curve(t), t.min_nodes) for t in self.trainers), self.largest)
-        """Samples/s of trainer j at n nodes, 0 below its minimum; shape (J, M + 1)."""
+        self.rates = _rates(tuple((_main_curve(t), t.min_nodes, t.sizes) for t in self.trainers), self.largest)
+        """Samples/s of trainer j that holds n nodes, 0 below its minimum; shape (J, M + 1)."""
+        self._is_size = np.array(
+            [np.isin(np.arange(self.largest + 1), t.sizes) | (not t.sizes) for t in self.trainers], dtype=np.bool_
+        ).reshape(-1, self.largest + 1)
         self.low = _column([t.min_nodes for t in self.trainers])
         self.high = _column([min(t.max_nodes, self.largest) for t in self.trainers])
         self.grow_s = _column([t.grow_stall_s for t in self.trainers])
@@ -116,8 +119,17 @@ class ValueModel:
         if not nodes or nodes < trainer.min_nodes:
             return 0.0
         if trainer.curves_by_type is None:
-            return float(self.rates[j, nodes]) if nodes <= self.largest else trainer.curve.rate(nodes)
+            if nodes <= self.largest:
+                return float(self.rates[j, nodes])
+            return trainer.curve.rate(trainer.fitting(nodes))
         return typed_rate(trainer, self.types(composition))
+
+    def allowed(self, nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether trainer j may have so many nodes; argument and result have the shape (J, sizes)."""
+        rows = np.arange(len(self.trainers))[:, None]
+        sizes = self._is_size[rows, np.minimum(nodes, self.largest)]
+        within: NDArray[np.bool_] = (nodes >= self.low) & (nodes <= self.high) & sizes
+        return within
 
     def most(self, j: int) -> int:
         """Largest number of nodes that trainer j could have if it were alone: at most its maximum, its user's cap,
@@ -126,7 +138,7 @@ class ValueModel:
         most = min(trainer.max_nodes, self.largest)
         if trainer.user is not None:
             most = min(most, self.problem.user_caps.get(trainer.user, most))
-        return most if most >= trainer.min_nodes else 0
+        return trainer.fitting(most)
 
     def best_rate(self, j: int) -> float:
         """Samples/s of trainer j on its maximum number of nodes of its fastest type."""
@@ -282,6 +294,9 @@ class ValueModel:
         effective = np.zeros(most + 1)
         for kind, share in shares.items():
             effective += (counts.get(kind, 0) + (more if kind == node_type else 0)) * share
+        if trainer.sizes:
+            fitting = _fitting(nodes, trainer.sizes)
+            effective = np.where(fitting == nodes, effective, effective * fitting / np.maximum(nodes, 1))
         points = np.array([(0.0, 0.0), *curve.points])
         rates = np.interp(effective, points[:, 0], points[:, 1])
         row[1:] = np.where(nodes >= trainer.min_nodes, rates, 0.0)[1:]
@@ -302,7 +317,7 @@ def typed_rate(trainer: PlannedTrainer, counts: Mapping[str, int]) -> float:
     On several types, the curve of the fastest type is read at the effective number of nodes
     sum over types of nodes x (rate of one node) / (rate of one node of the fastest type), because a synchronous
     step shares its batch in proportion to speed. 0 where the trainer may not mix these types or has no curve for
-    one of them.
+    one of them. Of more nodes than it can train on together, each counts in part.
     """
     if (found := _common_curve(trainer, counts.keys())) is None:
         return 0.0
@@ -310,6 +325,9 @@ def typed_rate(trainer: PlannedTrainer, counts: Mapping[str, int]) -> float:
     effective = 0.0
     for node_type, share in shares.items():
         effective += counts[node_type] * share  # `sum` rounds otherwise from Python 3.12 on
+    nodes = sum(counts.values())
+    if trainer.sizes and (fitting := trainer.fitting(nodes)) != nodes:
+        effective = effective * fitting / nodes
     low = math.floor(effective)
     rest = effective - low
     return (1 - rest) * curve.rate(low) + rest * curve.rate(low + 1)
@@ -351,17 +369,26 @@ def _rate_one(curve: Curve) -> float:
 
 
 @functools.lru_cache(maxsize=64)
-def _rates(curves: tuple[tuple[Curve, int], ...], largest: int) -> Floats:
-    rows = [_rate_row(curve, min_nodes, largest) for curve, min_nodes in curves]
+def _rates(curves: tuple[tuple[Curve, int, tuple[int, ...]], ...], largest: int) -> Floats:
+    rows = [_rate_row(curve, min_nodes, sizes, largest) for curve, min_nodes, sizes in curves]
     return np.array(rows).reshape(len(curves), largest + 1)
 
 
 @functools.lru_cache(maxsize=4096)
-def _rate_row(curve: Curve, min_nodes: int, largest: int) -> Floats:
+def _rate_row(curve: Curve, min_nodes: int, sizes: tuple[int, ...], largest: int) -> Floats:
     points = np.array([(0.0, 0.0), *curve.points])
-    row: Floats = np.interp(np.arange(largest + 1), points[:, 0], points[:, 1])
+    row: Floats = np.interp(_fitting(np.arange(largest + 1), sizes), points[:, 0], points[:, 1])
     row[:min_nodes] = 0.0
     return row
+
+
+def _fitting(nodes: NDArray[np.int64], sizes: tuple[int, ...]) -> NDArray[np.int64]:
+    """For each number of nodes the largest of `sizes` up to it, 0 where it is below them all; the numbers
+    themselves where there are no sizes."""
+    if not sizes:
+        return nodes
+    found: NDArray[np.int64] = np.array([0, *sizes])[np.searchsorted(sizes, nodes, side="right")]
+    return found
 
 
 def _column(values: list[float] | list[int]) -> Floats:

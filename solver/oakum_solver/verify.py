@@ -62,6 +62,10 @@ def _check_size(problem: Problem, grants: Grants, trainer: PlannedTrainer) -> No
         raise InfeasiblePlanError(
             f"{trainer.label} is granted {size} nodes: expected 0 or {trainer.min_nodes} to {trainer.max_nodes}"
         )
+    if size and trainer.sizes and size not in trainer.sizes:
+        raise InfeasiblePlanError(
+            f"{trainer.label} is granted {size} nodes: expected 0 or one of {', '.join(map(str, trainer.sizes))}"
+        )
 
 
 def _check_no_migration(problem: Problem, grants: Grants, trainer: PlannedTrainer) -> None:
@@ -168,8 +172,11 @@ class _Recomputation:
         """The trainer's samples/s on these nodes; 0 below its minimum or with a type that it cannot use."""
         if len(nodes) < trainer.min_nodes:
             return 0.0
+        trained = max((size for size in trainer.sizes if size <= len(nodes)), default=len(nodes))
+        if trained < trainer.min_nodes:
+            return 0.0
         if trainer.curves_by_type is None:
-            return trainer.curve.rate(len(nodes))
+            return trainer.curve.rate(trained)
         counts = Counter(self.type_of[node] for node in nodes)
         if not counts.keys() <= trainer.curves_by_type.keys() or (len(counts) > 1 and not trainer.mixes_types):
             return 0.0
@@ -177,6 +184,7 @@ class _Recomputation:
         fastest = max(speeds, key=lambda node_type: speeds[node_type])
         curve = trainer.curves_by_type[fastest]
         effective = sum(count * speeds[node_type] for node_type, count in counts.items()) / speeds[fastest]
+        effective *= trained / len(nodes)
         whole = int(effective + 1e-12)
         return curve.rate(whole) + (effective - whole) * (curve.rate(whole + 1) - curve.rate(whole))
 

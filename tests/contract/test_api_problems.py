@@ -267,6 +267,24 @@ class TestChanges:
     ) -> None:
         assert self.refused(api, change)["errors"] == [line]
 
+    def test_sizes_bring_their_bounds_and_bounds_have_to_be_sizes(self, api: ApiUnderTest, trainer: str) -> None:
+        def changed(**change: Any) -> dict[str, Any]:
+            response = api.user.patch("/v1/trainers/digits", json=change)
+            assert response.status_code == 200, response.text
+            spec: dict[str, Any] = response.json()["spec"]
+            return {name: spec[name] for name in ("sizes", "min_nodes", "max_nodes")}
+
+        assert changed(sizes=[1, 3, 6]) == {"sizes": [1, 3, 6], "min_nodes": 1, "max_nodes": 6}
+        (line,) = self.refused(api, {"max_nodes": 4})["errors"]
+        assert line == "spec: max_nodes 4 is not among sizes (1, 3, 6): give one of these, or leave max_nodes out"
+        assert changed(max_nodes=3) == {"sizes": [1, 3, 6], "min_nodes": 1, "max_nodes": 3}
+        assert changed(sizes="powers_of_two", min_nodes=2) == {
+            "sizes": "powers_of_two",
+            "min_nodes": 2,
+            "max_nodes": 64,
+        }
+        assert changed(sizes="any", max_nodes=7) == {"sizes": "any", "min_nodes": 2, "max_nodes": 7}
+
     def test_both_sizes_may_move_past_each_other_in_one_change(self, api: ApiUnderTest, trainer: str) -> None:
         response = api.user.patch("/v1/trainers/digits", json={"min_nodes": 6, "max_nodes": 8})
         assert response.json()["spec"] == full_spec(min_nodes=6, max_nodes=8)

@@ -33,6 +33,15 @@ def looked(api: ApiUnderTest) -> ApiUnderTest:
     return api
 
 
+def test_a_trainer_of_certain_sizes_is_promised_no_other(looked: ApiUnderTest) -> None:
+    looked.submit(name="first", curve=CURVE["curve"], sizes=[1, 2, 4])
+    assert sizes(asked(looked)) == {"first": (0, 2)}
+    assert sizes(asked(looked, change=[{"trainer": "first", "max_nodes": 1}])) == {"first": (0, 1)}
+    change = [{"trainer": "first", "max_nodes": 3}]
+    refused = problem_of(looked.viewer.post("/v1/plans/preview", json={"change": change}), 409)
+    assert "max_nodes is 3: expected one of its sizes, 1, 2, 4" in refused["detail"]
+
+
 @pytest.fixture
 def training(looked: ApiUnderTest) -> ApiUnderTest:
     """An API whose trainer `first` holds n1 and n2."""

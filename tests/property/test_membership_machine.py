@@ -144,10 +144,20 @@ class MembershipMachine(RuleBasedStateMachine):
         self.dropped: set[str] = set()
         self.clock = 0.0
 
-    @initialize(min_nodes=st.integers(1, 3))
-    def begin(self, min_nodes: int) -> None:
+    @initialize(min_nodes=st.integers(1, 3), more=st.none() | st.sets(st.integers(4, MOST_FRAGMENTS)))
+    def begin(self, min_nodes: int, more: set[int] | None) -> None:
+        """With `more`, the trainer can have these numbers of nodes and its minimum only."""
         self.min_nodes = min_nodes
-        spec = TrainerSpec(name="t", entrypoint="a:b", global_batch=64, epochs=1, min_nodes=min_nodes)
+        sizes = range(min_nodes, MOST_FRAGMENTS + 1) if more is None else sorted({min_nodes, *more})
+        self.sizes = tuple(sizes)
+        spec = TrainerSpec(
+            name="t",
+            entrypoint="a:b",
+            global_batch=64,
+            epochs=1,
+            min_nodes=min_nodes,
+            sizes="any" if more is None else self.sizes,
+        )
         self.trainer = TrainerRow(
             id="t",
             spec=spec,
@@ -298,7 +308,8 @@ class MembershipMachine(RuleBasedStateMachine):
 
     @rule(all_notice=st.booleans())
     def settle(self, all_notice: bool) -> None:
-        """Once events stop and everyone answers, everyone who can train does, or nobody where they are too few."""
+        """Once events stop and everyone answers, everyone who can train does, or as many as the trainer can
+        have."""
         for fragment in self.fragments.values():
             fragment.alive = fragment.alive and not fragment.hung
         for _ in range(MOST_ROUNDS):
@@ -309,9 +320,10 @@ class MembershipMachine(RuleBasedStateMachine):
         else:
             raise AssertionError(f"no end of changes: {self._state()}")
         staying = {f.id for f in self.fragments.values() if f.alive and not f.row.released and not f.signalled}
-        expected = staying if len(staying) >= self.min_nodes else set()
-        assert set(self.word.members) == expected, self._state()
-        for name in expected:
+        members = set(self.word.members)
+        assert members <= staying, self._state()
+        assert len(members) == max((n for n in self.sizes if n <= len(staying)), default=0), self._state()
+        for name in members:
             fragment = self.fragments[name]
             assert (fragment.place, fragment.formed) == ("training", self.word.generation), self._state()
         gone = [f for f in self.fragments.values() if f.alive and f.id not in staying]
@@ -328,6 +340,10 @@ class MembershipMachine(RuleBasedStateMachine):
     @invariant()
     def what_is_over_has_been_published(self) -> None:
         assert 0 <= self.word.ended_through <= self.word.generation
+
+    @invariant()
+    def no_other_number_of_members_is_published(self) -> None:
+        assert len(self.word.members) in (0, *self.sizes)
 
     # How it all works.
 

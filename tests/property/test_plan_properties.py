@@ -42,7 +42,7 @@ def changing_nothing(problem: Problem) -> float | None:
     """What it is worth to leave everything as it is; None where that is not allowed."""
     sizes = [len(problem.held[trainer.id]) for trainer in problem.trainers]
     for trainer, size in zip(problem.trainers, sizes, strict=True):
-        if (size == 0 and trainer.guaranteed) or (size and not trainer.min_nodes <= size <= trainer.max_nodes):
+        if (size == 0 and trainer.guaranteed) or (size and not trainer.allows(size)):
             return None
     for user, cap in problem.user_caps.items():
         if sum(size for t, size in zip(problem.trainers, sizes, strict=True) if t.user == user) > cap:
@@ -116,6 +116,7 @@ def test_every_plan_obeys_every_rule(problem: Problem) -> None:
             held, nodes = set(problem.held[trainer.id]), set(allocation.nodes)
             assert held <= nodes or nodes <= held, "a migration"
             assert not nodes or trainer.min_nodes <= len(nodes) <= trainer.max_nodes
+            assert not nodes or not trainer.sizes or len(nodes) in trainer.sizes
         for user, cap in problem.user_caps.items():
             assert sum(len(plan.grant(t.id)) for t in problem.trainers if t.user == user) <= cap
         assert plan.bound >= plan.value
@@ -211,10 +212,15 @@ def test_every_size_has_a_reason_that_its_numbers_bear_out(problem: Problem, pol
             case Why.BELOW_MINIMUM:
                 assert size == 0
                 assert free < trainer.min_nodes
+            case Why.BELOW_NEXT_SIZE:
+                assert size > 0
+                assert 0 < free < min(more for more in trainer.sizes if more > size) - size
             case Why.USER_CAP:
                 assert trainer.user is not None
                 used = sum(sizes[t.id] for t in problem.trainers if t.user == trainer.user)
-                assert used + max(1, trainer.min_nodes - size) > problem.user_caps[trainer.user]
+                larger = trainer.following(size)
+                assert larger is not None
+                assert used + larger - size > problem.user_caps[trainer.user]
             case Why.PRIORITY:
                 assert reason.other is not None
                 assert priority[reason.other] > trainer.priority

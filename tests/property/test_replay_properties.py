@@ -77,11 +77,14 @@ def random_workload(random: Random, endless: bool = False, social: bool = False)
 
 def _random_item(random: Random, id_: str, endless: bool, social: bool) -> WorkItem:
     min_nodes = random.choice((1, 1, 2, 3))
+    max_nodes = random.randint(min_nodes, 8)
+    few = random.sample(range(1, 9), random.randint(0, 2))
     trainer = PlannedTrainer(
         id_,
         random_curve(random, 6, smooth=random.random() < 0.5),
         min_nodes,
-        max_nodes=random.randint(min_nodes, 8),
+        max_nodes,
+        sizes=tuple(sorted({min_nodes, max_nodes, *few})) if random.random() < 0.3 else (),
         weight=random.choice((0.0, 0.5, 1.0, 1.0, 3.0)),
         grow_stall_s=random.choice((0.0, 5.0, 18.0)),
         shrink_stall_s=random.choice((0.0, 3.0, 12.0)),
@@ -150,9 +153,10 @@ def test_every_trainer_s_way_is_one(random: Random, policy: Policy, cost: CostMo
             nodes * (until_s - from_s) for (from_s, nodes), until_s in zip(trainer.sizes, times[1:], strict=False)
         )
         assert trainer.node_hours * 3600 == pytest.approx(held)
+        between = range(item.trainer.min_nodes, item.trainer.max_nodes + 1)
         assert {nodes for _, nodes in trainer.sizes} <= {
             0,
-            *range(item.trainer.min_nodes, item.trainer.max_nodes + 1),
+            *(nodes for nodes in between if not item.trainer.sizes or nodes in item.trainer.sizes),
         }
         assert trainer.sizes[-1][1] == 0
         ended = item.samples is not None and trainer.samples == item.samples

@@ -38,9 +38,7 @@ def close(value: float) -> object:
 
 
 def changing_nothing_is_allowed(problem: Problem) -> bool:
-    return all(
-        not (held := problem.held[t.id]) or t.min_nodes <= len(held) <= t.max_nodes for t in problem.trainers
-    )
+    return all(not (held := problem.held[t.id]) or t.allows(len(held)) for t in problem.trainers)
 
 
 @settings(deadline=None)
@@ -50,7 +48,7 @@ def test_the_table_of_sizes_is_exact_for_who_stays_or_shrinks(problem: Problem) 
     values = size_values(model)
     for j, trainer in enumerate(problem.trainers):
         for nodes in range(min(model.held[j], model.largest) + 1):
-            if nodes == 0 or trainer.min_nodes <= nodes <= trainer.max_nodes:
+            if nodes == 0 or trainer.allows(nodes):
                 assert values[j, nodes] == close(model.value(j, model.kept(j, nodes)))
             else:
                 assert values[j, nodes] == -math.inf
@@ -105,7 +103,7 @@ def _check_gains(draft: Draft) -> None:
             for more in range(1, min(free, len(row) - 1) + 1):
                 grown = {**after, pool: after.get(pool, 0) + more}
                 size = sum(grown.values())
-                allowed = trainer.min_nodes <= size <= trainer.max_nodes and not draft.shrunk[j]
+                allowed = trainer.allows(size) and not draft.shrunk[j]
                 if allowed and (model.rate(j, grown) > 0 or not model.typed):
                     assert row[more] == close(model.value(j, grown) - model.value(j, after))
                 else:
@@ -166,7 +164,7 @@ def test_the_published_terms_give_the_published_formula(problem: Problem) -> Non
     values = size_values(ValueModel(problem))
     for trainer, row in zip(problem.trainers, values, strict=True):
         held = len(problem.held[trainer.id])
-        before = trainer.curve.rate(held) if held >= trainer.min_nodes else 0.0
+        before = trainer.curve.rate(trainer.fitting(held))
         for nodes in np.flatnonzero(np.isfinite(row)).tolist():
             stall_s = trainer.grow_stall_s if nodes > held else trainer.shrink_stall_s if nodes < held else 0.0
             made = problem.look_ahead_s * trainer.curve.rate(nodes) - before * stall_s

@@ -18,6 +18,8 @@ def compositions(model: ValueModel, j: int) -> Iterator[Composition]:
         nodes = sum(counts)
         if nodes and not trainer.min_nodes <= nodes <= trainer.max_nodes:
             continue
+        if nodes and trainer.sizes and nodes not in trainer.sizes:
+            continue
         grows = all(counts[pool] >= held.get(pool, 0) for pool in pools)
         shrinks = all(counts[pool] <= held.get(pool, 0) for pool in pools)
         if grows or shrinks:

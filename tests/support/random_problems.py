@@ -64,11 +64,16 @@ def random_trainer(
         types = random.choice((None, ("cpu",), ("gpu",), _TYPES, _TYPES))
         settings["curves_by_type"] = types and {name: random_curve(random, largest, smooth) for name in types}
         settings["mixes_types"] = random.random() < 0.5
+    max_nodes = random.randint(min_nodes, max(min_nodes, largest))
+    if random.random() < 0.3:
+        between = range(1, max_nodes + 2)
+        few = random.sample(between, random.randint(0, min(3, len(between))))
+        settings["sizes"] = tuple(sorted({min_nodes, max_nodes, *few}))
     return PlannedTrainer(
         id_,
         random_curve(random, largest, smooth),
         min_nodes,
-        max_nodes=random.randint(min_nodes, max(min_nodes, largest)),
+        max_nodes,
         weight=random.choice((0.0, 0.5, 1.0, 1.0, 3.0)),
         grow_stall_s=random.choice(_SECONDS),
         shrink_stall_s=random.choice(_SECONDS),

@@ -7,7 +7,7 @@ import json
 import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -43,6 +43,7 @@ _ENTRYPOINT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 _NODE_TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:+-]{0,62}")
 _LEAST_SAMPLES_PER_S, _MOST_SAMPLES_PER_S = 1e-12, 1e12
 _DEEPEST = 50
+_MOST_NODES = 64
 _WEIGHTS = (".safetensors", ".pt", ".pth", ".bin")
 
 
@@ -91,6 +92,9 @@ NodeType = Annotated[str, AfterValidator(_node_type)]
 Moment = Annotated[datetime, BeforeValidator(_moment)]
 
 
+Sizes = Literal["any", "powers_of_two"] | Annotated[tuple[Count, ...], Field(min_length=1, max_length=1000)]
+"""Numbers of nodes, rising, or which numbers these are."""
+
 BatchStage = tuple[Annotated[int, Field(ge=0, lt=2**31)], Count]
 """(epoch, samples): from this epoch on, counted from 0, each step takes this number of samples."""
 
@@ -121,8 +125,11 @@ class TrainerSpec(Strict):
     epochs: Count
     """Passes over the data set. Each visits every sample exactly once."""
     min_nodes: Count = 1
-    max_nodes: Count = 64
+    max_nodes: Count = _MOST_NODES
     """Default: 64, or fewer where the smallest global batch has less than one sample for each rank."""
+    sizes: Sizes = "any"
+    """The only numbers of nodes that the trainer is given: a rising list, or `powers_of_two`. `min_nodes` and
+    `max_nodes` are then by default the first and the last of them, and have to be among them."""
     curve: Points = ()
     """Scalability curve: (nodes, samples per second), rising in both. Default: linear until measured."""
     curves_by_type: dict[NodeType, Annotated[Points, Field(min_length=1)]] = Field(default_factory=dict)
@@ -200,6 +207,14 @@ class TrainerSpec(Strict):
             raise ValueError(f"{script!r} is not the name of a Python file: write it as train.py")
         return script
 
+    @field_validator("sizes")
+    @classmethod
+    def _sizes_rise(cls, sizes: Sizes) -> Sizes:
+        for fewer, more in itertools.pairwise(() if isinstance(sizes, str) else sizes):
+            if more <= fewer:
+                raise ValueError(f"{more} nodes follow {fewer}: list the numbers in rising order, each once")
+        return sizes
+
     @field_validator("initial")
     @classmethod
     def _initial_is_a_file_of_weights(cls, initial: str | None) -> str | None:
@@ -263,12 +278,51 @@ class TrainerSpec(Strict):
                 )
         return self
 
+    @property
+    def listed_sizes(self) -> tuple[int, ...]:
+        """The numbers of nodes that `sizes` stands for, rising, whatever the bounds are; empty where every number
+        will do."""
+        if self.sizes == "any":
+            return ()
+        if self.sizes == "powers_of_two":
+            return tuple(2**k for k in range(max(self.max_nodes, self._most_by_batch).bit_length()))
+        return self.sizes
+
+    @property
+    def allowed_sizes(self) -> tuple[int, ...]:
+        """Those of `listed_sizes` that lie within the bounds."""
+        return tuple(size for size in self.listed_sizes if self.min_nodes <= size <= self.max_nodes)
+
+    @property
+    def _smallest_batch(self) -> int:
+        return min([self.global_batch, *(samples for _, samples in self.batch_schedule)])
+
+    @property
+    def _most_by_batch(self) -> int:
+        """The most nodes on which each rank has a sample of the smallest batch."""
+        return max(1, self._smallest_batch // self.ranks_per_node)
+
     @model_validator(mode="after")
-    def _sizes_fit(self) -> Self:
-        smallest = min([self.global_batch, *(samples for _, samples in self.batch_schedule)])
-        most = max(1, smallest // self.ranks_per_node)
-        if "max_nodes" not in self.model_fields_set and self.max_nodes > most:
-            object.__setattr__(self, "max_nodes", most)
+    def _bounds_are_sizes(self) -> Self:
+        most = min(self.max_nodes, self._most_by_batch)
+        sizes = self.listed_sizes
+        if "max_nodes" not in self.model_fields_set:
+            if self.sizes == "powers_of_two":
+                most = max(size for size in sizes if size <= most)
+            object.__setattr__(self, "max_nodes", most if isinstance(self.sizes, str) else sizes[-1])
+        if "min_nodes" not in self.model_fields_set and sizes:
+            object.__setattr__(self, "min_nodes", sizes[0])
+        for name in ("min_nodes", "max_nodes") if sizes else ():
+            if (nodes := getattr(self, name)) not in sizes:
+                told = self.sizes if isinstance(self.sizes, str) else ", ".join(map(str, sizes))
+                raise ValueError(
+                    f"{name} {nodes} is not among sizes ({told}): give one of these, or leave {name} out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _batches_are_enough(self) -> Self:
+        smallest = self._smallest_batch
         if self.min_nodes > self.max_nodes:
             raise ValueError(
                 f"min_nodes {self.min_nodes} is above max_nodes {self.max_nodes}: "

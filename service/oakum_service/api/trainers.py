@@ -262,14 +262,16 @@ def change_trainer(
     key: IdempotencyKey = None,
     if_match: IfMatch = None,
 ) -> JSONResponse:
-    """Change a live trainer's bounds, weight or priority; while it is paused, also its epochs."""
+    """Change a live trainer's numbers of nodes, weight or priority; while it is paused, also its epochs. With
+    other sizes, bounds that are not given follow from them."""
     if change.priority is not None:
         check_priority(change.priority, user)
 
     def carry_out() -> TrainerView:
         trainer = _live(session, ref, user, if_match)
         before = trainer.spec.model_dump(mode="json")
-        spec = before | change.model_dump(exclude_none=True)
+        kept = {field: value for field, value in before.items() if field not in change.superseded}
+        spec = kept | change.model_dump(exclude_none=True)
         if change.epochs is not None:
             check_epochs(session, trainer, change.epochs)
         trainer.spec = TrainerSpec.model_validate(spec)

@@ -15,10 +15,12 @@ from oakum_service.cli.output import STATE_STYLES
 from oakum_service.cli.units import age, count, decimal, duration, rate
 from oakum_service.standing import Status
 from oakum_service.states import TimeUse, TrainerState
+from oakum_worker.spec import TrainerSpec
 
 _BAR_WIDTH = 40
 _SHARE_WIDTH = 20
 _LOST = "yellow"
+_FEW_SIZES = 5
 
 
 def screen_of(view: TrainerView) -> RenderableType:
@@ -51,9 +53,19 @@ def steps_of(view: TrainerView) -> str:
 
 
 def size_of(view: TrainerView) -> str:
-    """Text with the range of nodes that the spec allows, such as `2-8`."""
-    least, most = view.spec.min_nodes, view.spec.max_nodes
+    """Text with the numbers of nodes that the spec allows, such as `2-8` or `1,2,4,8`."""
+    least, most, sizes = view.spec.min_nodes, view.spec.max_nodes, view.spec.allowed_sizes
+    if len(sizes) > 1:
+        return ",".join(map(str, sizes)) if len(sizes) <= _FEW_SIZES else f"{sizes[0]},{sizes[1]}..{sizes[-1]}"
     return str(most) if least == most else f"{least}-{most}"
+
+
+def bounds_of(spec: TrainerSpec) -> str:
+    """Text with the numbers of nodes that the spec allows, such as `2 to 8 nodes` or `1, 2 or 4 nodes`."""
+    if len(spec.allowed_sizes) < 2:
+        return f"{spec.min_nodes} to {'1 node' if spec.max_nodes == 1 else f'{spec.max_nodes} nodes'}"
+    *others, last = map(str, spec.allowed_sizes)
+    return f"{', '.join(others)} or {last} nodes"
 
 
 def state_for(view: TrainerView) -> str:

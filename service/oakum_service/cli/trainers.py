@@ -102,12 +102,14 @@ def _print_trainer(view: TrainerView) -> None:
 
 
 def _facts(view: TrainerView) -> list[tuple[str, str]]:
+    from oakum_service.cli.screen import bounds_of
+
     spec = view.spec
     facts = [
         ("Id", view.id),
         ("Script" if spec.script else "Entrypoint", spec.code),
         ("Submitted", f"{clock(view.submitted_at)} ({age(view.submitted_at)} ago){_by(view)}"),
-        ("Bounds", f"{spec.min_nodes} to {spec.max_nodes} nodes, weight {spec.weight:g}"),
+        ("Bounds", f"{bounds_of(spec)}, weight {spec.weight:g}"),
         ("Priority", str(spec.priority or "")),
         ("Deadline", _deadline(view)),
         ("Exact", "" if spec.exact else "no, by `exact: false`: its results may depend on its nodes"),
@@ -171,6 +173,7 @@ def _epochs(number: int) -> str:
     rich_help_panel=TRAINERS,
     epilog=example(
         "oakum scale digits --max-nodes 8",
+        "oakum scale digits --sizes 1,2,4,8",
         "oakum scale digits --weight 2 --priority -5",
         "oakum pause digits; oakum scale digits --epochs 400; oakum unpause digits",
     ),
@@ -179,6 +182,13 @@ def scale(
     trainer: TrainerRef,
     min_nodes: Annotated[int | None, typer.Option(min=1, help="Fewest nodes it may train on.")] = None,
     max_nodes: Annotated[int | None, typer.Option(min=1, help="Most nodes it may train on.")] = None,
+    sizes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N,N,...|powers_of_two|any",
+            help="The only numbers of nodes it may train on; bounds that are not given follow from them.",
+        ),
+    ] = None,
     weight: Annotated[float | None, typer.Option(help="Value of its samples relative to others'.")] = None,
     priority: Annotated[
         int | None, typer.Option(min=-100, max=100, help="Higher ones choose first; above 0 only for admins.")
@@ -188,17 +198,25 @@ def scale(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Change a live trainer's bounds, weight or priority; while it is paused, also its epochs."""
+    """Change a live trainer's numbers of nodes, weight or priority; while it is paused, also its epochs."""
     from pydantic import ValidationError
 
     from oakum_service.api.schemas.trainers import TrainerChange
+    from oakum_service.cli.screen import bounds_of
     from oakum_worker.spec import explain as explain_errors
 
-    options = {"min_nodes": min_nodes, "max_nodes": max_nodes, "weight": weight, "priority": priority}
+    listed = None if sizes is None else sizes if sizes in ("any", "powers_of_two") else sizes.split(",")
+    options = {
+        "min_nodes": min_nodes,
+        "max_nodes": max_nodes,
+        "sizes": listed,
+        "weight": weight,
+        "priority": priority,
+    }
     given = {name: value for name, value in (options | {"epochs": epochs}).items() if value is not None}
     if not given:
         raise typer.BadParameter(
-            "nothing to change: give --min-nodes, --max-nodes, --weight, --priority or --epochs"
+            "nothing to change: give --min-nodes, --max-nodes, --sizes, --weight, --priority or --epochs"
         )
     try:
         change = TrainerChange.model_validate(given)
@@ -211,7 +229,7 @@ def scale(
     else:
         spec = view.spec
         typer.echo(
-            f"{view.name} may use {spec.min_nodes} to {_nodes(spec.max_nodes)}, weight {spec.weight:g}, "
+            f"{view.name} may use {bounds_of(spec)}, weight {spec.weight:g}, "
             f"priority {spec.priority}, for {_epochs(spec.epochs)}. "
             "The next plan takes this into account."
         )

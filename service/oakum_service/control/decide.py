@@ -36,9 +36,12 @@ class Decision:
     cause: str = ""
 
 
-def decide(now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int) -> Decision | None:
-    """The change of membership that the reports call for, or None when nothing is to be changed yet."""
-    seen = Situation(now, fragments, min_nodes)
+def decide(
+    now: Membership, fragments: tuple[FragmentView, ...], min_nodes: int, sizes: tuple[int, ...] = ()
+) -> Decision | None:
+    """The change of membership that the reports call for, or None when nothing is to be changed yet. `sizes` are
+    the only numbers of members that there may be, rising; every number will do where it is empty."""
+    seen = Situation(now, fragments, min_nodes, sizes)
     if seen.break_is_news:
         return Decision(None, now.generation, cause=_CONNECTION_BROKE)
     if seen.awaits_answers:
@@ -65,6 +68,7 @@ class Situation:
     now: Membership
     fragments: tuple[FragmentView, ...]
     min_nodes: int
+    sizes: tuple[int, ...] = ()
 
     @cached_property
     def members(self) -> tuple[FragmentView, ...]:
@@ -181,6 +185,9 @@ class Situation:
     def next_members(self) -> tuple[FragmentView, ...]:
         """Members of the next generation, in order of rank; empty if training has to pause.
 
+        Of more than the trainer can train on together, as many are members as it can, those with the state first,
+        then survivors; the others wait until it can use them or the plan wants their nodes back.
+
         If the survivors and newcomers lack the state while another fragment has it, they would begin from an older
         checkpoint. So members that hold the state and have time stay until the others have it, too. If there are
         no such members, training pauses: a fragment that has the state saves it first, or loads it from memory
@@ -190,7 +197,16 @@ class Situation:
         if self.state_exists and not _hold_state(chosen):
             bearers = [member for member in self.not_needed if member.holds]
             chosen = (*self._staying_with(bearers), *self.newcomers) if bearers else ()
+        chosen = self._fitting(chosen)
         return chosen if len(chosen) >= self.min_nodes else ()
+
+    def _fitting(self, chosen: tuple[FragmentView, ...]) -> tuple[FragmentView, ...]:
+        """As many of them as the trainer can train on together, in the same order."""
+        if not self.sizes or len(chosen) in self.sizes:
+            return chosen
+        most = max((size for size in self.sizes if size < len(chosen)), default=0)
+        kept = sorted(chosen, key=lambda fragment: not fragment.holds)[:most]
+        return tuple(fragment for fragment in chosen if fragment in kept)
 
     @cached_property
     def state_exists(self) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.db.models.cluster import NodeInterval
 from oakum_service.db.models.fragments import Fragment, Report
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState
@@ -23,22 +25,43 @@ _LEAVING = {Phase.LEAVING, Phase.LEFT, Phase.FINISHED, Phase.FAILED}
 
 def holders(session: Session) -> dict[str, str]:
     """Node -> id of the trainer that holds it: its fragment there is live, not released and not leaving."""
-    return {fragment.node: fragment.trainer_id for fragment, _ in _holding(session)}
+    return {holder.fragment.node: holder.fragment.trainer_id for holder in _holding(session)}
 
 
-def _holding(session: Session) -> list[tuple[Fragment, Held | None]]:
-    """The fragments that hold nodes (live, not released, not leaving), each with where its node has the trainer's
-    state; None where the agent has not reported that."""
+@dataclass(frozen=True)
+class _Holder:
+    """A fragment that holds a node: live, not released, not leaving."""
+
+    fragment: Fragment
+    held: Held | None
+    """Where the node has the trainer's state; None where the agent has not reported that."""
+    is_left_out: bool
+    """Whether others of the trainer's fragments train, and this one does not: there are more than it can use."""
+
+    @property
+    def readiness(self) -> int:
+        """How far the fragment is from training: 0 if it has the state, 1 if it is ready, 2 if it warms up."""
+        has_state = self.held != Held.NOWHERE if self.held is not None else self.fragment.training_at is not None
+        if has_state and not self.is_left_out:
+            return 0
+        return 1 if self.fragment.ready_at is not None else 2
+
+
+def _holding(session: Session) -> list[_Holder]:
     rows = session.execute(
-        select(Fragment, Report)
+        select(Fragment, Report, Trainer.members)
+        .join(Trainer, Trainer.id == Fragment.trainer_id)
         .outerjoin(Report, Report.fragment_id == Fragment.id)
         .where(Fragment.is_live, Fragment.released.is_(False))
     )
-    told = [(fragment, None if report is None else report.body) for fragment, report in rows]
     return [
-        (fragment, None if report is None else report.holds)
-        for fragment, report in told
-        if report is None or report.phase not in _LEAVING
+        _Holder(
+            fragment,
+            None if report is None else report.body.holds,
+            is_left_out=bool(members) and fragment.id not in members,
+        )
+        for fragment, report, members in rows
+        if report is None or report.body.phase not in _LEAVING
     ]
 
 
@@ -54,12 +77,12 @@ def idle_nodes(
 
     The horizon of a node with an announced foreground job follows from the announcement. Otherwise it is learnt
     from past holes if `learned`, else infinite. With `learned`, nodes expected to leave together share a cohort.
-    Nodes whose fragments have the trainer's state come before ones that warm up; among equals, the order of
+    Nodes whose fragments train come before ones that wait for others or warm up; among equals, the order of
     `preference` decides.
     """
     forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s)
     started = _hole_starts(session)
-    holding = {fragment.node: (fragment, held) for fragment, held in _holding(session)}
+    holding = {holder.fragment.node: holder for holder in _holding(session)}
     nodes = []
     for node in snapshot.nodes:
         if node.state is not NodeState.HOLE:
@@ -69,19 +92,11 @@ def idle_nodes(
         rest_s = forecast.remaining_s(age_s, announced_in_s)
         horizon_s = rest_s if learned or announced_in_s is not None else math.inf
         cohort = _cohort(node, started.get(node.name)) if learned else None
-        owner = holding[node.name][0].trainer_id if node.name in holding else None
+        owner = holding[node.name].fragment.trainer_id if node.name in holding else None
         nodes.append(IdleNode(node.name, horizon_s, owner, node.node_type, cohort, rest_s))
     rank = {name: position for position, name in enumerate(preference)}
-    return sorted(nodes, key=lambda n: (_readiness(*holding.get(n.node, ())), rank.get(n.node, len(rank))))
-
-
-def _readiness(fragment: Fragment | None = None, held: Held | None = None) -> int:
-    """How far the node's fragment is from training: 0 if it has the state or there is no fragment, 1 if it is
-    ready, 2 if it warms up."""
-    has_state = held != Held.NOWHERE if held is not None else fragment is None or fragment.training_at is not None
-    if fragment is None or has_state:
-        return 0
-    return 1 if fragment.ready_at is not None else 2
+    readiness = {name: holder.readiness for name, holder in holding.items()}
+    return sorted(nodes, key=lambda node: (readiness.get(node.node, 0), rank.get(node.node, len(rank))))
 
 
 def _cohort(node: Node, started: float | None) -> str:

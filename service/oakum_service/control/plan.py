@@ -127,6 +127,7 @@ def _trainer(row: Trainer, curve: solver.Curve, settings: Settings, now: float) 
         curve=curve,
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
+        sizes=spec.listed_sizes,
         weight=spec.weight,
         grow_stall_s=expected_s(row.durations, TimeUse.GROW, settings.stall_s),
         shrink_stall_s=expected_s(row.durations, TimeUse.SHRINK, settings.stall_s),

@@ -168,7 +168,7 @@ class ReplayAccounts:
 
 def _worth_by_size(run: TrainerRun, unit: float) -> NDArray[np.float64]:
     worth = np.array(run.rates) * unit
-    worth[1 : run.trainer.min_nodes] = -np.inf
+    worth[[n for n in range(1, len(worth)) if not run.trainer.allows(n)]] = -np.inf
     return worth
 
 

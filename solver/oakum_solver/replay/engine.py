@@ -336,5 +336,5 @@ _NO_PLAN = Plan((), 0.0, 0.0, "none", 0.0, optimal=True)
 def _run(item: WorkItem, costs: RescaleCosts, num_nodes: int) -> TrainerRun:
     trainer = costs.charged(item.trainer)
     most = min(trainer.max_nodes, num_nodes)
-    rates = tuple(trainer.curve.rate(n) if n >= trainer.min_nodes else 0.0 for n in range(most + 1))
+    rates = tuple(trainer.curve.rate(trainer.fitting(n)) for n in range(most + 1))
     return TrainerRun(item, trainer, rates, sizes=[(item.submit_s, 0)])

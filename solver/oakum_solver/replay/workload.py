@@ -117,7 +117,7 @@ _LEAST, _MOST = 1e-15, 1e15
 _NUMBERS = f"0 or of a size between {_LEAST:g} and {_MOST:g}"
 _KEYS = {
     *("name", "min_nodes", "max_nodes", "curve", "samples", "submit_s", "grow_stall_s", "shrink_stall_s"),
-    *("weight", "priority", "user", "deadline_s"),
+    *("weight", "priority", "user", "deadline_s", "sizes"),
 }
 
 
@@ -130,11 +130,13 @@ def _item(entry: object) -> WorkItem:
     if name is None:
         raise ValueError("no name: expected a text")
     curve = _curve(entry.get("curve"))
+    sizes = _sizes(entry.get("sizes"))
     trainer = PlannedTrainer(
         id=name,
         curve=curve,
-        min_nodes=_count(entry, "min_nodes", 1),
-        max_nodes=_count(entry, "max_nodes", curve.points[-1][0]),
+        min_nodes=_count(entry, "min_nodes", sizes[0] if sizes else 1),
+        max_nodes=_count(entry, "max_nodes", sizes[-1] if sizes else curve.points[-1][0]),
+        sizes=sizes,
         weight=_number(entry, "weight", 1.0),
         grow_stall_s=_number(entry, "grow_stall_s", 18.0),
         shrink_stall_s=_number(entry, "shrink_stall_s", 12.0),
@@ -164,6 +166,14 @@ def _curve(points: object) -> Curve:
             raise ValueError(f"curve point {point!r}: expected a whole number of nodes")
         pairs.append((int(nodes), float(rate)))
     return Curve(tuple(pairs))
+
+
+def _sizes(given: object) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not given or not all(_is_number(n) and n == int(n) for n in given):
+        raise ValueError(f"sizes is {given!r}: expected a list of whole numbers of nodes, such as [1, 2, 4, 8]")
+    return tuple(int(nodes) for nodes in given)
 
 
 def _text(entry: Mapping[str, Any], key: str) -> str | None:

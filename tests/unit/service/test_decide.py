@@ -37,6 +37,37 @@ def test_newcomers_follow_the_survivors_in_the_order_in_which_they_became_ready(
     )
 
 
+def test_newcomers_wait_until_the_trainer_can_use_them_all() -> None:
+    names = ("a", "b", "c", "d")
+    four = tuple(training(name) for name in names)
+    more = tuple(ready(f"n{number}", at=float(number)) for number in range(4))
+    assert decide(Membership(1, names, 0), (*four, *more[:3]), min_nodes=1, sizes=(1, 2, 4, 8)) is None
+    assert decide(Membership(1, names, 0), (*four, *more), min_nodes=1, sizes=(1, 2, 4, 8)) == Decision(
+        (*names, "n0", "n1", "n2", "n3"), 0, has_state=True, cause="4 joined"
+    )
+
+
+def test_when_one_goes_the_next_smaller_number_of_those_with_the_state_train_on() -> None:
+    names = ("a", "b", "c", "d", "e", "f", "g", "h")
+    seven = tuple(training(name) for name in names[1:])
+    leaving = training("a", phase=Phase.LEAVING)
+    now = Membership(1, names, 0)
+    assert decide(now, (leaving, *seven), min_nodes=1, sizes=(1, 2, 4, 8)) == Decision(
+        ("b", "c", "d", "e"), 0, has_state=True, cause="4 left"
+    )
+    restarted = FragmentView("b", Phase.READY, alive=True)
+    lost = decide(Membership(1, names, 1), (restarted, *seven[1:]), min_nodes=1, sizes=(1, 2, 4, 8))
+    assert lost is not None
+    assert lost.members == ("c", "d", "e", "f")
+
+
+def test_fewer_than_the_smallest_number_pause() -> None:
+    fragments = (training("a", phase=Phase.LEAVING), training("b"), training("c"), training("d"))
+    decision = decide(Membership(1, ("a", "b", "c", "d"), 0), fragments, min_nodes=4, sizes=(4, 8))
+    assert decision is not None
+    assert decision.members == ()
+
+
 def test_nothing_changes_while_all_is_well() -> None:
     assert decide(Membership(1, ("a", "b"), 0), (training("a"), training("b")), min_nodes=1) is None
 

@@ -305,6 +305,20 @@ def test_a_node_that_trains_is_kept_before_one_that_is_ready_and_that_before_one
     assert group.nodes == ("trains", "ready", "warming")
 
 
+def test_a_node_that_is_left_out_of_the_trainer_s_size_is_given_up_before_those_that_train(
+    sessions: Sessions,
+) -> None:
+    trainer = submit(sessions, "digits", sizes=[1, 2, 4, 8])
+    hold(sessions, trainer, "warming", "left-out", "trains")
+    with sessions.begin() as session:
+        session.get_one(Trainer, trainer).members = ("trains",)
+        for name in ("left-out", "trains"):
+            fragment = session.get_one(Fragment, name)
+            fragment.ready_at = fragment.training_at = NOW - 50
+    (group,) = posed(sessions, holes("warming", "left-out", "trains")).groups
+    assert group.nodes == ("trains", "left-out", "warming")
+
+
 def test_nodes_are_posed_in_the_order_in_which_they_are_expected_to_stay(sessions: Sessions) -> None:
     trainer = submit(sessions, "digits")
     hold(sessions, trainer, "n1", "n4")

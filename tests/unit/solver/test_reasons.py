@@ -108,6 +108,25 @@ def test_below_the_minimum() -> None:
     )
 
 
+def test_too_few_for_the_next_size() -> None:
+    given = reason(problem((trainer("a", sizes=(1, 2, 4, 8)),), nodes("n1 n2 n3 n4", "a"), nodes("n5 n6 n7")))
+    assert given == Reason(
+        Why.BELOW_NEXT_SIZE,
+        "the next number that it can use is 8, which would add 2,400 samples in the next 60 s, "
+        "but only 3 more are free",
+        gain=2400.0,
+    )
+
+
+def test_a_size_that_others_would_have_to_give_up_for() -> None:
+    one = trainer("a", min_nodes=2, max_nodes=4, sizes=(2, 4))
+    asked = problem((one, trainer("b", FAST, max_nodes=2)), nodes("n1 n2 n3 n4"))
+    assert reason(asked).text == (
+        "4 nodes would add 1,200 samples in the next 60 s, "
+        "but b, which would miss it least, would lose 1,200 samples"
+    )
+
+
 def test_a_users_cap() -> None:
     given = reason(problem((trainer("a", user="ada"), trainer("b", user="ada")), nodes("n1 n2 n3"), ada=2))
     assert given.why is Why.USER_CAP

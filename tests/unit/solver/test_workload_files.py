@@ -47,17 +47,19 @@ def test_the_documented_keys_are_read(tmp_path: Path) -> None:
     entry = {
         "name": "resnet", "min_nodes": 2, "max_nodes": 64, "curve": CURVE, "samples": 1.3e8, "submit_s": 60,
         "grow_stall_s": 17.5, "shrink_stall_s": 11, "weight": 2, "priority": -1, "user": "ada", "deadline_s": 3600,
+        "sizes": [1, 2, 8, 64],
     }  # fmt: skip
     curve = Curve(((1, 5219.0), (8, 39584.0), (64, 262723.0)))
     trainer = PlannedTrainer(
-        "resnet", curve, 2, 64, 2.0, 17.5, 11.0, startup_s=0.0, priority=-1, user="ada", deadline_in_s=3600.0
-    )
+        "resnet", curve, 2, 64, (1, 2, 8, 64), 2.0, 17.5, 11.0, startup_s=0.0, priority=-1, user="ada",
+        deadline_in_s=3600.0,
+    )  # fmt: skip
     assert read(tmp_path, entry) == Workload((WorkItem(trainer, 60.0, 1.3e8),))
 
 
 def test_what_is_left_out_or_null_has_its_default(tmp_path: Path) -> None:
     trainer = PlannedTrainer(
-        "resnet", Curve(((1, 5219.0), (8, 39584.0), (64, 262723.0))), 1, 64, 1.0, 18.0, 12.0, startup_s=0.0
+        "resnet", Curve(((1, 5219.0), (8, 39584.0), (64, 262723.0))), 1, 64, (), 1.0, 18.0, 12.0, startup_s=0.0
     )
     assert read(tmp_path, RESNET) == Workload((WorkItem(trainer, 0.0, None),))
     optional = ("samples", "submit_s", "user", "deadline_s", "weight", "priority", "min_nodes", "max_nodes")
@@ -163,6 +165,10 @@ def test_numbers_that_are_not_of_json_are_refused(tmp_path: Path, number: str) -
         ({"min_nodes": 0}, "trainer resnet: min_nodes 0 and max_nodes 64: expected 1 <= min_nodes"),
         ({"max_nodes": -1}, "trainer resnet: min_nodes 1 and max_nodes -1: expected 1 <= min_nodes"),
         ({"min_nodes": 1.5}, "min_nodes is 1.5: expected a whole number"),
+        ({"sizes": 4}, "sizes is 4: expected a list of whole numbers of nodes, such as [1, 2, 4, 8]"),
+        ({"sizes": [4, 2]}, "trainer resnet: min_nodes 4 and max_nodes 2: expected 1 <= min_nodes"),
+        ({"sizes": [1, 3, 2, 4]}, "trainer resnet: sizes 1, 3, 2, 4: expected them in rising order, each once"),
+        ({"sizes": [1, 2], "min_nodes": 3, "max_nodes": 4}, "trainer resnet: min_nodes is 3: expected one of its"),
         ({"max_nodes": 7.25}, "max_nodes is 7.25: expected a whole number"),
         ({"priority": 0.5}, "priority is 0.5: expected a whole number"),
         ({"samples": 0}, "samples is 0.0: expected a number above 0, or null for an endless trainer"),

@@ -23,6 +23,24 @@ def complaint(**changes: Any) -> str:
 
 
 @each(
+    ("changes", "allowed"),
+    [
+        ({}, ()),
+        ({"sizes": [2, 4, 8]}, (2, 4, 8)),
+        ({"sizes": [2, 4, 8], "max_nodes": 4}, (2, 4)),
+        ({"sizes": "powers_of_two"}, (1, 2, 4, 8, 16, 32, 64)),
+        ({"sizes": "powers_of_two", "ranks_per_node": 3}, (1, 2, 4, 8, 16)),
+        ({"sizes": "powers_of_two", "min_nodes": 2, "max_nodes": 8}, (2, 4, 8)),
+    ],
+)
+def test_the_bounds_follow_from_the_sizes(changes: dict[str, Any], allowed: tuple[int, ...]) -> None:
+    spec = TrainerSpec.model_validate(LEAST | changes)
+    assert spec.allowed_sizes == allowed
+    assert (spec.min_nodes, spec.max_nodes) == ((allowed[0], allowed[-1]) if allowed else (1, 64))
+    assert TrainerSpec.model_validate(spec.model_dump(mode="json")) == spec
+
+
+@each(
     ("changes", "expected"),
     [
         (
@@ -68,6 +86,24 @@ def complaint(**changes: Any) -> str:
             {"parallel": {"batch_norm": "synchronised", "pipeline": {}}},
             "spec: parallel.pipeline does not go with parallel.batch_norm: synchronised: leave out one of them, "
             "or use batch_norm: group",
+        ),
+        ({"sizes": [1, 4, 2]}, "sizes: 2 nodes follow 4: list the numbers in rising order, each once"),
+        ({"sizes": "even"}, "sizes: 'even' should be 'any' or 'powers_of_two' or a valid tuple"),
+        (
+            {"sizes": [2, 4], "min_nodes": 1},
+            "spec: min_nodes 1 is not among sizes (2, 4): give one of these, or leave min_nodes out",
+        ),
+        (
+            {"sizes": "powers_of_two", "max_nodes": 24},
+            "spec: max_nodes 24 is not among sizes (powers_of_two): give one of these, or leave max_nodes out",
+        ),
+        (
+            {"sizes": [1, 2, 4], "min_nodes": 4, "max_nodes": 2},
+            "spec: min_nodes 4 is above max_nodes 2: lower min_nodes or raise max_nodes",
+        ),
+        (
+            {"sizes": [1, 128]},
+            "spec: global_batch 64 gives 128 ranks less than one sample each: raise it or lower max_nodes",
         ),
         ({"warm_up": {"epochs": 0}}, "warm_up.epochs: Input should be greater than 0"),
         ({"label_smoothing": 1.0}, "label_smoothing: Input should be less than 1"),

@@ -10,7 +10,7 @@ from oakum_service.api.schemas.hold import HoldView
 from oakum_service.standing import Status
 from oakum_service.states import TimeUse, TrainerState
 from oakum_worker.protocol import BestEvaluation
-from oakum_worker.spec import TrainerSpec
+from oakum_worker.spec import Sizes, TrainerSpec
 
 
 class MeasuredRateView(BaseModel):
@@ -203,11 +203,18 @@ class TrainerChange(BaseModel):
 
     min_nodes: Annotated[int, Field(ge=1)] | None = None
     max_nodes: Annotated[int, Field(ge=1)] | None = None
+    sizes: Sizes | None = None
+    """The only numbers of nodes that it is given; `any` for every number."""
     weight: Annotated[float, Field(gt=0, le=1e6)] | None = None
     priority: Annotated[int, Field(ge=-100, le=100)] | None = None
     """Only administrators may set a priority above 0."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Only of a paused trainer whose fragments have left, and more than it has finished."""
+
+    @property
+    def superseded(self) -> tuple[str, ...]:
+        """Fields of the spec whose values no longer hold: bounds of other sizes."""
+        return () if self.sizes in (None, "any") else ("min_nodes", "max_nodes")
 
 
 class PauseRequest(BaseModel):

@@ -46,10 +46,12 @@ def advise_spec(
     """The fields to change. `facts` and `batch` are None where nothing was measured on this machine."""
     fields: dict[str, Any] = {}
     reasons: dict[str, str] = {}
+    too_small = ""
     most = spec.max_nodes
     if nodes is not None:
         largest = max(1, min([spec.global_batch, *(n for _, n in spec.batch_schedule)]) // spec.ranks_per_node)
         most = max(spec.min_nodes, min(nodes.most_nodes, largest))
+        most = max((size for size in spec.listed_sizes if size <= most), default=most)
         if _as_good(nodes, spec.max_nodes, most):
             most = spec.max_nodes
         if most != spec.max_nodes:
@@ -68,8 +70,11 @@ def advise_spec(
             reasons["curve"] = "predicted samples/s; what is measured takes its place"
     if facts is not None and not facts["largest"] and spec.parallel.data == "sharded":
         needed = _shards(facts)
-        if needed is not None and needed > spec.min_nodes * spec.ranks_per_node:
-            fields["min_nodes"] = -(-needed // spec.ranks_per_node)
+        least = None if needed is None else _least_nodes(spec, -(-needed // spec.ranks_per_node))
+        if needed is not None and least is None:
+            too_small = f"sizes: none of them has the {needed} ranks that hold the model's state in parts that fit"
+        elif needed is not None and least is not None and least > spec.min_nodes:
+            fields["min_nodes"] = least
             reasons["min_nodes"] = f"{needed} ranks hold weights, gradients and optimizer in parts that fit"
             if fields["min_nodes"] > most:
                 fields["max_nodes"] = most = fields["min_nodes"]
@@ -89,6 +94,7 @@ def advise_spec(
         else tuple(name for layer in batch.layers if layer.algorithm == "recompute" for name in layer.names)
     )
     precision, remarks = _precision(spec, facts)
+    remarks = (*remarks, *([too_small] if too_small else []))
     # The micro-batches of a split model follow from its layout.
     fits = not splits_layers(spec) and facts is not None and facts["largest"] > 0
     return SpecAdvice(
@@ -102,6 +108,11 @@ def advise_spec(
         fields.get("micro_batch", spec.micro_batch or facts["share"]) if facts and fits else None,
         remarks,
     )
+
+
+def _least_nodes(spec: TrainerSpec, needed: int) -> int | None:
+    """The fewest nodes, `needed` or more, that the trainer can be given; None where its sizes end before."""
+    return next((size for size in spec.listed_sizes if size >= needed), None if spec.listed_sizes else needed)
 
 
 def _as_good(nodes: NodesAdvice, present: int, most: int) -> bool:
@@ -241,7 +252,7 @@ def bounds_warning(spec: TrainerSpec) -> str | None:
     efficiency = curve.rate(spec.max_nodes) / spec.max_nodes / alone
     if efficiency >= _HALF:
         return None
-    sizes = range(spec.min_nodes, spec.max_nodes)
+    sizes = spec.allowed_sizes or range(spec.min_nodes, spec.max_nodes)
     fair = max((n for n in sizes if curve.rate(n) / n >= _HALF * alone), default=spec.min_nodes)
     return (
         f"max_nodes is {spec.max_nodes}, where by the spec's curve each node does {100 * efficiency:.0f} % of "

@@ -29,6 +29,7 @@ export function kindOf(schema) {
   const options = schema.anyOf ?? [schema];
   const types = new Set(options.map(({ type }) => type));
   const choices = options.find(({ enum: choice }) => choice)?.enum ?? null;
+  if (choices && types.has("array")) return { kind: "parts", choices: null };
   if (choices) return { kind: "text", choices };
   if (types.has("boolean")) return { kind: "boolean", choices: ["false", "true"] };
   if (types.has("integer") || types.has("number")) return { kind: "number", choices: null };

@@ -17,6 +17,7 @@ const FIRST = [
   ["epochs", "Epochs", ""],
   ["min_nodes", "Fewest nodes", ""],
   ["max_nodes", "Most nodes", ""],
+  ["sizes", "Numbers of nodes", 'The only ones that it can train on, such as [1, 2, 4, 8], or "powers_of_two".'],
   ["priority", "Priority", "Trainers of a higher priority choose first; above 0 for administrators."],
   ["weight", "Weight", "How much a node is worth here, beside others' 1."],
 ];

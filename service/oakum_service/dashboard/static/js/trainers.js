@@ -179,6 +179,11 @@ export function sizeOf(view) {
   return [nodes(view.nodes.length), ...changes].join(", ");
 }
 
+function allowed({ sizes, min_nodes: least, max_nodes: most }) {
+  if (Array.isArray(sizes)) return `${sizes.filter((size) => size >= least && size <= most).join(", ")} nodes`;
+  return `${least} to ${nodes(most)}${sizes === "powers_of_two" ? ", powers of two" : ""}`;
+}
+
 function factsOf(view) {
   const live = !ENDED.has(view.state);
   return [
@@ -188,7 +193,7 @@ function factsOf(view) {
     ...(view.is_private ? [["User", `${view.user ?? "unknown"}, who alone sees losses and errors`]] : []),
     ...(live ? [["Granted", nodes(view.granted.length)]] : []),
     ...(view.spec.exact === false ? [["Exact", "no: its results may depend on its nodes"]] : []),
-    ["Allowed", `${view.spec.min_nodes} to ${nodes(view.spec.max_nodes)}`],
+    ["Allowed", allowed(view.spec)],
     ...sizesUsed(view),
     ...speedUp(view),
     ...(view.pace ? [["Step", stepCost(view.pace)]] : []),
