@@ -23,7 +23,7 @@ from oakum_solver.exploration import Exploration
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.objectives import Expression, NamedObjective, Objective, parse_objective
 from oakum_solver.problem import MilpSolver, Terms
-from oakum_worker.spec_options import NotifySpec
+from oakum_worker.spec_options import NotifySpec, SlurmSpec
 
 
 def _objective(given: object) -> Objective:
@@ -164,6 +164,10 @@ class SlurmSettings(SettingsGroup):
     or by QOS."""
     qos: str | None = None
     account: str | None = None
+    allow_qos: list[str] = Field(default_factory=list)
+    """QOS that a trainer's spec may ask for in place of `qos`."""
+    allow_accounts: list[str] = Field(default_factory=list)
+    """Accounts that a trainer's spec may ask for in place of `account`."""
     preemption: Literal["partition", "qos", "none"] = "partition"
     """How Slurm takes nodes back. With `none`, fragments get short time limits and end before the next
     announced foreground job."""
@@ -236,6 +240,22 @@ class SlurmSettings(SettingsGroup):
                 "folder that `oakum run-as install` was given as --spool"
             )
         return self
+
+    def refusal(self, asked: SlurmSpec) -> str | None:
+        """Why no job is submitted with what a spec asks for, with what is allowed; None if all of it is."""
+        lists = (
+            ("qos", asked.qos, self.allow_qos, "allow_qos"),
+            ("account", asked.account, self.allow_accounts, "allow_accounts"),
+        )
+        for field, name, allowed, setting in lists:
+            if name is not None and name not in allowed:
+                given = f"give {' or '.join(allowed)}, or leave it out" if allowed else "leave it out"
+                variable = variable_of(type(self), setting)
+                return (
+                    f"slurm.{field}: {name} is not allowed here: {given}, or ask an administrator to add it to "
+                    f"{variable}"
+                )
+        return None
 
     @property
     def longest_s(self) -> float:

@@ -16,6 +16,7 @@ from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, Sl
 from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
 from oakum_worker.protocol import FragmentConfig
+from oakum_worker.spec_options import SlurmSpec
 from waiting import wait_until
 
 INSTANCE = OakumInstance("oakum", "ab12")
@@ -85,8 +86,11 @@ class Site:
         """Wait for a snapshot that satisfies the condition, and return it."""
         return wait_until("the picture is as wanted", lambda: (s := self.scheduler.snapshot()) and wanted(s) and s)
 
-    def config(self, node: str = "n1", fragment: str = "f1") -> FragmentConfig:
-        return fragment_config(self.folder, node, fragment)
+    def config(self, node: str = "n1", fragment: str = "f1", **slurm: str) -> FragmentConfig:
+        """The config of a fragment, whose spec asks Slurm for these names."""
+        made = fragment_config(self.folder, node, fragment)
+        spec = made.spec.model_copy(update={"slurm": SlurmSpec(**slurm)})
+        return made.model_copy(update={"spec": spec})
 
 
 def node(name: str, *states: str) -> SlurmNode:
@@ -148,11 +152,11 @@ def blocked_readings(site: Site) -> list[str]:
     return blocking
 
 
-def make_site(folder: Path) -> Site:
-    """Two idle nodes, and an adapter that has not begun to read."""
+def make_site(folder: Path, **changes: object) -> Site:
+    """Two idle nodes, and an adapter with these settings that has not begun to read."""
     for name, answer in (("sbatch", "echo Submitted batch job 71"), ("scancel", "exit 0")):
         command = folder / name
         command.write_text(FAKE.format(folder=folder, answer=answer), encoding="utf-8")
         command.chmod(0o755)
     source = FakeSource((node("n1"), node("n2")))
-    return Site(folder, source, adapter(folder, source))
+    return Site(folder, source, adapter(folder, source, **changes))

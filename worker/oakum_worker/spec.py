@@ -33,6 +33,7 @@ from oakum_worker.spec_options import (
     NotifySpec,
     ParallelSpec,
     Precision,
+    SlurmSpec,
     Strict,
     WarmUpSpec,
 )
@@ -149,6 +150,8 @@ class TrainerSpec(Strict):
     workers: Annotated[int, Field(ge=0, le=64)] | None = None
     """Processes of each rank that read samples ahead of the steps. Default: none; a rank reads its samples
     itself."""
+    slurm: SlurmSpec = SlurmSpec()
+    """QOS and account of its jobs, of those that an administrator allows."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     parallel: ParallelSpec = ParallelSpec()
     precision: Precision = "float32"

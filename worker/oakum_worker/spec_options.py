@@ -36,6 +36,18 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+SlurmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}$")]
+"""A name of Slurm's, as `sbatch` takes it."""
+
+
+class SlurmSpec(Strict):
+    """What the trainer's jobs ask Slurm for in place of what the service asks for by itself. An administrator
+    lists the names that are allowed."""
+
+    qos: SlurmName | None = None
+    account: SlurmName | None = None
+
+
 class NotifySpec(Strict):
     """Who is notified of what happens to the trainer: a webhook or an e-mail address."""
 

@@ -23,6 +23,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, Forbidden, NoticeRefused, RequestError
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, explain
+from oakum_worker.spec_options import SlurmSpec
 
 _MOST_CHARACTERS = 200_000
 """Of a spec as JSON: as many as a spec's text may have, which lists of trainers repeat."""
@@ -39,6 +40,7 @@ def acceptable(document: dict[str, Any], user: Principal, context: Context) -> T
     check_trust(user, user.name, context)
     check_priority(spec.priority, user)
     _check_recipients(spec, context)
+    check_slurm(spec, context)
     return spec
 
 
@@ -76,6 +78,16 @@ def _check_recipients(spec: TrainerSpec, context: Context) -> None:
                 settings.allowed.check(urlsplit(each.webhook))
             except NoticeRefused as error:
                 raise Conflict(f"notify: {error}") from error
+
+
+def check_slurm(spec: TrainerSpec, context: Context) -> None:
+    """Raise `Forbidden` if the trainer's jobs would ask Slurm for what no administrator has allowed."""
+    if spec.slurm == SlurmSpec():
+        return
+    if context.settings.scheduler != "slurm":
+        raise Forbidden("slurm: this service does not submit to Slurm: leave it out")
+    if (why := context.settings.slurm.refusal(spec.slurm)) is not None:
+        raise Forbidden(why)
 
 
 def check_trust(user: Principal, owner: str | None, context: Context) -> None:

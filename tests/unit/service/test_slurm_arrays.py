@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from oakum_service.errors import SchedulerError
+from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers.port import OwnJob
 from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.reading.state import SlurmJob
@@ -62,6 +62,21 @@ def test_an_array_is_kept_off_all_nodes_but_those_of_its_fragments(site: Site) -
     assert {name: options.get(name) for name in wanted} == wanted
     assert options["job-name"].startswith("oakum-ab12-")
     assert len(site.calls("sbatch")) == 1
+
+
+def test_jobs_and_arrays_ask_for_what_the_spec_asks_for_while_it_is_allowed(tmp_path: Path) -> None:
+    options = {"qos": "other", "gres": "gpu:4"}
+    site = make_site(tmp_path, qos="fill", allow_qos=["low"], allow_accounts=["physics"], options=options)
+    site.scheduler.start(lambda: None)
+    site.picture(lambda s: bool(s.nodes))
+    names = ("qos", "account", "gres")
+    site.scheduler.submit(site.config(qos="low", account="physics"))
+    assert [site.script_options().get(name) for name in names] == ["low", "physics", "gpu:4"]
+    site.scheduler.submit_any([site.config(f"n{number}", f"f{number}", qos="low") for number in (1, 2)])
+    assert [site.script_options().get(name) for name in names] == ["low", None, "gpu:4"]
+    with pytest.raises(SubmissionRefused, match=r"slurm\.account: chemistry is not allowed here: give physics"):
+        site.scheduler.submit(site.config(account="chemistry"))
+    site.scheduler.stop()
 
 
 def test_an_array_on_all_nodes_of_the_partition_excludes_none(site: Site) -> None:

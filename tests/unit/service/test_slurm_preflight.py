@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,23 @@ def test_each_field_of_the_qos_is_told_by_its_name(
 ) -> None:
     facts = site({"PreemptType": "preempt/qos"}, qos=qos)
     assert complaints(facts, preemption="qos", qos="fill") == [expected]
+
+
+@each(
+    ("low", "expected"),
+    [
+        ("low|fill|cancel||00:01:00|20|||node=8||", [("error", "QOS")]),
+        ("low||cancel||00:01:00|20|||node=8||", []),
+        ("low||cancel||00:00:10|20|||node=8||", [("warning", "QOS")]),
+        ("other||cancel||00:01:00|20|||node=8||", [("error", "QOS")]),
+    ],
+)
+def test_a_qos_that_specs_may_ask_for_gives_way_as_our_own_does(low: str, expected: list[tuple[str, str]]) -> None:
+    preempting = "fill" if low.startswith("low|fill") else "fill,low"
+    rows = read_rows(QOS.replace("normal|fill", f"normal|{preempting}") + low + "\n", QOS_FIELDS)
+    facts = site({"PreemptType": "preempt/qos"})
+    facts = dataclasses.replace(facts, qos={row["Name"]: row for row in rows})
+    assert complaints(facts, preemption="qos", qos="fill", allow_qos=["fill", "low"]) == expected
 
 
 def test_a_qos_that_follows_the_cluster_is_judged_by_the_cluster() -> None:

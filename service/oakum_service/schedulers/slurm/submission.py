@@ -25,6 +25,7 @@ from oakum_solver.logs.node_lists import fold
 from oakum_worker.errors import LaunchError
 from oakum_worker.launch import SlurmJobOptions, submit_slurm, submit_slurm_array
 from oakum_worker.protocol import FragmentConfig
+from oakum_worker.spec_options import SlurmSpec
 
 _log = logging.getLogger("oakum.slurm")
 
@@ -52,7 +53,7 @@ class Submitter:
         refuses it, and `SchedulerError` if the node is no longer idle, or a foreground job is announced there too
         soon."""
         limit_min = self._time_limit_min(self._node(config, snapshot))
-        options = self._options(config.fragment, limit_min, node=config.node)
+        options = self._options(config.fragment, config.spec.slurm, limit_min, node=config.node)
         try:
             return submit_slurm(self._folder / config.fragment, config, options)
         except LaunchError as error:
@@ -71,7 +72,8 @@ class Submitter:
         array = str(uuid.uuid4())
         nodes = {config.node for config in configs}
         others = fold(node.name for node in snapshot.nodes if node.name not in nodes)
-        options = self._options(array, min(limits_min.values()), exclude=others or None)
+        asked = configs[0].spec.slurm  # all are of one trainer
+        options = self._options(array, asked, min(limits_min.values()), exclude=others or None)
         try:
             job_ids = submit_slurm_array(self._folder / array, configs, options)
         except LaunchError as error:
@@ -111,8 +113,19 @@ class Submitter:
         return int(limit_s // 60)
 
     def _options(
-        self, intent: str, time_limit_min: int, *, node: str | None = None, exclude: str | None = None
+        self,
+        intent: str,
+        asked: SlurmSpec,
+        time_limit_min: int,
+        *,
+        node: str | None = None,
+        exclude: str | None = None,
     ) -> SlurmJobOptions:
+        """The options of a job or an array. Raises `SubmissionRefused` for what an administrator has ceased to
+        allow since the trainer was submitted."""
+        if (why := self._settings.refusal(asked)) is not None:
+            raise SubmissionRefused(why)
+        given = asked.model_dump(exclude_none=True)
         return SlurmJobOptions(
             name=self._instance.job_name(intent),
             partition=self._settings.partition,
@@ -120,9 +133,9 @@ class Submitter:
             signal_before_end_s=max(1, round(self._grace_s)),
             node=node,
             exclude=exclude,
-            qos=self._settings.qos,
-            account=self._settings.account,
-            extra=self._settings.options,
+            qos=asked.qos or self._settings.qos,
+            account=asked.account or self._settings.account,
+            extra={name: value for name, value in self._settings.options.items() if name not in given},
             sbatch=self._commands.guarded("sbatch"),
             find_job=partial(find_job, self._commands, self._instance.job_name(intent)),
         )

@@ -99,7 +99,25 @@ def _qos(facts: SiteFacts, settings: SlurmSettings) -> tuple[list[PreflightFindi
                 change,
             )
         )
+    findings += [_allowed_qos(facts.qos, name, other) for other in settings.allow_qos if other != name]
     return findings, (row["GraceTime"], f"sacctmgr modify qos {name} set GraceTime=60")
+
+
+def _allowed_qos(qos: Mapping[str, Mapping[str, str]], ours: str, name: str) -> PreflightFinding:
+    """A finding: whether foreground jobs take nodes back from jobs of this QOS, which specs may ask for, as they
+    do from those of our own."""
+    if name not in qos:
+        found = f"there is no QOS {name!r}, which OAKUM_SLURM_ALLOW_QOS allows"
+        return error("QOS", found, f"sacctmgr add qos {name}, or OAKUM_SLURM_ALLOW_QOS without it")
+    preemptors = [other for other, its in qos.items() if name in its["Preempt"].split(",")]
+    if not preemptors:
+        found = f"no QOS preempts {name}, which OAKUM_SLURM_ALLOW_QOS allows"
+        return error("QOS", found, f"sacctmgr modify qos normal set Preempt+={name}")
+    for option in ("GraceTime", "PreemptMode", "PreemptExemptTime"):
+        if (given := qos[name][option]) != (wanted := qos[ours][option]):
+            found = f"{option} is {given or 'not set'} for {name} and {wanted or 'not set'} for {ours}"
+            return warning("QOS", found, f"sacctmgr modify qos {name} set {option}={wanted}")
+    return ok("QOS", f"{name} gives way to {', '.join(sorted(preemptors))}, too")
 
 
 def _mode(mode: str, change: str) -> PreflightFinding:
