@@ -168,6 +168,8 @@ class SlurmSettings(SettingsGroup):
     """QOS that a trainer's spec may ask for in place of `qos`."""
     allow_accounts: list[str] = Field(default_factory=list)
     """Accounts that a trainer's spec may ask for in place of `account`."""
+    allow_constraints: list[str] = Field(default_factory=list)
+    """Node features that a trainer's spec may name in a constraint on the nodes that it gets."""
     preemption: Literal["partition", "qos", "none"] = "partition"
     """How Slurm takes nodes back. With `none`, fragments get short time limits and end before the next
     announced foreground job."""
@@ -244,10 +246,12 @@ class SlurmSettings(SettingsGroup):
     def refusal(self, asked: SlurmSpec) -> str | None:
         """Why no job is submitted with what a spec asks for, with what is allowed; None if all of it is."""
         lists = (
-            ("qos", asked.qos, self.allow_qos, "allow_qos"),
-            ("account", asked.account, self.allow_accounts, "allow_accounts"),
+            ("qos", [asked.qos], self.allow_qos, "allow_qos"),
+            ("account", [asked.account], self.allow_accounts, "allow_accounts"),
+            ("constraint", asked.features, self.allow_constraints, "allow_constraints"),
         )
-        for field, name, allowed, setting in lists:
+        every = ((field, name, allowed, setting) for field, names, allowed, setting in lists for name in names)
+        for field, name, allowed, setting in every:
             if name is not None and name not in allowed:
                 given = f"give {' or '.join(allowed)}, or leave it out" if allowed else "leave it out"
                 variable = variable_of(type(self), setting)

@@ -209,6 +209,10 @@ class Draft:
     def _rates_with(self, j: int, composition: Composition, pool: int, most: int) -> Floats:
         """Samples/s of trainer j with `composition` and 0 to `most` additional nodes of the pool, shape (most +
         1,)."""
+        if not all(self.model.may_have(j, used) for used in (pool, *composition)):
+            row = np.zeros(most + 1)
+            row[0] = self.model.rate(j, composition)
+            return row
         if self.model.trainers[j].curves_by_type is not None:
             return self.model.rate_row(j, composition, pool, most)
         nodes = sum(composition.values()) + np.arange(most + 1)

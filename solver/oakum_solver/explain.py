@@ -140,7 +140,9 @@ class _Explained:
         step, size = self.steps[j], self.sizes[j]
         more = _more(size, step)
         if self.runnable is not None and not self.runnable[j]:
-            return Reason(Why.NO_IDLE_NODE, "no idle node is of a type that it can use more of")
+            restricted = self.model.trainers[j].access is not None
+            told = "one that its options let it have" if restricted else "of a type that it can use more of"
+            return Reason(Why.NO_IDLE_NODE, f"no idle node is {told}")
         if not step.faster:
             return Reason(Why.CURVE_FLAT, f"{more} would not make it faster", step.gross, step.stall)
         if size < self.model.held[j]:

@@ -78,6 +78,8 @@ class IdleNode:
     """Name of the group of nodes with which it is expected to leave; None where that is not known."""
     rest_s: float = math.inf
     """Expected seconds until its hole ends, by past holes or an announced start; for `worth_starting`."""
+    access: str = ""
+    """Label by which trainers may have it or not, for `NodeGroup.access`."""
 
 
 def worth_starting(nodes: Iterable[IdleNode], startup_s: float) -> list[IdleNode]:
@@ -86,17 +88,17 @@ def worth_starting(nodes: Iterable[IdleNode], startup_s: float) -> list[IdleNode
 
 
 def group_nodes(nodes: Iterable[IdleNode], edges_s: tuple[float, ...] = HORIZON_EDGES_S) -> tuple[NodeGroup, ...]:
-    """Group nodes by type, owner and cohort; nodes without a cohort also by the interval of their horizon.
+    """Group nodes by type, owner, access and cohort; nodes without a cohort also by the interval of their horizon.
     Returns the groups.
 
     `edges_s` are the borders of these intervals, in rising seconds. A group's horizon is the smallest of its
     nodes. Groups and their nodes keep the order of the input.
     """
-    members: dict[tuple[str, str | None, str | None, int], list[IdleNode]] = {}
+    members: dict[tuple[str, str | None, str, str | None, int], list[IdleNode]] = {}
     for node in nodes:
         told_apart = node.cohort is None and node.horizon_s < math.inf
         bucket = bisect.bisect_right(edges_s, node.horizon_s) if told_apart else -1
-        members.setdefault((node.node_type, node.owner, node.cohort, bucket), []).append(node)
+        members.setdefault((node.node_type, node.owner, node.access, node.cohort, bucket), []).append(node)
     return tuple(
         NodeGroup(
             nodes=tuple(node.node for node in group),
@@ -104,8 +106,9 @@ def group_nodes(nodes: Iterable[IdleNode], edges_s: tuple[float, ...] = HORIZON_
             horizon_s=min(node.horizon_s for node in group),
             node_type=node_type,
             cohort=cohort,
+            access=access,
         )
-        for (node_type, owner, cohort, _), group in members.items()
+        for (node_type, owner, access, cohort, _), group in members.items()
     )
 
 

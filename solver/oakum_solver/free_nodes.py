@@ -144,16 +144,17 @@ def _missing(draft: Draft, j: int, *, only_minimum: bool) -> int:
 def minimum_from_pools(draft: Draft, j: int, need: int) -> dict[int, int] | None:
     """Pool -> number of nodes that add up to `need` free nodes for trainer j, from as few pools as possible.
 
-    None where fewer free nodes are of types that the trainer can use together.
+    None where fewer free nodes are ones that the trainer may have, of types that it can use together.
     """
     model = draft.model
     trainer = model.trainers[j]
     present = set(model.types(draft.after[j]))
     usable = set(trainer.curves_by_type or {pool.node_type for pool in model.pools.pools})
     together = trainer.mixes_types or trainer.curves_by_type is None
+    free = [p for p, count in enumerate(draft.free) if count and model.may_have(j, p)]
     choices = [usable] if together else [{t} for t in sorted(usable if not present else present & usable)]
     for types in choices:
-        pools = [p for p, free in enumerate(draft.free) if free and model.pools.pools[p].node_type in types]
+        pools = [p for p in free if model.pools.pools[p].node_type in types]
         if sum(draft.free[pool] for pool in pools) >= need:
             return _largest_first(draft, pools, need)
     return None

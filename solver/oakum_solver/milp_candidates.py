@@ -84,10 +84,11 @@ def _ranges(model: ValueModel, j: int) -> tuple[list[range], list[range]]:
     """Numbers of nodes that trainer j may have of each pool: first if it shrinks, then if it grows."""
     held, high = model.pools.held[j], model.trainers[j].max_nodes
     fewer = [range(held.get(pool, 0) + 1) for pool in range(len(model.pools.pools))]
-    more = [
-        range(held.get(number, 0), min(pool.size, max(high, held.get(number, 0))) + 1)
+    most = [
+        min(pool.size, max(high, held.get(number, 0))) if model.may_have(j, number) else held.get(number, 0)
         for number, pool in enumerate(model.pools.pools)
     ]
+    more = [range(held.get(pool, 0), count + 1) for pool, count in enumerate(most)]
     return fewer, more
 
 

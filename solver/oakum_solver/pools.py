@@ -1,9 +1,9 @@
 """Reduces the named nodes of a problem to pools, in which only counts matter.
 
-A pool holds the nodes of equal type and forecast departure, whoever holds them now. A plan is then an integer
-count for each (trainer, pool). Every plan whose counts fit the pools can be given node names without moving a
-trainer from one node to another: a trainer gets its own nodes first, then free ones, then those that others
-give up.
+A pool holds the nodes of equal type, access and forecast departure, whoever holds them now. A plan is then an
+integer count for each (trainer, pool). Every plan whose counts fit the pools can be given node names without
+moving a trainer from one node to another: a trainer gets its own nodes first, then free ones, then those that
+others give up.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from oakum_solver.problem import Problem
+from oakum_solver.problem import NodeGroup, Problem
 
 Composition = dict[int, int]
 """Nodes of one trainer: index of a pool -> number of nodes in it. Pools with no nodes are left out."""
@@ -25,6 +25,8 @@ class Pool:
     size: int
     horizon_s: float
     """Forecast mean, in seconds, of the time until the nodes leave. That time is modelled as exponential."""
+    access: str = ""
+    """Label by which trainers may have these nodes or not."""
 
     def productive_s(self, look_ahead_s: float, from_s: float = 0.0) -> float:
         """Expected seconds between `from_s` and `look_ahead_s` for which the nodes are still idle. 0 if `from_s`
@@ -66,7 +68,7 @@ class Pools:
 def pools_of(problem: Problem) -> Pools:
     """Build the pools of a problem. Without the terms `horizons` and `departures`, each node type is one pool."""
     terms = problem.terms
-    number: dict[tuple[str, str | None, float], int] = {}
+    number: dict[tuple[str, str, str | None, float], int] = {}
     sizes: list[int] = []
     horizons_s: list[float] = []
     index = {trainer.id: position for position, trainer in enumerate(problem.trainers)}
@@ -74,7 +76,7 @@ def pools_of(problem: Problem) -> Pools:
     free: list[int] = []
     of_group: list[int] = []
     for group in problem.groups:
-        key = _key(group.node_type, group.cohort, group.horizon_s, terms.horizons, terms.departures)
+        key = _key(group, terms.horizons, terms.departures)
         pool = number.setdefault(key, len(number))
         of_group.append(pool)
         if pool == len(sizes):
@@ -91,19 +93,17 @@ def pools_of(problem: Problem) -> Pools:
             mine = held[index[group.owner]]
             mine[pool] = mine.get(pool, 0) + count
     pools = tuple(
-        Pool(node_type, size, horizon_s)
-        for (node_type, _, _), size, horizon_s in zip(number, sizes, horizons_s, strict=True)
+        Pool(node_type, size, horizon_s, access)
+        for (node_type, access, _, _), size, horizon_s in zip(number, sizes, horizons_s, strict=True)
     )
     return Pools(pools, tuple(held), tuple(free), tuple(of_group))
 
 
-def _key(
-    node_type: str, cohort: str | None, horizon_s: float, horizons: bool, departures: bool
-) -> tuple[str, str | None, float]:
+def _key(group: NodeGroup, horizons: bool, departures: bool) -> tuple[str, str, str | None, float]:
     """What a pool's nodes have in common: nodes with equal keys are in one pool. Cohorts are kept apart only where
     departures count; horizons where horizons or departures count."""
     if not (horizons or departures):
-        return node_type, None, math.inf
-    if cohort is not None and departures:
-        return node_type, cohort, 0.0
-    return node_type, None, horizon_s
+        return group.node_type, group.access, None, math.inf
+    if group.cohort is not None and departures:
+        return group.node_type, group.access, group.cohort, 0.0
+    return group.node_type, group.access, None, group.horizon_s

@@ -61,6 +61,8 @@ class NodeGroup:
     cohort: str | None = None
     """Name shared by nodes that are expected to leave together, whoever holds them. None: not known; then nodes of
     equal type and horizon count as one cohort."""
+    access: str = ""
+    """Label by which trainers may have these nodes or not: see `PlannedTrainer.access`."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,8 @@ class PlannedTrainer:
     """Seconds until the deadline; negative after it, infinite without one."""
     waited_s: float = 0.0
     """Seconds since the trainer last had nodes; 0 while it has some."""
+    access: frozenset[str] | None = None
+    """Labels of the nodes that a plan may give it, and on which it can train; None: nodes of any label."""
     name: str = ""
     """What people call the trainer; empty if that is its id."""
 

@@ -50,7 +50,8 @@ class ValueModel:
         self.problem = problem
         self.trainers = problem.trainers
         self.pools: Pools = pools_of(problem)
-        self.typed = any(trainer.curves_by_type is not None for trainer in self.trainers)
+        self.typed = any(t.curves_by_type is not None or t.access is not None for t in self.trainers)
+        """Whether it matters for some trainer which of the nodes it gets, beside their horizons."""
         terms, look_ahead_s = problem.terms, float(problem.look_ahead_s)
         self.held = [sum(composition.values()) for composition in self.pools.held]
         largest = max([t.max_nodes for t in self.trainers] + self.held, default=0)
@@ -113,16 +114,22 @@ class ValueModel:
         return sum(count * float(seconds[pool]) for pool, count in composition.items()) / total
 
     def rate(self, j: int, composition: Composition) -> float:
-        """S: samples/s of trainer j on the nodes of `composition`; 0 below its minimum."""
+        """S: samples/s of trainer j on the nodes of `composition`; 0 below its minimum, and with a node that it
+        may not have."""
         nodes = sum(composition.values())
         trainer = self.trainers[j]
-        if not nodes or nodes < trainer.min_nodes:
+        if not nodes or nodes < trainer.min_nodes or not all(self.may_have(j, pool) for pool in composition):
             return 0.0
         if trainer.curves_by_type is None:
             if nodes <= self.largest:
                 return float(self.rates[j, nodes])
             return trainer.curve.rate(trainer.fitting(nodes))
         return typed_rate(trainer, self.types(composition))
+
+    def may_have(self, j: int, pool: int) -> bool:
+        """Whether a plan may give trainer j nodes of the pool, whatever their type."""
+        access = self.trainers[j].access
+        return access is None or self.pools.pools[pool].access in access
 
     def allowed(self, nodes: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Whether trainer j may have so many nodes; argument and result have the shape (J, sizes)."""
@@ -238,12 +245,12 @@ class ValueModel:
         Pools on which the trainer can run come first; among those, the ones with the largest product of
         expected idle seconds and speed, then those of which it holds most.
         """
-        held, preferred = self.pools.held[j], self._preferred_types(j)
+        held = self.pools.held[j]
         return tuple(
             sorted(
                 held.items(),
                 key=lambda item: (
-                    self.pools.pools[item[0]].node_type not in preferred,
+                    item[0] not in self._preferred(j),
                     -self.lasts_s[item[0]] * self._speed(j, item[0]),
                     -item[1],
                     item[0],
@@ -257,22 +264,24 @@ class ValueModel:
         curve = None if curves is None else curves.get(self.pools.pools[pool].node_type)
         return 1.0 if curve is None else _rate_one(curve)
 
-    def _preferred_types(self, j: int) -> set[str]:
-        """Types of the held nodes that trainer j can run on together: all usable types if it mixes types, else the
-        one on which it is fastest."""
-        curves, counts = self.trainers[j].curves_by_type, self.types(self.pools.held[j])
+    @functools.cache  # noqa: B019 - the model lives for one solve
+    def _preferred(self, j: int) -> frozenset[int]:
+        """Pools of the held nodes that trainer j can run on together: those of all usable types if it mixes types,
+        else of the one on which it is fastest."""
+        curves = self.trainers[j].curves_by_type
+        held = {pool: count for pool, count in self.pools.held[j].items() if self.may_have(j, pool)}
         if curves is None:
-            return set(counts)
+            return frozenset(held)
+        counts = self.types(held)
         usable = sorted(counts.keys() & curves.keys())
-        if self.trainers[j].mixes_types or not usable:
-            return set(usable)
-        return {max(usable, key=lambda node_type: curves[node_type].rate(counts[node_type]))}
+        if usable and not self.trainers[j].mixes_types:
+            usable = [max(usable, key=lambda node_type: curves[node_type].rate(counts[node_type]))]
+        return frozenset(pool for pool in held if self.pools.pools[pool].node_type in usable)
 
     def usable(self, j: int) -> int:
         """Number of the nodes held by trainer j that it can run on together: those of all usable types if it mixes
         types, else those of the type on which it is fastest."""
-        preferred = self._preferred_types(j)
-        return sum(n for pool, n in self.pools.held[j].items() if self.pools.pools[pool].node_type in preferred)
+        return sum(self.pools.held[j][pool] for pool in self._preferred(j))
 
     def rate_row(self, j: int, composition: Composition, pool: int, most: int) -> Floats:
         """Samples/s of trainer j, which has curves by type, on `composition` and 0 to `most` more nodes of the

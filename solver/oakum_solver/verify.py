@@ -37,6 +37,7 @@ def verify(problem: Problem, plan: Plan) -> None:
     for trainer in problem.trainers:
         _check_size(problem, grants, trainer)
         _check_no_migration(problem, grants, trainer)
+        _check_access(problem, grants, trainer)
     _check_caps(problem, grants)
     _check_value(problem, plan, grants)
 
@@ -81,6 +82,15 @@ def _check_no_migration(problem: Problem, grants: Grants, trainer: PlannedTraine
         )
 
 
+def _check_access(problem: Problem, grants: Grants, trainer: PlannedTrainer) -> None:
+    """Raise `InfeasiblePlanError` if the trainer is granted a new node that it may not have."""
+    if trainer.access is None:
+        return
+    barred = {node for group in problem.groups if group.access not in trainer.access for node in group.nodes}
+    if wrong := sorted(barred & set(grants[trainer.id]) - set(problem.held[trainer.id])):
+        raise InfeasiblePlanError(f"{trainer.label} is granted {wrong[0]}, which it may not have")
+
+
 def _check_value(problem: Problem, plan: Plan, grants: Grants) -> None:
     book = _Recomputation(problem)
     value = math.fsum(book.value(trainer, grants[trainer.id]) for trainer in problem.trainers)
@@ -105,6 +115,7 @@ class _Recomputation:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.type_of: dict[str, str] = {}
+        self.access_of: dict[str, str] = {}
         self.departure: dict[str, object] = {}
         """Node -> key that it shares with the nodes with which it leaves."""
         self.horizon_s: dict[object, float] = {}
@@ -113,13 +124,15 @@ class _Recomputation:
             self.horizon_s[departure] = min(group.horizon_s, self.horizon_s.get(departure, math.inf))
             for node in group.nodes:
                 self.type_of[node] = group.node_type
+                self.access_of[node] = group.access
                 self.departure[node] = departure
 
     def _departure(self, group: NodeGroup) -> object:
         terms = self.problem.terms
+        kind = group.node_type, group.access
         if terms.departures and group.cohort is not None:
-            return group.node_type, group.cohort
-        return (group.node_type, group.horizon_s) if terms.horizons or terms.departures else group.node_type
+            return kind, group.cohort
+        return (kind, group.horizon_s) if terms.horizons or terms.departures else kind
 
     def value(self, trainer: PlannedTrainer, granted: tuple[str, ...]) -> float:
         """Value of the trainer with the nodes `granted`, in the objective's unit."""
@@ -169,8 +182,10 @@ class _Recomputation:
         return samples
 
     def _rate(self, trainer: PlannedTrainer, nodes: tuple[str, ...]) -> float:
-        """The trainer's samples/s on these nodes; 0 below its minimum or with a type that it cannot use."""
+        """The trainer's samples/s on these nodes; 0 below its minimum, and with a node that it cannot use."""
         if len(nodes) < trainer.min_nodes:
+            return 0.0
+        if trainer.access is not None and not {self.access_of[node] for node in nodes} <= trainer.access:
             return 0.0
         trained = max((size for size in trainer.sizes if size <= len(nodes)), default=len(nodes))
         if trained < trainer.min_nodes:

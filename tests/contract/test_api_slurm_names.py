@@ -8,7 +8,7 @@ from api_under_test import SPEC, ApiUnderTest, problem_of
 from cells import each
 from oakum_service.config import SlurmSettings
 
-ALLOWED = {"qos": "allow_qos", "account": "allow_accounts"}
+ALLOWED = {"qos": "allow_qos", "account": "allow_accounts", "constraint": "allow_constraints"}
 
 
 def refused(api: ApiUnderTest, asked: dict[str, Any]) -> str:

@@ -117,6 +117,8 @@ def test_every_plan_obeys_every_rule(problem: Problem) -> None:
             assert held <= nodes or nodes <= held, "a migration"
             assert not nodes or trainer.min_nodes <= len(nodes) <= trainer.max_nodes
             assert not nodes or not trainer.sizes or len(nodes) in trainer.sizes
+            access = {node: group.access for group in problem.groups for node in group.nodes}
+            assert trainer.access is None or {access[node] for node in nodes - held} <= trainer.access
         for user, cap in problem.user_caps.items():
             assert sum(len(plan.grant(t.id)) for t in problem.trainers if t.user == user) <= cap
         assert plan.bound >= plan.value

@@ -20,6 +20,9 @@ def compositions(model: ValueModel, j: int) -> Iterator[Composition]:
             continue
         if nodes and trainer.sizes and nodes not in trainer.sizes:
             continue
+        taken = {model.pools.pools[pool].access for pool in pools if counts[pool] > held.get(pool, 0)}
+        if trainer.access is not None and not taken <= trainer.access:
+            continue
         grows = all(counts[pool] >= held.get(pool, 0) for pool in pools)
         shrinks = all(counts[pool] <= held.get(pool, 0) for pool in pools)
         if grows or shrinks:

@@ -31,6 +31,7 @@ EVERY_TERM = Terms(completion=True)
 _SECONDS = (0.0, 1.0, 12.5, 40.0)
 _DEPARTURES = ((30.0, None), (300.0, None), (math.inf, None), (45.0, "x"), (60.0, "x"), (600.0, "y"), (100.0, "z"))
 _TYPES = ("cpu", "gpu")
+_ACCESS = ("a", "b")
 _USERS = ("ada", "bob")
 
 
@@ -47,7 +48,8 @@ def random_curve(random: Random, largest: int, smooth: bool = False) -> Curve:
 def random_trainer(
     random: Random, id_: str, largest: int, social: bool = False, typed: bool = False, smooth: bool = False
 ) -> PlannedTrainer:
-    """`social`: with a priority, a user, a guarantee and an end; `typed`: most have curves on some types only."""
+    """`social`: with a priority, a user, a guarantee and an end; `typed`: most have curves on some types only, and
+    some may have some nodes only."""
     min_nodes = random.choice((1, 1, 1, 2, 3, 4))
     settings: dict[str, object] = {}
     if social:
@@ -64,6 +66,7 @@ def random_trainer(
         types = random.choice((None, ("cpu",), ("gpu",), _TYPES, _TYPES))
         settings["curves_by_type"] = types and {name: random_curve(random, largest, smooth) for name in types}
         settings["mixes_types"] = random.random() < 0.5
+        settings["access"] = random.choice((None, None, frozenset(_ACCESS), frozenset(random.choice(_ACCESS))))
     max_nodes = random.randint(min_nodes, max(min_nodes, largest))
     if random.random() < 0.3:
         between = range(1, max_nodes + 2)
@@ -100,15 +103,16 @@ def random_problem(
     ids = ascii_lowercase[: random.randint(1, most_trainers)]
     owners = random.choice(((None,), (None, *ids), (None, None, *ids), ids))
     known = random.sample(_DEPARTURES, random.randint(1, 3)) if departures else [(math.inf, None)]
-    members: dict[tuple[str | None, tuple[float, str | None], str], list[str]] = {}
+    members: dict[tuple[str | None, tuple[float, str | None], str, str], list[str]] = {}
     for number in range(random.randint(0, most_nodes)):
-        key = random.choice(owners), random.choice(known), random.choice(_TYPES) if typed else "cpu"
+        node_type, access = (random.choice(_TYPES), random.choice("aab")) if typed else ("cpu", "")
+        key = random.choice(owners), random.choice(known), node_type, access
         members.setdefault(key, []).append(f"n{number}")
     return Problem(
         tuple(random_trainer(random, id_, most_nodes, social, typed, smooth) for id_ in ids),
         tuple(
-            NodeGroup(tuple(nodes), owner, horizon_s, node_type, cohort)
-            for (owner, (horizon_s, cohort), node_type), nodes in members.items()
+            NodeGroup(tuple(nodes), owner, horizon_s, node_type, cohort, access)
+            for (owner, (horizon_s, cohort), node_type, access), nodes in members.items()
         ),
         look_ahead_s=random.choice((0.0, 30.0, 120.0, 120.0, 600.0)),
         objective=random.choice(objectives),

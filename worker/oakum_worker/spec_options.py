@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
@@ -40,12 +41,38 @@ SlurmName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@+-]{0,127}
 """A name of Slurm's, as `sbatch` takes it."""
 
 
+_FEATURE = r"[A-Za-z0-9_][A-Za-z0-9_.:@+-]*"
+_CONSTRAINT = re.compile(rf"{_FEATURE}((&{_FEATURE})*|(\|{_FEATURE})*)")
+
+
 class SlurmSpec(Strict):
     """What the trainer's jobs ask Slurm for in place of what the service asks for by itself. An administrator
     lists the names that are allowed."""
 
     qos: SlurmName | None = None
     account: SlurmName | None = None
+    constraint: Annotated[str, Field(max_length=500)] | None = None
+    """Features of the nodes that it is given: `a&b`, all of them, or `a|b`, any."""
+
+    @field_validator("constraint")
+    @classmethod
+    def _constraint_is_one_kind(cls, constraint: str | None) -> str | None:
+        if constraint is not None and not _CONSTRAINT.fullmatch(constraint):
+            raise ValueError(
+                f"{constraint!r} is not a constraint that Oakum plans with: give a feature, or several joined by "
+                "& or by |, not both"
+            )
+        return constraint
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The features that the constraint names."""
+        return () if self.constraint is None else tuple(re.split(r"[&|]", self.constraint))
+
+    def admits(self, features: Collection[str]) -> bool:
+        """Whether a node with these features is one that the constraint lets the trainer have."""
+        found = [feature in features for feature in self.features]
+        return any(found) if "|" in (self.constraint or "") else all(found)
 
 
 class NotifySpec(Strict):

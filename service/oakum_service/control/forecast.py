@@ -4,7 +4,7 @@ each."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -72,13 +72,14 @@ def idle_nodes(
     learned: bool,
     now: float,
     preference: Sequence[str] = (),
+    label: Callable[[Node], str] = lambda _: "",
 ) -> list[IdleNode]:
     """Every idle node with the forecast of how long its hole goes on, in order of preference.
 
     The horizon of a node with an announced foreground job follows from the announcement. Otherwise it is learnt
     from past holes if `learned`, else infinite. With `learned`, nodes expected to leave together share a cohort.
     Nodes whose fragments train come before ones that wait for others or warm up; among equals, the order of
-    `preference` decides.
+    `preference` decides. `label` gives a node's label for `IdleNode.access`.
     """
     forecast = HoleForecast(past_s=_past_holes(session), default_s=default_s)
     started = _hole_starts(session)
@@ -93,7 +94,7 @@ def idle_nodes(
         horizon_s = rest_s if learned or announced_in_s is not None else math.inf
         cohort = _cohort(node, started.get(node.name)) if learned else None
         owner = holding[node.name].fragment.trainer_id if node.name in holding else None
-        nodes.append(IdleNode(node.name, horizon_s, owner, node.node_type, cohort, rest_s))
+        nodes.append(IdleNode(node.name, horizon_s, owner, node.node_type, cohort, rest_s, label(node)))
     rank = {name: position for position, name in enumerate(preference)}
     readiness = {name: holder.readiness for name, holder in holding.items()}
     return sorted(nodes, key=lambda node: (readiness.get(node.node, 0), rank.get(node.node, len(rank))))

@@ -15,6 +15,7 @@ from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import idle_nodes
 from oakum_service.control.launch_records import left_out, suspects
+from oakum_service.control.node_access import NodeAccess
 from oakum_service.control.observe import Observation
 from oakum_service.control.speed_trials import guaranteed_now, unmeasured
 from oakum_service.control.waiting_times import wait_of
@@ -49,9 +50,10 @@ def pose(
     )
     wanting = [row for row in rows.scalars() if row.pause is None]
     live = [*wanting, *candidates]
-    nodes = _nodes(session, observed, {row.id for row in live}, settings, now)
+    access = NodeAccess.among(observed.snapshot.nodes, [row.spec for row in live])
+    nodes = _nodes(session, observed, {row.id for row in live}, settings, now, access)
     curves = curves_to_plan_with(session, live, settings)
-    trainers = tuple(_trainer(row, curves[row.id], settings, now) for row in live)
+    trainers = tuple(_trainer(row, curves[row.id], settings, now, access) for row in live)
     offered = worth_starting(nodes, _least_start_up_s(trainers))
     trainers = _with_trials(trainers, unmeasured(session, live, now), offered)
     return solver.Problem(
@@ -68,12 +70,23 @@ def pose(
 
 
 def _nodes(
-    session: Session, observed: Observation, live: Collection[str], settings: Settings, now: float
+    session: Session,
+    observed: Observation,
+    live: Collection[str],
+    settings: Settings,
+    now: float,
+    access: NodeAccess,
 ) -> list[IdleNode]:
     """The idle nodes that are free or held by one of the trainers `live`, without free ones on which launches came
     to nothing lately; where they did so longer ago comes last."""
     idle = idle_nodes(
-        session, observed.snapshot, 2 * settings.look_ahead_s, settings.groups, now, preference=observed.preference
+        session,
+        observed.snapshot,
+        2 * settings.look_ahead_s,
+        settings.groups,
+        now,
+        preference=observed.preference,
+        label=access.label,
     )
     bad, doubtful = left_out(session, observed.snapshot, now), suspects(session)
     usable = [node for node in idle if (node.node not in bad if node.owner is None else node.owner in live)]
@@ -116,7 +129,9 @@ def _user_caps(
     return {user: cap for user, cap in caps.items() if wanted[user] > cap}
 
 
-def _trainer(row: Trainer, curve: solver.Curve, settings: Settings, now: float) -> solver.PlannedTrainer:
+def _trainer(
+    row: Trainer, curve: solver.Curve, settings: Settings, now: float, access: NodeAccess
+) -> solver.PlannedTrainer:
     spec = row.spec
     curves_by_type = {node_type: solver.Curve(points) for node_type, points in spec.curves_by_type.items()}
     deadline_in_s = math.inf if spec.deadline is None else spec.deadline.timestamp() - now
@@ -128,6 +143,7 @@ def _trainer(row: Trainer, curve: solver.Curve, settings: Settings, now: float) 
         min_nodes=spec.min_nodes,
         max_nodes=spec.max_nodes,
         sizes=spec.listed_sizes,
+        access=access.labels_for(spec),
         weight=spec.weight,
         grow_stall_s=expected_s(row.durations, TimeUse.GROW, settings.stall_s),
         shrink_stall_s=expected_s(row.durations, TimeUse.SHRINK, settings.stall_s),

@@ -28,6 +28,8 @@ class Node:
     wanted: str = ""
     """The scheduler's words for why the node is to become free although nobody ends our job there, such as DRAIN;
     empty if it is not."""
+    features: tuple[str, ...] = ()
+    """Those of its features that specs may ask for."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cells import each
 from oakum_service.api.views import explanation, trainer_view
 from oakum_service.config import Settings
 from oakum_service.control.new_trainers import add_trainer
@@ -303,6 +304,43 @@ def test_a_node_that_trains_is_kept_before_one_that_is_ready_and_that_before_one
         session.get_one(Fragment, "trains").ready_at = session.get_one(Fragment, "trains").training_at = NOW - 50
     (group,) = posed(sessions, holes("warming", "ready", "trains")).groups
     assert group.nodes == ("trains", "ready", "warming")
+
+
+def granted(sessions: Sessions, *snapshots: tuple[Node, ...]) -> dict[str, set[str]]:
+    """Trainer's name -> the nodes that a plan gives it."""
+    problem = posed(sessions, *snapshots)
+    plan = solve(problem)
+    return {trainer.name: set(plan.grant(trainer.id)) for trainer in problem.trainers}
+
+
+@each(
+    ("constraint", "nodes"),
+    [
+        (None, {"both", "ib", "none", "roce"}),
+        ("ib", {"both", "ib"}),
+        ("ib&roce", {"both"}),
+        ("ib|roce", {"both", "ib", "roce"}),
+        ("other", set()),
+    ],
+)
+def test_a_constraint_limits_the_nodes_that_a_plan_gives(
+    sessions: Sessions, constraint: str | None, nodes: set[str]
+) -> None:
+    features = {"both": ("ib", "roce"), "ib": ("ib",), "roce": ("roce",), "none": ()}
+    found = tuple(node for name, given in features.items() for node in holes(name, features=given))
+    trainer = submit(sessions, f"digits{len(nodes)}", slurm={"constraint": constraint})
+    assert granted(sessions, found) == {f"digits{len(nodes)}": nodes}
+    if not nodes:
+        assert reason(sessions, trainer, found)[1] == "Waits: no idle node is one that its options let it have."
+    with sessions.begin() as session:
+        session.delete(session.get_one(Trainer, trainer))
+
+
+def test_what_others_may_not_have_is_left_to_those_who_may(sessions: Sessions) -> None:
+    submit(sessions, "bound", slurm={"constraint": "ib"}, max_nodes=2)
+    submit(sessions, "free", max_nodes=2)
+    found = (*holes("n1", "n2", features=("ib",)), *holes("n3", "n4"))
+    assert granted(sessions, found) == {"bound": {"n1", "n2"}, "free": {"n3", "n4"}}
 
 
 def test_a_node_that_is_left_out_of_the_trainer_s_size_is_given_up_before_those_that_train(

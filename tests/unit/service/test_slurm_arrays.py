@@ -66,14 +66,15 @@ def test_an_array_is_kept_off_all_nodes_but_those_of_its_fragments(site: Site) -
 
 def test_jobs_and_arrays_ask_for_what_the_spec_asks_for_while_it_is_allowed(tmp_path: Path) -> None:
     options = {"qos": "other", "gres": "gpu:4"}
-    site = make_site(tmp_path, qos="fill", allow_qos=["low"], allow_accounts=["physics"], options=options)
+    allowed = {"allow_qos": ["low"], "allow_accounts": ["physics"], "allow_constraints": ["ib", "roce"]}
+    site = make_site(tmp_path, qos="fill", options=options, **allowed)
     site.scheduler.start(lambda: None)
     site.picture(lambda s: bool(s.nodes))
-    names = ("qos", "account", "gres")
-    site.scheduler.submit(site.config(qos="low", account="physics"))
-    assert [site.script_options().get(name) for name in names] == ["low", "physics", "gpu:4"]
+    names = ("qos", "account", "gres", "constraint")
+    site.scheduler.submit(site.config(qos="low", account="physics", constraint="ib|roce"))
+    assert [site.script_options().get(name) for name in names] == ["low", "physics", "gpu:4", "'ib|roce'"]
     site.scheduler.submit_any([site.config(f"n{number}", f"f{number}", qos="low") for number in (1, 2)])
-    assert [site.script_options().get(name) for name in names] == ["low", None, "gpu:4"]
+    assert [site.script_options().get(name) for name in names] == ["low", None, "gpu:4", None]
     with pytest.raises(SubmissionRefused, match=r"slurm\.account: chemistry is not allowed here: give physics"):
         site.scheduler.submit(site.config(account="chemistry"))
     site.scheduler.stop()

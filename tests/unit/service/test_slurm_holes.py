@@ -239,6 +239,14 @@ def test_types_follow_gres_and_the_features_that_count() -> None:
     assert [n.node_type for n in snapshot.nodes] == ["cpu", "h100:4", "h100:4+ib", "2,craynetwork:1"]
 
 
+def test_the_features_that_specs_may_ask_for_are_shown() -> None:
+    nodes = node("n1", features=("rack1", "ib")), node("n2", features=("rack2",))
+    snapshot = snapshot_of(
+        SlurmState(NOW, "22.05.8", nodes, ()), HolePolicy("fill", asked_features=("ib", "roce"))
+    )
+    assert [n.features for n in snapshot.nodes] == [("ib",), ()]
+
+
 def test_a_node_list_that_cannot_be_read_is_an_error_and_no_empty_cluster() -> None:
     with pytest.raises(SchedulerError, match=r"'n\[1-'"):
         states_of([node("n1")], [job(1, nodes="n[1-")])

@@ -105,6 +105,11 @@ def test_the_bounds_follow_from_the_sizes(changes: dict[str, Any], allowed: tupl
             {"sizes": [1, 128]},
             "spec: global_batch 64 gives 128 ranks less than one sample each: raise it or lower max_nodes",
         ),
+        (
+            {"slurm": {"constraint": "a&b|c"}},
+            "slurm.constraint: 'a&b|c' is not a constraint that Oakum plans with: give a feature, or several "
+            "joined by & or by |, not both",
+        ),
         ({"warm_up": {"epochs": 0}}, "warm_up.epochs: Input should be greater than 0"),
         ({"label_smoothing": 1.0}, "label_smoothing: Input should be less than 1"),
         ({"precision": "bf16"}, "precision: Input should be 'float32', 'bfloat16' or 'float16'"),

@@ -76,6 +76,7 @@ class SlurmScheduler:
             settings.planned_are_holes,
             settings.powered_down_are_holes,
             tuple(settings.type_features),
+            tuple(settings.allow_constraints),
         )
         self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s)
         self._source = source

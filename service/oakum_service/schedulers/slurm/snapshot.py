@@ -75,6 +75,8 @@ class HolePolicy:
     powered_down_are_holes: bool = False
     type_features: tuple[str, ...] = ()
     """Node features that define a node type."""
+    asked_features: tuple[str, ...] = ()
+    """Node features that specs may ask for."""
 
 
 @lru_cache(maxsize=65536)
@@ -245,6 +247,7 @@ def _node(
         job_name=job_name,
         announced_at=announced_at if state is NodeState.HOLE else None,
         wanted="+".join(flag for flag in node.states[1:] if flag in _WANTED_FLAGS),
+        features=tuple(feature for feature in policy.asked_features if feature in node.features),
     )
 
 

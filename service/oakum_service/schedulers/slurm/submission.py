@@ -126,6 +126,7 @@ class Submitter:
         if (why := self._settings.refusal(asked)) is not None:
             raise SubmissionRefused(why)
         given = asked.model_dump(exclude_none=True)
+        options = {name: value for name, value in self._settings.options.items() if name not in given}
         return SlurmJobOptions(
             name=self._instance.job_name(intent),
             partition=self._settings.partition,
@@ -135,7 +136,7 @@ class Submitter:
             exclude=exclude,
             qos=asked.qos or self._settings.qos,
             account=asked.account or self._settings.account,
-            extra={name: value for name, value in self._settings.options.items() if name not in given},
+            extra=options | {name: value for name, value in given.items() if name not in ("qos", "account")},
             sbatch=self._commands.guarded("sbatch"),
             find_job=partial(find_job, self._commands, self._instance.job_name(intent)),
         )
