@@ -170,6 +170,9 @@ class SlurmSettings(SettingsGroup):
     """Accounts that a trainer's spec may ask for in place of `account`."""
     allow_constraints: list[str] = Field(default_factory=list)
     """Node features that a trainer's spec may name in a constraint on the nodes that it gets."""
+    allow_reservations: list[str] = Field(default_factory=list)
+    """Reservations that a trainer's spec may ask for: their nodes are holes for such trainers, and in maintenance
+    or reserved for nobody else's sake."""
     preemption: Literal["partition", "qos", "none"] = "partition"
     """How Slurm takes nodes back. With `none`, fragments get short time limits and end before the next
     announced foreground job."""
@@ -249,6 +252,7 @@ class SlurmSettings(SettingsGroup):
             ("qos", [asked.qos], self.allow_qos, "allow_qos"),
             ("account", [asked.account], self.allow_accounts, "allow_accounts"),
             ("constraint", asked.features, self.allow_constraints, "allow_constraints"),
+            ("reservation", [asked.reservation], self.allow_reservations, "allow_reservations"),
         )
         every = ((field, name, allowed, setting) for field, names, allowed, setting in lists for name in names)
         for field, name, allowed, setting in every:

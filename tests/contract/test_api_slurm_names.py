@@ -8,7 +8,12 @@ from api_under_test import SPEC, ApiUnderTest, problem_of
 from cells import each
 from oakum_service.config import SlurmSettings
 
-ALLOWED = {"qos": "allow_qos", "account": "allow_accounts", "constraint": "allow_constraints"}
+ALLOWED = {
+    "qos": "allow_qos",
+    "account": "allow_accounts",
+    "constraint": "allow_constraints",
+    "reservation": "allow_reservations",
+}
 
 
 def refused(api: ApiUnderTest, asked: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
-from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
 from oakum_worker.protocol import FragmentConfig
@@ -35,6 +35,7 @@ class FakeSource:
 
     nodes: tuple[SlurmNode, ...] = ()
     jobs: tuple[SlurmJob, ...] = ()
+    reservations: tuple[SlurmReservation, ...] = ()
     error: Exception | None = None
     reads: int = 0
     pings: int = 0
@@ -46,7 +47,7 @@ class FakeSource:
         self.on_read()
         if self.error is not None:
             raise self.error
-        return SlurmState(taken_at, "22.05.8", self.nodes, self.jobs)
+        return SlurmState(taken_at, "22.05.8", self.nodes, self.jobs, self.reservations)
 
     def ping(self) -> None:
         self.pings += 1
@@ -93,8 +94,8 @@ class Site:
         return made.model_copy(update={"spec": spec})
 
 
-def node(name: str, *states: str) -> SlurmNode:
-    return SlurmNode(name, name, states or ("IDLE",), ("fill",))
+def node(name: str, *states: str, features: tuple[str, ...] = ()) -> SlurmNode:
+    return SlurmNode(name, name, states or ("IDLE",), ("fill",), features=features)
 
 
 def own(number: int, fragment: str, *states: str, nodes: str = "", submitted_at: float | None = None) -> SlurmJob:

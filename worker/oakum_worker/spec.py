@@ -151,7 +151,7 @@ class TrainerSpec(Strict):
     """Processes of each rank that read samples ahead of the steps. Default: none; a rank reads its samples
     itself."""
     slurm: SlurmSpec = SlurmSpec()
-    """QOS, account and constraint of its jobs, of those that an administrator allows."""
+    """QOS, account, constraint and reservation of its jobs, of those that an administrator allows."""
     checkpoint: CheckpointSpec = CheckpointSpec()
     parallel: ParallelSpec = ParallelSpec()
     precision: Precision = "float32"

@@ -53,6 +53,8 @@ class SlurmSpec(Strict):
     account: SlurmName | None = None
     constraint: Annotated[str, Field(max_length=500)] | None = None
     """Features of the nodes that it is given: `a&b`, all of them, or `a|b`, any."""
+    reservation: SlurmName | None = None
+    """Reservation whose nodes it is given, and no others, while it lasts."""
 
     @field_validator("constraint")
     @classmethod
@@ -69,8 +71,11 @@ class SlurmSpec(Strict):
         """The features that the constraint names."""
         return () if self.constraint is None else tuple(re.split(r"[&|]", self.constraint))
 
-    def admits(self, features: Collection[str]) -> bool:
-        """Whether a node with these features is one that the constraint lets the trainer have."""
+    def admits(self, features: Collection[str], reservation: str) -> bool:
+        """Whether the trainer may have a node with these features in this reservation; the text is empty where the
+        node is in none."""
+        if reservation != (self.reservation or ""):
+            return False
         found = [feature in features for feature in self.features]
         return any(found) if "|" in (self.constraint or "") else all(found)
 

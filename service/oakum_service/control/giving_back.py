@@ -1,5 +1,5 @@
 """Gives nodes back that somebody wants although the scheduler lets our fragments go on there: drained nodes, nodes
-in maintenance, nodes that are to be rebooted."""
+in maintenance, nodes that are to be rebooted. A node of a reservation that its trainer asks for is not wanted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from oakum_service.db.models.fragments import Fragment, live_fragments
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.log_fields import about
 from oakum_service.schedulers.port import Snapshot
+
+_RESERVED = "RESERVED"
 
 
 def release(fragment: Fragment, trainer: Trainer) -> None:
@@ -25,10 +27,13 @@ def release_wanted(session: Session, snapshot: Snapshot) -> None:
         return
     for fragment in live_fragments(session):
         node = snapshot.node(fragment.node)
-        if node is None or not node.wanted or fragment.released:
+        if node is None or fragment.released or not (node.wanted or node.reservation):
             continue
         trainer = session.get_one(Trainer, fragment.trainer_id)
+        asks_for_it = trainer.spec.slurm.reservation == node.reservation
+        if not node.wanted and asks_for_it:
+            continue
         release(fragment, trainer)
         with about(trainer=trainer.id, fragment=fragment.id):
-            text = f"{node.name}: told to checkpoint and leave, as the node is {node.wanted}"
+            text = f"{node.name}: told to checkpoint and leave, as the node is {node.wanted or _RESERVED}"
             event_log.record(session, "fragment.released", trainer.name, text, node=node.name)

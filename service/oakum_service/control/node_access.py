@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from oakum_service.documents.node import Node
+from oakum_service.states import NodeState
 from oakum_worker.spec import TrainerSpec
 
 
@@ -20,9 +21,10 @@ class NodeAccess:
 
     @classmethod
     def among(cls, nodes: Iterable[Node], specs: Iterable[TrainerSpec]) -> NodeAccess:
-        """The labels of these nodes where trainers of these specs want them."""
+        """The labels of those of the nodes that are holes, where trainers of these specs want nodes."""
         asked = frozenset(feature for spec in specs for feature in spec.slurm.features)
-        return cls({_label(node, asked): node for node in nodes}, asked)
+        holes = (node for node in nodes if node.state is NodeState.HOLE)
+        return cls({_label(node, asked): node for node in holes}, asked)
 
     def label(self, node: Node) -> str:
         """The node's label."""
@@ -30,14 +32,13 @@ class NodeAccess:
 
     def labels_for(self, spec: TrainerSpec) -> frozenset[str] | None:
         """Labels of the nodes that a trainer may have; None if it may have any."""
-        labels = frozenset(label for label, node in self.by_label.items() if is_open(node, spec))
+        slurm = spec.slurm
+        labels = frozenset(
+            label for label, node in self.by_label.items() if slurm.admits(node.features, node.reservation)
+        )
         return None if len(labels) == len(self.by_label) else labels
 
 
-def is_open(node: Node, spec: TrainerSpec) -> bool:
-    """Whether the scheduler would begin a job of the trainer on the node, once it is idle."""
-    return spec.slurm.admits(node.features)
-
-
 def _label(node: Node, asked: frozenset[str]) -> str:
-    return "&".join(sorted(asked.intersection(node.features)))
+    features = "&".join(sorted(asked.intersection(node.features)))
+    return f"{features}@{node.reservation}" if node.reservation else features

@@ -24,12 +24,15 @@ class Node:
     job_name: str = ""
     """The first `LONGEST_JOB_NAME` characters of the job's name."""
     announced_at: float | None = None
-    """When the scheduler expects to start a foreground job here, in Unix seconds; a forecast."""
+    """When the scheduler expects to start a foreground job here, in Unix seconds; a forecast. Where `reservation`
+    ends before, when it does."""
     wanted: str = ""
     """The scheduler's words for why the node is to become free although nobody ends our job there, such as DRAIN;
     empty if it is not."""
     features: tuple[str, ...] = ()
     """Those of its features that specs may ask for."""
+    reservation: str = ""
+    """The reservation that a trainer has to ask for to have the node at present; empty if there is none."""
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,13 @@ from cells import each
 from oakum_service.control.giving_back import release_wanted
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.fragments import Fragment
+from oakum_service.db.models.trainers import Trainer
 from oakum_service.schedulers.slurm.reading.nodes import node_states
-from oakum_service.schedulers.slurm.reading.state import SlurmState
+from oakum_service.schedulers.slurm.reading.state import SlurmReservation, SlurmState
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, own_tasks, to_snapshot
 from oakum_service.states import NodeState
 from oakum_worker.protocol import Phase
+from oakum_worker.spec_options import SlurmSpec
 from scripted_trainer import ScriptedTrainer
 from slurm_adapter import INSTANCE, node, own
 
@@ -30,11 +32,14 @@ def trainer(sessions: Sessions, monkeypatch: pytest.MonkeyPatch) -> ScriptedTrai
     return trainer
 
 
-def look(sessions: Sessions, *states: str) -> tuple[NodeState, bool]:
+def look(
+    sessions: Sessions, *states: str, reservations: tuple[SlurmReservation, ...] = ()
+) -> tuple[NodeState, bool]:
     """What the node is, and whether the fragment there is told to leave, once Slurm shows it in these states."""
     jobs = (own(71, "a", nodes="a"),)
-    state = SlurmState(1000.0, "22.05.8", (node("a", *node_states(list(states))),), jobs)
-    snapshot = to_snapshot(state, INSTANCE, HolePolicy("fill"), own_tasks(jobs, INSTANCE))
+    state = SlurmState(1000.0, "22.05.8", (node("a", *node_states(list(states))),), jobs, reservations)
+    policy = HolePolicy("fill", reservations=("ours", "other"))
+    snapshot = to_snapshot(state, INSTANCE, policy, own_tasks(jobs, INSTANCE))
     with sessions.begin() as session:
         fragment = session.get_one(Fragment, "a")
         fragment.released = False
@@ -65,6 +70,20 @@ def test_a_fragment_leaves_a_node_that_an_administrator_wants(
     found, released = look(sessions, *states)
     assert released == is_released
     assert found is NodeState.UNAVAILABLE or not is_released
+
+
+@each(
+    ("asked", "reservation", "is_released"),
+    [("ours", "ours", False), (None, "ours", True), ("other", "ours", True), ("ours", "theirs", True)],
+)
+def test_a_node_of_a_reservation_is_kept_by_who_asks_for_it_alone(
+    trainer: ScriptedTrainer, sessions: Sessions, asked: str | None, reservation: str, is_released: bool
+) -> None:
+    with sessions.begin() as session:
+        row = session.get_one(Trainer, trainer.row.id)
+        row.spec = row.spec.model_copy(update={"slurm": SlurmSpec(reservation=asked)})
+    now = SlurmReservation(reservation, "a", 0.0, 2000.0, ("MAINT",))
+    assert look(sessions, "ALLOCATED", "MAINT", "RESERVED", reservations=(now,))[1] == is_released
 
 
 def test_a_drained_node_is_left_with_a_checkpoint_and_told_once(

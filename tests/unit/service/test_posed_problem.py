@@ -336,6 +336,13 @@ def test_a_constraint_limits_the_nodes_that_a_plan_gives(
         session.delete(session.get_one(Trainer, trainer))
 
 
+def test_nodes_of_a_reservation_are_for_those_who_ask_for_it_and_they_get_no_others(sessions: Sessions) -> None:
+    submit(sessions, "reserved", slurm={"reservation": "ours"})
+    submit(sessions, "plain", weight=100.0)
+    found = (*holes("n1", "n2", reservation="ours"), *holes("n3"))
+    assert granted(sessions, found) == {"reserved": {"n1", "n2"}, "plain": {"n3"}}
+
+
 def test_what_others_may_not_have_is_left_to_those_who_may(sessions: Sessions) -> None:
     submit(sessions, "bound", slurm={"constraint": "ib"}, max_nodes=2)
     submit(sessions, "free", max_nodes=2)

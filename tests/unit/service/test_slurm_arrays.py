@@ -14,7 +14,7 @@ import pytest
 from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers.port import OwnJob
 from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
-from oakum_service.schedulers.slurm.reading.state import SlurmJob
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmReservation
 from oakum_service.states import NodeState
 from slurm_adapter import FAKE, Site, announced, blocked_readings, make_site, node, own, readable
 from waiting import wait_until
@@ -67,7 +67,9 @@ def test_an_array_is_kept_off_all_nodes_but_those_of_its_fragments(site: Site) -
 def test_jobs_and_arrays_ask_for_what_the_spec_asks_for_while_it_is_allowed(tmp_path: Path) -> None:
     options = {"qos": "other", "gres": "gpu:4"}
     allowed = {"allow_qos": ["low"], "allow_accounts": ["physics"], "allow_constraints": ["ib", "roce"]}
+    allowed["allow_reservations"] = ["ours"]
     site = make_site(tmp_path, qos="fill", options=options, **allowed)
+    site.source.nodes = tuple(node(name, features=("ib",)) for name in ("n1", "n2"))
     site.scheduler.start(lambda: None)
     site.picture(lambda s: bool(s.nodes))
     names = ("qos", "account", "gres", "constraint")
@@ -75,8 +77,17 @@ def test_jobs_and_arrays_ask_for_what_the_spec_asks_for_while_it_is_allowed(tmp_
     assert [site.script_options().get(name) for name in names] == ["low", "physics", "gpu:4", "'ib|roce'"]
     site.scheduler.submit_any([site.config(f"n{number}", f"f{number}", qos="low") for number in (1, 2)])
     assert [site.script_options().get(name) for name in names] == ["low", None, "gpu:4", None]
+    site.source.nodes = (node("n1", "IDLE", "RESERVED"), node("n2"))
+    site.source.reservations = (SlurmReservation("ours", "n1", time.time() - 5.0, time.time() + 655.0),)
+    site.picture(lambda s: s.nodes[0].reservation == "ours")
+    site.scheduler.submit(site.config(reservation="ours"))
+    assert [site.script_options().get(name) for name in ("reservation", "time")] == ["ours", "10"]
+    with pytest.raises(
+        SchedulerError, match="n1 is no longer a node that the trainer's slurm options let it have"
+    ):
+        site.scheduler.submit(site.config())
     with pytest.raises(SubmissionRefused, match=r"slurm\.account: chemistry is not allowed here: give physics"):
-        site.scheduler.submit(site.config(account="chemistry"))
+        site.scheduler.submit(site.config("n2", account="chemistry"))
     site.scheduler.stop()
 
 

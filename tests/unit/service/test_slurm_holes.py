@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -245,6 +247,35 @@ def test_the_features_that_specs_may_ask_for_are_shown() -> None:
         SlurmState(NOW, "22.05.8", nodes, ()), HolePolicy("fill", asked_features=("ib", "roce"))
     )
     assert [n.features for n in snapshot.nodes] == [("ib",), ()]
+
+
+def reserved(name: str, nodes: str, *flags: str, start_at: float = NOW - 10, end_at: float = NOW + 600) -> Any:
+    return SlurmReservation(name, nodes, start_at, end_at, flags)
+
+
+@each(
+    ("states", "reservations", "expected"),
+    [
+        (("RESERVED",), [reserved("ours", "n1")], (NodeState.HOLE, "ours", NOW + 600, "")),
+        (("MAINT",), [reserved("ours", "n1", "MAINT")], (NodeState.HOLE, "ours", NOW + 600, "")),
+        (("RESERVED", "MAINT"), [reserved("ours", "n1")], (NodeState.UNAVAILABLE, "ours", None, "MAINT")),
+        (("RESERVED",), [reserved("theirs", "n1")], (NodeState.UNAVAILABLE, "", None, "RESERVED")),
+        (
+            ("RESERVED",),
+            [reserved("ours", "n[1-2]"), reserved("theirs", "n1")],
+            (NodeState.UNAVAILABLE, "", None, "RESERVED"),
+        ),
+        ((), [reserved("ours", "n1", start_at=NOW + 50)], (NodeState.HOLE, "", NOW + 50, "")),
+        ((), [reserved("ours", "n1", end_at=NOW)], (NodeState.HOLE, "", None, "")),
+        (("RESERVED",), [reserved("ours", "n1", end_at=math.inf)], (NodeState.HOLE, "ours", None, "")),
+    ],
+)
+def test_a_reservation_that_specs_may_ask_for_is_open_to_them_while_it_lasts(
+    states: tuple[str, ...], reservations: list[SlurmReservation], expected: tuple[Any, ...]
+) -> None:
+    state = SlurmState(NOW, "22.05.8", (node("n1", "IDLE", *states),), (), tuple(reservations))
+    (found,) = snapshot_of(state, HolePolicy("fill", reservations=("ours",))).nodes
+    assert (found.state, found.reservation, found.announced_at, found.wanted) == expected
 
 
 def test_a_node_list_that_cannot_be_read_is_an_error_and_no_empty_cluster() -> None:

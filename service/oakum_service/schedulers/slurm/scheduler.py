@@ -77,6 +77,7 @@ class SlurmScheduler:
             settings.powered_down_are_holes,
             tuple(settings.type_features),
             tuple(settings.allow_constraints),
+            tuple(settings.allow_reservations),
         )
         self._pictures = PictureMaker(instance, JobArrays(fragments_dir), policy, hand_over_s)
         self._source = source

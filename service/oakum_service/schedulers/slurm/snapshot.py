@@ -7,18 +7,21 @@ unavailable.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 
+import msgspec
+
 from oakum_service.documents.node import LONGEST_JOB_NAME, Node
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Snapshot
 from oakum_service.schedulers.slurm.arrays import JobArray
 from oakum_service.schedulers.slurm.reading.jobs import has_ended, was_ended_by_slurm
-from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
+from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmReservation, SlurmState
 from oakum_service.states import NodeState
 from oakum_solver.logs import node_lists
 
@@ -77,6 +80,8 @@ class HolePolicy:
     """Node features that define a node type."""
     asked_features: tuple[str, ...] = ()
     """Node features that specs may ask for."""
+    reservations: tuple[str, ...] = ()
+    """Reservations that specs may ask for."""
 
 
 @lru_cache(maxsize=65536)
@@ -181,9 +186,18 @@ def to_snapshot(
     foreign = [job for job in state.jobs if instance.intent_of(job) is None]
     holders = _holders(foreign)
     ours = {node for task in own.values() for node in unfold(task.job.nodes)}
-    announced = _announced(state, foreign)
+    announced = _announced(state, foreign, policy)
+    entered = _entered(state, policy)
     nodes = tuple(
-        _node(node, holders.get(node.name), node.name in ours, announced.get(node.name), state.taken_at, policy)
+        _node(
+            _as_entered(node, entered.get(node.name)),
+            holders.get(node.name),
+            node.name in ours,
+            announced.get(node.name),
+            state.taken_at,
+            policy,
+            reservation="" if node.name not in entered else entered[node.name].name,
+        )
         for node in state.nodes
         if policy.partition in node.partitions
     )
@@ -210,15 +224,40 @@ def _holders(jobs: Iterable[SlurmJob]) -> dict[str, SlurmJob]:
     return {node: job for job in jobs if occupies_nodes(job) for node in unfold(job.nodes)}
 
 
-def _announced(state: SlurmState, foreign: Iterable[SlurmJob]) -> dict[str, float]:
-    """Node -> when Slurm expects a foreground job or a reservation to begin there, in Unix seconds."""
+def _entered(state: SlurmState, policy: HolePolicy) -> dict[str, SlurmReservation]:
+    """Node -> the present reservation there that specs may ask for; without nodes that another one has, too."""
+    present = [r for r in state.reservations if r.start_at <= state.taken_at < r.end_at]
+    found: dict[str, SlurmReservation] = {}
+    for reservation in present:
+        if reservation.name in policy.reservations:
+            found |= dict.fromkeys(unfold(reservation.nodes), reservation)
+    others = (r for r in present if r.name not in policy.reservations)
+    closed = {node for r in others for node in unfold(r.nodes)} if found else set()
+    return {node: reservation for node, reservation in found.items() if node not in closed}
+
+
+def _as_entered(node: SlurmNode, reservation: SlurmReservation | None) -> SlurmNode:
+    """The node without the flags that are due to a reservation that specs may ask for."""
+    if reservation is None:
+        return node
+    due = {"RESERVED", *({"MAINT"} & set(reservation.flags))}
+    return msgspec.structs.replace(node, states=tuple(state for state in node.states if state not in due))
+
+
+def _announced(state: SlurmState, foreign: Iterable[SlurmJob], policy: HolePolicy) -> dict[str, float]:
+    """Node -> when Slurm expects a foreground job or a reservation to begin there, or when one ends that specs may
+    ask for, in Unix seconds."""
     found: dict[str, float] = {}
     starts = [
         (job.planned_nodes, job.start_at)
         for job in foreign
         if job.states[0] == "PENDING" and job.planned_nodes and job.start_at is not None
     ]
-    starts += [(r.nodes, r.start_at) for r in state.reservations if r.end_at > state.taken_at]
+    for r in state.reservations:
+        is_entered = r.name in policy.reservations and r.start_at <= state.taken_at
+        at = r.end_at if is_entered else r.start_at
+        if r.end_at > state.taken_at and at < math.inf:
+            starts.append((r.nodes, at))
     for nodes, start_at in starts:
         for node in unfold(nodes):
             found[node] = min(start_at, found.get(node, start_at))
@@ -232,6 +271,7 @@ def _node(
     announced_at: float | None,
     now: float,
     policy: HolePolicy,
+    reservation: str,
 ) -> Node:
     state = _state(node, holder, ours, announced_at, now, policy)
     job, job_name = None, ""
@@ -248,6 +288,7 @@ def _node(
         announced_at=announced_at if state is NodeState.HOLE else None,
         wanted="+".join(flag for flag in node.states[1:] if flag in _WANTED_FLAGS),
         features=tuple(feature for feature in policy.asked_features if feature in node.features),
+        reservation=reservation,
     )
 
 

@@ -97,6 +97,8 @@ class Submitter:
         if node.state is not NodeState.HOLE:
             wanted = "" if node.job is None else f": Slurm has it, or keeps it, for job {node.job}"
             raise SchedulerError(f"{node.name} is not idle any more{wanted}")
+        if not config.spec.slurm.admits(node.features, node.reservation):
+            raise SchedulerError(f"{node.name} is no longer a node that the trainer's slurm options let it have")
         return node
 
     def _time_limit_min(self, node: Node) -> int:
