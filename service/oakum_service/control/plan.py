@@ -106,11 +106,18 @@ def _with_trials(
 ) -> tuple[solver.PlannedTrainer, ...]:
     """The trainers, of which those chosen for a speed trial get their minimum of nodes guaranteed. `unknown` has
     the names of trainers whose speed is not known."""
+    open_to = Counter(node.access for node in nodes)
+    unknown = {t.id for t in trainers if t.id in unknown and _could_have(t, open_to) >= t.min_nodes}
     if not unknown:
         return trainers
     held = Counter(node.owner for node in nodes if node.owner is not None)
     tried = guaranteed_now(trainers, unknown, held, len(nodes))
     return tuple(dataclasses.replace(t, guaranteed=True) if t.id in tried else t for t in trainers)
+
+
+def _could_have(trainer: solver.PlannedTrainer, num_nodes: Mapping[str, int]) -> int:
+    """Number of nodes that the trainer may have, held by others or not; `num_nodes` are all, by their labels."""
+    return sum(n for label, n in num_nodes.items() if trainer.access is None or label in trainer.access)
 
 
 def _user_caps(

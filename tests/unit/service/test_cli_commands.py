@@ -18,10 +18,13 @@ from rich.console import Console
 
 from answering_service import EVENT, EXPLANATION, NODES, Service, trainer
 from cells import each
+from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.cli import load_commands
 from oakum_service.cli.app import app, run
 from oakum_service.cli.logs import new_lines
+from oakum_service.cli.screen import bounds_of, size_of
 from oakum_service.cli.units import duration, parse_duration
+from oakum_worker.spec import TrainerSpec
 
 COMMANDS = (
     "submit",
@@ -268,10 +271,33 @@ def test_scale_sends_what_was_given(service: Service, output: Output) -> None:
     assert "1 to 8 nodes" in output()
 
 
+@each(("given", "sent"), [("1,2,4", [1, 2, 4]), ("powers_of_two", "powers_of_two"), ("any", "any")])
+def test_scale_sends_the_sizes_that_were_given(service: Service, given: str, sent: object) -> None:
+    assert run(["scale", "digits", "--sizes", given]) == 0
+    assert service.bodies[-1] == {"sizes": sent}
+
+
+@each(
+    ("fields", "of", "bounds"),
+    [
+        ({"min_nodes": 2, "max_nodes": 8}, "2-8", "2 to 8 nodes"),
+        ({"sizes": [1, 2, 4]}, "1,2,4", "1, 2 or 4 nodes"),
+        ({"sizes": [1, 2, 4], "min_nodes": 4}, "4", "4 to 4 nodes"),
+        ({"sizes": "powers_of_two", "max_nodes": 32}, "1,2..32", "1, 2, 4, 8, 16 or 32 nodes"),
+    ],
+)
+def test_the_numbers_of_nodes_that_a_spec_allows_are_told(fields: dict[str, Any], of: str, bounds: str) -> None:
+    spec = TrainerSpec(name="digits", entrypoint="a:b", global_batch=64, epochs=1, **fields)
+    view = TrainerView.model_construct(spec=spec)
+    assert (size_of(view), bounds_of(spec)) == (of, bounds)
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["scale", "digits"],
+        ["scale", "digits", "--sizes", "few"],
+        ["scale", "digits", "--sizes", "1,,2"],
         ["scale", "digits", "--weight", "-1"],
         ["scale", "digits", "--min-nodes", "0"],
         ["holes", "--since", "yesterday"],

@@ -343,6 +343,12 @@ def test_nodes_of_a_reservation_are_for_those_who_ask_for_it_and_they_get_no_oth
     assert granted(sessions, found) == {"reserved": {"n1", "n2"}, "plain": {"n3"}}
 
 
+def test_a_newcomer_that_no_node_is_open_to_keeps_no_other_from_being_tried(sessions: Sessions) -> None:
+    submit(sessions, "bound", slurm={"constraint": "ib"}, min_nodes=2)
+    submit(sessions, "new")
+    assert {t.name: t.guaranteed for t in posed(sessions).trainers} == {"bound": False, "new": True}
+
+
 def test_what_others_may_not_have_is_left_to_those_who_may(sessions: Sessions) -> None:
     submit(sessions, "bound", slurm={"constraint": "ib"}, max_nodes=2)
     submit(sessions, "free", max_nodes=2)

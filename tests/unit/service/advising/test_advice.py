@@ -212,6 +212,21 @@ def test_a_sharded_trainer_is_given_the_nodes_that_hold_its_parts() -> None:
     assert advise_spec(spec(), measured, advise_mini_batch(measured), None).fields == {}
 
 
+def test_no_other_number_of_nodes_is_advised_than_the_sizes_allow() -> None:
+    most = _nodes().most_nodes
+    assert most > 2
+    sized = spec(global_batch=64, sizes=[1, 2, most + 1, 64], max_nodes=64)
+    assert advise_spec(sized, None, None, _nodes()).fields["max_nodes"] == 2
+    measured = facts(1600, sizes=())  # three ranks hold the state
+    sharded = {"parallel": {"data": "sharded"}, "max_nodes": 2}
+    advice = advise_spec(spec(sizes=[1, 2, 4], **sharded), measured, advise_mini_batch(measured), None)
+    assert (advice.fields["min_nodes"], advice.fields["max_nodes"]) == (4, 4)
+    none = advise_spec(spec(sizes=[1, 2], **sharded), measured, advise_mini_batch(measured), None)
+    assert none.fields == {}
+    told = "sizes: none of them has the 3 ranks that hold the model's state in parts that fit"
+    assert none.remarks[-1] == told
+
+
 def test_the_layout_is_told_as_what_a_replica_consists_of() -> None:
     alike = {"nodes": 4, "samples_per_s": 10.0, "fits": True, "micro_batch": 1}
     stages = {"replicas": 2, "stages": 2, "schedule": "1f1b", "recompute": True, **alike}
