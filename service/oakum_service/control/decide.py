@@ -33,6 +33,8 @@ class Decision:
     """Whether a member has the trainer's state."""
     lost: tuple[str, ...] = ()
     """Members that are gone or do not answer: their jobs are to be cancelled."""
+    left_out: tuple[str, ...] = ()
+    """Members that could train on, but are more than the trainer can use."""
     cause: str = ""
 
 
@@ -51,13 +53,15 @@ def decide(
     target = tuple(fragment.id for fragment in seen.next_members)
     if target == now.members and (not target or not seen.has_ended):
         return None
+    left_out = tuple(fragment.id for fragment in seen.staying if target and fragment.id not in target)
     return Decision(
         members=target,
         ended_through=now.generation if seen.has_ended else now.ended_through,
         saver=None if target else seen.saver,
         has_state=_hold_state(seen.next_members),
         lost=seen.lost,
-        cause=_cause(now, target, seen.lost, broke=bool(now.members) and seen.has_ended),
+        left_out=left_out,
+        cause=_cause(now, target, seen.lost, left_out, broke=bool(now.members) and seen.has_ended),
     )
 
 
@@ -228,10 +232,12 @@ def _hold_state(fragments: Iterable[FragmentView]) -> bool:
     return any(fragment.holds for fragment in fragments)
 
 
-def _cause(now: Membership, target: tuple[str, ...], lost: tuple[str, ...], *, broke: bool) -> str:
+def _cause(
+    now: Membership, target: tuple[str, ...], lost: tuple[str, ...], left_out: tuple[str, ...], *, broke: bool
+) -> str:
     joined = len(set(target) - set(now.members))
-    left = len(set(now.members) - set(target) - set(lost))
-    counts = [(joined, "joined"), (left, "left"), (len(lost), _LOST)]
+    left = len(set(now.members) - set(target) - set(lost) - set(left_out))
+    counts = [(joined, "joined"), (left, "left"), (len(lost), _LOST), (len(left_out), "left out")]
     parts = [f"{count} {verb}" for count, verb in counts if count]
     return ", ".join(parts if lost or not broke else [*parts, _REGROUPED])
 

@@ -226,7 +226,7 @@ def _publish(
         trainer.account = TimeAccount(began_at=trainer.started_at, since=trainer.started_at)
     else:
         trainer.nodes_gained += len(gained)
-    trainer.nodes_lost += len(left - released)
+    trainer.nodes_lost += len(left - released - set(decision.left_out))
     trainer.rescales += bool(trainer.members)
     trainer.generation += 1
     trainer.members = decision.members

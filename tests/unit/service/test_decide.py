@@ -53,7 +53,7 @@ def test_when_one_goes_the_next_smaller_number_of_those_with_the_state_train_on(
     leaving = training("a", phase=Phase.LEAVING)
     now = Membership(1, names, 0)
     assert decide(now, (leaving, *seven), min_nodes=1, sizes=(1, 2, 4, 8)) == Decision(
-        ("b", "c", "d", "e"), 0, has_state=True, cause="4 left"
+        ("b", "c", "d", "e"), 0, has_state=True, left_out=("f", "g", "h"), cause="1 left, 3 left out"
     )
     restarted = FragmentView("b", Phase.READY, alive=True)
     lost = decide(Membership(1, names, 1), (restarted, *seven[1:]), min_nodes=1, sizes=(1, 2, 4, 8))

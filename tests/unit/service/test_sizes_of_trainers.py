@@ -34,6 +34,8 @@ def test_when_a_node_is_taken_the_trainer_goes_to_the_next_smaller_size_at_once_
     site._jobs["foreground"] = _Job(site.now + 20.0, (3,))
     site.run(1, look)
     assert members[-1] == 4
+    with sessions.begin() as session:
+        assert session.query(Trainer).filter_by(name="sized").one().nodes_lost == 1
     site.run(8, look)
     assert members[-1] == 4
     assert site.sizes() == {"sized": 4, "filler": 3}
