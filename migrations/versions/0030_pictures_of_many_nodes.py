@@ -1,13 +1,13 @@
 """Indexes that hold all that pictures of many nodes show, and the fragments of a node
 
 Revision ID: 0030
-Revises: 0026
+Revises: 0029
 """
 
 from alembic import op
 
 revision = "0030"
-down_revision = "0026"
+down_revision = "0029"
 branch_labels = None
 depends_on = None
 
