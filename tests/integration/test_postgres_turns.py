@@ -40,11 +40,15 @@ pytestmark = [*ON_POSTGRES]
 class TestTurns:
     """Transactions that write take turns; those that read wait for nobody."""
 
-    def test_a_writer_waits_for_the_one_before_it(self, engine: Engine, sessions: Sessions) -> None:
+    @pytest.mark.parametrize("in_another_process", [False, True])
+    def test_a_writer_waits_for_the_one_before_it(
+        self, engine: Engine, sessions: Sessions, url: str, in_another_process: bool
+    ) -> None:
         """So an event with a lower id never becomes visible after one with a higher id."""
+        others = open_engine(url) if in_another_process else engine
 
         def second() -> None:
-            with sessions.begin() as session:
+            with open_sessions(others).begin() as session:
                 event_log.record(session, "node.hole", "second", "")
 
         with ThreadPoolExecutor(1) as thread:
@@ -58,6 +62,8 @@ class TestTurns:
         with open_readers(engine).begin() as session:
             subjects = session.execute(select(EventRecord.subject).order_by(EventRecord.id)).scalars().all()
         assert subjects == ["first", "second"]
+        if in_another_process:
+            others.dispose()
 
     def test_a_writer_that_is_stopped_is_waited_for_no_longer_than_a_pause_may_take(
         self, engine: Engine, url: str

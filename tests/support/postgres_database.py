@@ -52,7 +52,9 @@ def api(url: str, tmp_path: Path) -> Iterator[ApiUnderTest]:
 
 
 def is_blocked(engine: Engine) -> bool:
-    """Whether a session waits for another's lock."""
+    """Whether a session waits for another's lock, or a writer of this engine for its turn."""
+    if engine.get_execution_options()["writer_turns"].num_waiting:
+        return True
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
