@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from oakum_service.documents.node import Node
+from oakum_service.documents.silence import Silence
 from oakum_service.errors import SchedulerError
 from oakum_service.schedulers.port import OwnJob, Scheduler, Snapshot
 from oakum_service.states import NodeState
@@ -91,6 +92,10 @@ class WideCluster:
         with self._lock:
             self._jobs.pop(fragment, None)
         self._on_change()
+
+    def silence(self) -> Silence | None:
+        """That of the other scheduler."""
+        return self._near.silence()
 
     def stop(self, *, leave_fragments: bool = False) -> None:
         """End both."""
