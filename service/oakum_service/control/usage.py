@@ -40,9 +40,9 @@ def usage_since(session: Session, begin: float, now: float) -> Usage:
     """The usage from `begin` to `now`, in Unix seconds. Where `begin` is within an hour that was rolled up, a
     proportional part of the hour counts."""
     rolled_to = _rolled_to(session)
-    hours = session.execute(
-        select(UsageHour).where(UsageHour.hour > begin / _HOUR_S - 1, UsageHour.hour < now / _HOUR_S)
-    ).scalars()
+    # Whole numbers: to compare the column with others, PostgreSQL reads every hour that there is.
+    first, end = math.floor(begin / _HOUR_S), math.ceil(now / _HOUR_S)
+    hours = session.execute(select(UsageHour).where(UsageHour.hour >= first, UsageHour.hour < end)).scalars()
     idle_s = used_s = 0.0
     for row in hours:
         share = min(1.0, row.hour + 1 - begin / _HOUR_S)
@@ -55,7 +55,7 @@ def usage_since(session: Session, begin: float, now: float) -> Usage:
 def hourly_usage(session: Session, begin: float, end: float) -> dict[int, Usage]:
     """The usage of every whole hour that was rolled up and begins between `begin` and `end`, in Unix seconds, by
     the hour's number since 1970-01-01, UTC."""
-    within = UsageHour.hour >= begin / _HOUR_S - 1, UsageHour.hour < end / _HOUR_S
+    within = UsageHour.hour >= math.ceil(begin / _HOUR_S) - 1, UsageHour.hour < math.ceil(end / _HOUR_S)
     rows = session.execute(select(UsageHour).where(*within)).scalars()
     return {row.hour: Usage(row.idle_node_s, row.used_node_s) for row in rows}
 
