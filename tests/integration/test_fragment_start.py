@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.fragment.config_files import FragmentArray, write_config
 from oakum_worker.fragment.rank_starter import RankStarter
 from oakum_worker.launch import SlurmJobOptions, submit_slurm
+from oakum_worker.protocol import RunAs
 from waiting import DEADLINE_S
 
 # Stands in for an agent module that takes long to import, during which the scheduler wants the node back.
@@ -115,6 +118,66 @@ def test_the_agent_of_an_arrays_task_is_told_the_node_that_the_scheduler_chose(
     # Ranks take long to import what they need, and begin before the agent does. An array's config is made first.
     assert ranks_waited == str(array)
     assert (tmp_path / "f1" / CONFIG_NAME).stat().st_mode & 0o777 == 0o600
+
+
+_ENTERING = """
+import sys
+from pathlib import Path
+from oakum_worker.fragment import other_account
+other_account._MOST_BYTES = 1000
+other_account.enter_account(Path(sys.argv[1]))
+print("not reached")
+"""
+_SUDO = """#!/bin/sh
+printf '%s\\n' "$*" > {folder}/words
+cat > {folder}/given
+trap 'echo told to go' TERM
+echo begun
+{then}
+"""
+
+
+def entering(folder: Path, then: str) -> subprocess.Popen[bytes]:
+    """A process that enters an account by a `sudo` that does what `then` says."""
+    (folder / "sudo").write_text(_SUDO.format(folder=folder, then=then), encoding="utf-8")
+    (folder / "sudo").chmod(0o700)
+    config = fragment_config(folder).model_copy(update={"run_as": RunAs(account="alice", launcher="/run-as")})
+    return subprocess.Popen(
+        [sys.executable, "-c", _ENTERING, str(write_config(folder / "f1", config))],
+        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "FOR_THE_TRAINER": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def test_a_log_takes_so_much_whatever_a_user_writes_in_the_agents_place(tmp_path: Path) -> None:
+    with entering(
+        tmp_path, "head -c 3000000 /dev/zero | tr '\\0' x; echo; echo its last words; exit 3"
+    ) as process:
+        told, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 3
+    assert told.startswith(b"begun\nxxx")
+    assert told.endswith(b"xxx\nits last words\n")
+    assert len(told) < 200_000
+    assert (tmp_path / "words").read_text(encoding="utf-8") == "-n -- /run-as fragment --account alice\n"
+    given = json.loads((tmp_path / "given").read_text(encoding="utf-8"))
+    assert given["config"]["token"] == "a secret"
+    assert given["environment"]["FOR_THE_TRAINER"] == "1"
+
+
+def test_who_hands_a_log_on_goes_when_the_fragment_goes(tmp_path: Path) -> None:
+    """The scheduler signals every process of the job; the agent may save a checkpoint first."""
+    with entering(tmp_path, f"until [ -e {tmp_path}/gone ]; do :; done; exit 0") as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begun\n"
+            os.killpg(process.pid, signal.SIGTERM)
+            assert process.stdout.readline() == b"told to go\n"
+            assert process.poll() is None
+        finally:
+            (tmp_path / "gone").touch()
+        assert process.wait(DEADLINE_S) == 0
 
 
 def plant(folder: Path) -> Path:
