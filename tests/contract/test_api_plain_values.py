@@ -33,7 +33,7 @@ STREAM = "/v1/events"
 PICTURE = "from_at=0&to_at=60&node=n1&columns=2&bands=2"
 """What the node history's routes have to be asked for."""
 DOCUMENT = openapi_document()
-SAMPLES = {"plan_id": "1", "token_id": "0" * 12, "name": "poll_s", "ref": "digits", "user": "ulla"}
+SAMPLES = {"plan_id": "1", "job_id": "1", "token_id": "0" * 12, "name": "poll_s", "ref": "digits", "user": "ulla"}
 Operation = tuple[str, str, dict[str, Any]]
 
 

@@ -16,7 +16,7 @@ from oakum_service.db.models.fragments import FragmentState
 
 TRAINERS_A_DAY = 144
 _DAY_S = 86400.0
-_VALUES = {"{node}": "n1", "{user}": "user", "{name}": "plan", "{plan_id}": "1"}
+_VALUES = {"{node}": "n1", "{user}": "user", "{name}": "plan", "{plan_id}": "1", "{job_id}": "1"}
 _STREAMS = ("/v1/events", "/v1/fragments/{fragment_id}/directive")
 
 

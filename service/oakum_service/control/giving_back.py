@@ -23,7 +23,7 @@ def release(fragment: Fragment, trainer: Trainer) -> None:
 def release_wanted(session: Session, snapshot: Snapshot) -> None:
     """Tell each fragment to checkpoint and leave whose node is to become free for somebody, as a drained one is. A
     fragment is told once."""
-    if not any(node.wanted for node in snapshot.nodes):
+    if not any(node.wanted or node.reservation for node in snapshot.nodes):
         return
     for fragment in live_fragments(session):
         node = snapshot.node(fragment.node)

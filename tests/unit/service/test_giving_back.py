@@ -79,8 +79,9 @@ def test_a_fragment_leaves_a_node_that_an_administrator_wants(
 def test_a_node_of_a_reservation_is_kept_by_who_asks_for_it_alone(
     trainer: ScriptedTrainer, sessions: Sessions, asked: str | None, reservation: str, is_released: bool
 ) -> None:
+    known = trainer.row.id
     with sessions.begin() as session:
-        row = session.get_one(Trainer, trainer.row.id)
+        row = session.get_one(Trainer, known)
         row.spec = row.spec.model_copy(update={"slurm": SlurmSpec(reservation=asked)})
     now = SlurmReservation(reservation, "a", 0.0, 2000.0, ("MAINT",))
     assert look(sessions, "ALLOCATED", "MAINT", "RESERVED", reservations=(now,))[1] == is_released

@@ -18,6 +18,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_worker.chain import Chain
 from oakum_worker.channel import News, NewsWriter
 from oakum_worker.checkpoint.durable import DurableCheckpoints
+from oakum_worker.parallel import link_costs
 from oakum_worker.parallel.pipeline import measuring
 from oakum_worker.protocol import Phase
 from oakum_worker.rank.reporter import ProgressReporter
@@ -72,8 +73,8 @@ def told_by(loop: TrainingLoop) -> News:
 def test_what_ranks_predict_is_what_the_planner_plans_with(
     sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for clock in ("undisturbed_clock", "waiting_clock"):
-        monkeypatch.setattr(measuring, clock, lambda _: CLOCK.now_s)
+    monkeypatch.setattr(measuring, "undisturbed_clock", lambda _: CLOCK.now_s)
+    monkeypatch.setattr(link_costs, "waiting_clock", lambda _: CLOCK.now_s)
     _, loops = train_stages(build_slow_task, build_spec(max_nodes=4, parallel=PARALLEL), 2, 1)
     predicted = dict(loops[0].predicted_curve)
     assert predicted[1] == pytest.approx(1 / (4 * SAMPLE_S), rel=0.25)

@@ -34,7 +34,10 @@ def test_what_nodes_did_is_known_for_as_long_as_the_history_reaches(sessions: Se
             session.add(ForegroundStart(job=job, started_at=started_at, num_nodes=1, delay_s=0.1))
         session.flush()
         forget(session, time.time())
-        assert list(session.execute(select(NodeInterval.node)).scalars()) == ["kept", "still"]
+        assert list(session.execute(select(NodeInterval.node).order_by(NodeInterval.id)).scalars()) == [
+            "kept",
+            "still",
+        ]
         assert list(session.execute(select(ForegroundStart.job)).scalars()) == ["kept"]
 
 
