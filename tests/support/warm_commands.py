@@ -36,8 +36,9 @@ class ForkedTry(WarmProcess):
     def __init__(self, command: Sequence[str], *, env: Mapping[str, str], **_: object) -> None:
         server, line = ForkedTry.server()
         (reading, stdin), (stdout, writing), (stderr, complaining) = (os.pipe() for _ in range(3))
+        arguments = tuple(command[command.index("-m") + 1 :])
         request = ForkRequest(
-            warm_processes.__name__, tuple(command[2:]), dict(env), str(Path.cwd()), descriptors=(0, 1, 2, 3)
+            warm_processes.__name__, arguments, dict(env), str(Path.cwd()), descriptors=(0, 1, 2, 3)
         )
         super().__init__(server.start(request, (reading, writing, complaining, line)))
         for descriptor in (reading, writing, complaining):
