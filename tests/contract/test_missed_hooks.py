@@ -13,6 +13,7 @@ from cells import each
 from oakum_service.api.hook_watch import HookWatch
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.models.cluster import ForegroundStart, HookEventRecord, NodeInterval
+from oakum_service.schedulers.slurm.hooks import trial_job
 from oakum_service.schedulers.slurm.hooks.event import HookKind
 from oakum_service.schedulers.slurm.hooks.missed import GRACE_S, missed_jobs
 from oakum_service.schedulers.slurm.preflight import hooks_run
@@ -135,7 +136,7 @@ def test_a_node_that_is_drained_under_its_job_is_no_end_of_the_job(installed: Ap
 def test_the_job_of_oakum_check_shows_whether_slurm_runs_the_hooks(
     installed: ApiUnderTest, monkeypatch: pytest.MonkeyPatch, heard: tuple[HookKind, ...], level: str, words: str
 ) -> None:
-    monkeypatch.setattr(hooks_run, "HEARD_WITHIN_S", 0.1)
+    monkeypatch.setattr(trial_job, "HEARD_WITHIN_S", 0.1)
     with installed.sessions.begin() as session:
         session.execute(delete(HookEventRecord))
         session.execute(delete(NodeInterval))

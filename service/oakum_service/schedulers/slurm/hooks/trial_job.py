@@ -8,16 +8,15 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from oakum_service.config import SlurmSettings
-from oakum_service.errors import CommandFailed, SchedulerError
-from oakum_service.schedulers.slurm.commands import SlurmCommands
+from oakum_service.errors import CommandFailed
 from oakum_service.schedulers.slurm.hooks.event import HookKind
 from oakum_service.schedulers.slurm.hooks.installation import RESTART
+from oakum_service.schedulers.slurm.short_job import run_short_job
 
 HEARD_WITHIN_S = 20.0
 """Time after a job's end for its epilogs, and what they send."""
@@ -58,9 +57,13 @@ def judge(job: int, heard: Heard) -> TriedHooks:
     return TriedHooks(told, RESTART, job, heard, False)
 
 
-def is_complete(heard: Heard) -> bool:
-    """Whether hooks have told of both a job's start and its end."""
-    return all(heard.get(kind) for kind in HookKind)
+def wait_for_hooks(ask: Callable[[], Heard]) -> Heard:
+    """What `ask` says that hooks have told of a job that has ended: at once when they have told of its start and
+    its end, else after a while."""
+    deadline_s = time.monotonic() + HEARD_WITHIN_S
+    while not all((heard := ask()).get(kind) for kind in HookKind) and time.monotonic() <= deadline_s:
+        time.sleep(_LOOK_EVERY_S)
+    return heard
 
 
 def try_hooks(config_file: Path, settings: SlurmSettings, partition: str | None, wait_s: int) -> TriedHooks:
@@ -69,48 +72,36 @@ def try_hooks(config_file: Path, settings: SlurmSettings, partition: str | None,
     job = _run(settings, partition, wait_s)
     if isinstance(job, str):
         return TriedHooks(f"{_UNKNOWN}, as no job could be run: {job}")
-    deadline_s = time.monotonic() + HEARD_WITHIN_S
-    while True:
-        heard = _ask(config_file, job)
-        if isinstance(heard, str):
-            return TriedHooks(f"{_UNKNOWN}: asked for job {job}, the service answered {heard}", job=job)
-        if is_complete(heard) or time.monotonic() > deadline_s:
-            return judge(job, heard)
-        time.sleep(_LOOK_EVERY_S)
+    try:
+        return judge(job, wait_for_hooks(lambda: _ask(config_file, job)))
+    except _NoAnswer as error:
+        return TriedHooks(f"{_UNKNOWN}: asked for job {job}, the service answered {error}", job=job)
 
 
 def _run(settings: SlurmSettings, partition: str | None, wait_s: int) -> int | str:
     """The number of a job that has run, or why none has."""
-    commands = SlurmCommands(settings.model_copy(update={"command_timeout_s": wait_s + _RUN_S}))
-    name = f"oakum-hooks-{secrets.token_hex(4)}"
-    options = [
-        "--ntasks=1",
-        f"--immediate={wait_s}",
-        "--time=1",
-        "--chdir=/",
-        f"--job-name={name}",
-        "--input=none",
-    ]
-    options += [f"--partition={partition}"] if partition else []
+    name, command = f"oakum-hooks-{secrets.token_hex(4)}", ("/bin/sh", "-c", "echo $SLURM_JOB_ID")
+    options = ("--time=1", *([f"--partition={partition}"] if partition else []))
     try:
-        number = (
-            commands.run("srun", *options, "/bin/sh", "-c", "echo $SLURM_JOB_ID").decode(errors="replace").strip()
-        )
+        output = run_short_job(settings, name, command, wait_s=wait_s, most_s=_RUN_S, options=options)
     except CommandFailed as error:
-        with suppress(SchedulerError):  # srun may have been killed while its job waits
-            commands.run("scancel", "--quiet", f"--name={name}")
         return error.last_line or str(error)
+    number = output.decode(errors="replace").strip()
     return int(number) if number.isdecimal() else f"it wrote {number[-200:]!r}, expected the job's number"
 
 
-def _ask(config_file: Path, job: int) -> Heard | str:
-    """What the service has heard of the job, or what went wrong. curl gets the token on its stdin: a command line
-    is there for all to see."""
+def _ask(config_file: Path, job: int) -> Heard:
+    """What the service has heard of the job. Raises `_NoAnswer` with what came instead. curl gets the token on its
+    stdin: a command line is there for all to see."""
     given = _URL.sub(rf'url = "\1/{job}"', config_file.read_text(encoding="utf-8"))
     command = [shutil.which("curl") or "curl", "-q", "-sS", "--config", "-", "--max-time", str(_ASK_S)]
     done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=2 * _ASK_S, check=False)
     try:
         heard = json.loads(done.stdout)["heard"]
         return {str(kind): [str(hook) for hook in hooks] for kind, hooks in heard.items()}
-    except (ValueError, KeyError, TypeError):
-        return repr(done.stdout[:200] or done.stderr.strip())
+    except (ValueError, KeyError, TypeError) as error:
+        raise _NoAnswer(repr(done.stdout[:200] or done.stderr.strip())) from error
+
+
+class _NoAnswer(Exception):  # noqa: N818
+    """The service has said nothing of the job."""

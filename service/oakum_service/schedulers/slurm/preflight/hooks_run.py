@@ -10,18 +10,16 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.orm import Session
 
 from oakum_service.config import Settings
 from oakum_service.db.engine import Sessions, open_engine, open_readers
 from oakum_service.errors import ConfigurationError
 from oakum_service.schedulers.slurm.hooks.installation import RESTART
 from oakum_service.schedulers.slurm.hooks.missed import expected_since, heard_of, missed_jobs
-from oakum_service.schedulers.slurm.hooks.trial_job import HEARD_WITHIN_S, Heard, is_complete, judge
+from oakum_service.schedulers.slurm.hooks.trial_job import Heard, judge, wait_for_hooks
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
 
 SUBJECT = "hooks run"
-_LOOK_EVERY_S = 0.5
 
 
 def check(settings: Settings, job: int | None, unknown: str = "") -> list[PreflightFinding]:
@@ -49,18 +47,11 @@ def found(job: int, heard: Heard) -> PreflightFinding:
 
 
 def _wait(readers: Sessions, job: int) -> Heard:
-    """What hooks have told of the job, once they have told all, or after a while."""
-    deadline_s = time.monotonic() + HEARD_WITHIN_S
-    while True:
+    def ask() -> Heard:
         with readers.begin() as session:
-            heard = _heard(session, job)
-        if is_complete(heard) or time.monotonic() > deadline_s:
-            return heard
-        time.sleep(_LOOK_EVERY_S)
+            return heard_of(session, [job]).get(job, {})
 
-
-def _heard(session: Session, job: int) -> Heard:
-    return heard_of(session, [job]).get(job, {})
+    return wait_for_hooks(ask)
 
 
 @contextmanager

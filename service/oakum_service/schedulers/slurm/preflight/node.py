@@ -17,10 +17,10 @@ from typing import Any
 
 from oakum_service.config import Settings
 from oakum_service.errors import CommandFailed, SchedulerError
-from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.preflight import hooks_run
 from oakum_service.schedulers.slurm.preflight.facts import submit_options
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok, warning
+from oakum_service.schedulers.slurm.short_job import run_short_job
 
 _LIMIT_MIN = 3
 _RUN_S = 150.0
@@ -155,20 +155,13 @@ def _replied(folder: Path, token: str) -> bool:
 
 
 def _run(settings: Settings, wait_s: int, folder: Path, token: str, url: str) -> dict[str, Any]:
-    commands = SlurmCommands(settings.slurm.model_copy(update={"command_timeout_s": wait_s + _RUN_S}))
-    name = f"check-oakum-{token}"
     probe = (files("oakum_service.schedulers.slurm.preflight") / "probe.py").read_text(encoding="utf-8")
-    options = ["--ntasks=1", f"--job-name={name}", f"--time={_LIMIT_MIN}", f"--immediate={wait_s}", "--chdir=/"]
     launcher = str(settings.slurm.launcher) if settings.runs_as_submitters else ""
     authorities = "" if settings.ca_file is None else settings.ca_file.read_text(encoding="utf-8")
     command = [sys.executable, "-c", probe, str(folder), token, url, authorities, launcher]
-    try:
-        output = commands.run("srun", *submit_options(settings.slurm), *options, "--input=none", *command)
-    except CommandFailed:
-        # srun may have been killed; without this its job would stay until its time limit.
-        with suppress(SchedulerError):
-            commands.run("scancel", f"--name={name}")
-        raise
+    options = (*submit_options(settings.slurm), f"--time={_LIMIT_MIN}")
+    name = f"check-oakum-{token}"
+    output = run_short_job(settings.slurm, name, command, wait_s=wait_s, most_s=_RUN_S, options=options)
     return _read(output, token)
 
 
