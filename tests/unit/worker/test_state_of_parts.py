@@ -20,7 +20,8 @@ CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available
 
 
 class Kept(Stateful):
-    """Keeps what it is given, as averages of weights do in many scripts."""
+    """A part whose state is whatever was last loaded into it, the same tensors, as of many scripts' averages of
+    weights."""
 
     def __init__(self, state: Mapping[str, Any] | None = None) -> None:
         self.state = state or {}

@@ -164,7 +164,7 @@ class LayoutArranger(ABC, Generic[P, L]):
 
     @property
     def global_batch(self) -> int:
-        """Samples of the smallest global batch."""
+        """Number of samples of a step: of the smallest one where the spec has its batches grow."""
         return min([self._spec.global_batch, *(samples for _, samples in self._spec.batch_schedule)])
 
     @property

@@ -225,7 +225,8 @@ def _holders(jobs: Iterable[SlurmJob]) -> dict[str, SlurmJob]:
 
 
 def _entered(state: SlurmState, policy: HolePolicy) -> dict[str, SlurmReservation]:
-    """Node -> the present reservation there that specs may ask for; without nodes that another one has, too."""
+    """Node -> the reservation that holds it now and that specs may ask for. A node is left out where another
+    reservation holds it, too."""
     present = [r for r in state.reservations if r.start_at <= state.taken_at < r.end_at]
     found: dict[str, SlurmReservation] = {}
     for reservation in present:
