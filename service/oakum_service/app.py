@@ -34,6 +34,7 @@ from oakum_service.api import (
 )
 from oakum_service.api.body_limit import BodyLimit
 from oakum_service.api.context import Context
+from oakum_service.api.event_feed import EventFeed
 from oakum_service.api.plain_values import refuse_odd_values
 from oakum_service.api.rate_limit import RateLimit
 from oakum_service.api.report_inbox import ReportInbox
@@ -61,6 +62,7 @@ def add_parts(app: FastAPI, context: Context) -> FastAPI:
     app.state.context = context
     app.state.reports = ReportInbox(context.reporters, context.news_for_controller)
     app.state.revisions = Revisions(context.readers, context.news_for_readers)
+    app.state.event_feed = EventFeed(context.readers, context.news_for_readers)
     app.state.token_uses = TokenUses(context.sessions)
     app.state.rate_limit = RateLimit(context.settings.quota.requests_per_s)
     app.state.readiness = readiness.ReadinessProbe(context)

@@ -91,7 +91,9 @@ REPORTS = Counter("oakum_reports", "Reports of agents that were written.")
 REPORT_WRITE_S = Histogram(
     "oakum_report_write_seconds", "Time to write the reports that arrived together.", buckets=_SHORT_S
 )
-REPORT_INTERVAL_S = Gauge("oakum_report_interval_seconds", "Seconds between two reports of each agent.")
+REPORT_INTERVAL_S = Gauge(
+    "oakum_report_interval_seconds", "Seconds between two reports of each agent that tells no progress."
+)
 
 HOOKS_MISSED = Gauge(
     "oakum_hooks_missed",

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -17,8 +17,10 @@ import uvicorn
 
 from api_under_test import ApiUnderTest, problem_of
 from cells import each
+from oakum_service.api import event_feed, shared_reading
 from oakum_service.api import events as stream
 from oakum_service.api.auth import Role
+from oakum_service.api.event_feed import EventFeed
 from oakum_service.db import event_log
 
 
@@ -101,15 +103,14 @@ def test_an_event_comes_as_it_happens(api: ApiUnderTest, url: str) -> None:
 def test_an_event_between_the_look_and_the_wait_is_not_missed(
     api: ApiUnderTest, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, waiting = stream._read, iter(["n1", "n2", "n3"])
+    look, waiting = EventFeed._read, iter(["n1", "n2", "n3"])
 
-    def look_and_see_it_happen(*arguments: Any) -> Any:
-        found = look(*arguments)
-        if not found and (node := next(waiting, None)):
+    def look_and_see_it_happen(feed: EventFeed) -> None:
+        look(feed)
+        if node := next(waiting, None):
             record(api, node)
-        return found
 
-    monkeypatch.setattr(stream, "_read", look_and_see_it_happen)
+    monkeypatch.setattr(EventFeed, "_read", look_and_see_it_happen)
     with listening(api, url, after=0) as events:
         assert ids(events, 3) == [1, 2, 3]
 
@@ -147,6 +148,36 @@ def test_every_listener_hears_every_event(api: ApiUnderTest, url: str) -> None:
     with listening(api, url, after=0) as first, listening(api, url, after=0) as second:
         record(api, "n1", "n2")
         assert ids(first, 2) == ids(second, 2) == [1, 2]
+
+
+def test_a_change_is_read_once_for_all_listeners(
+    api: ApiUnderTest, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_reading, "_FRESH_S", 60.0)
+    with ExitStack() as streams:
+        listeners = [streams.enter_context(listening(api, url, after=0)) for _ in range(5)]
+        record(api, "n1")
+        assert [ids(events, 1) for events in listeners] == [[1]] * 5
+        read, versions = EventFeed._read, list[int]()
+
+        def count_and_read(feed: EventFeed) -> None:
+            versions.append(api.news_for_readers.version)
+            read(feed)
+
+        monkeypatch.setattr(EventFeed, "_read", count_and_read)
+        record(api, "n2")
+        assert [ids(events, 1) for events in listeners] == [[2]] * 5
+    assert versions == [api.news_for_readers.version]
+
+
+def test_what_happened_before_the_newest_kept_events_comes_from_the_database(
+    api: ApiUnderTest, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_feed, "_KEPT", 10)
+    api.app.state.event_feed = EventFeed(api.context.readers, api.news_for_readers)
+    record(api, *(f"n{number}" for number in range(30)))
+    with listening(api, url, after=0) as events:
+        assert ids(events, 30) == list(range(1, 31))
 
 
 def test_a_listener_that_leaves_is_no_error_and_makes_room(

@@ -155,6 +155,19 @@ class TestReports:
         monkeypatch.setattr(report_inbox, "report_interval_s", lambda agents: 2.5 * agents)
         assert send(agent, fragment, report(2)).headers[REPORT_INTERVAL] == "2.5"
 
+    def test_agents_that_tell_progress_report_as_often_as_their_own_number_lets_them(
+        self, api: ApiUnderTest, agent: TestClient, trainer: str, fragment: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(report_inbox, "report_interval_s", lambda agents: 2.5 * agents)
+        for node in ("n2", "n3"):
+            other = api.add_fragment(trainer, node)
+            send(api.fragment_client(other), other, report(1))
+        assert send(agent, fragment, report(1)).headers[REPORT_INTERVAL] == "7.5"
+        of_first = TrainingProgress(generation=1, nodes=1, step=5, total_steps=9, epoch=0, samples=480, loss=1.0)
+        telling = report(2).model_copy(update={"progress": of_first})
+        assert send(agent, fragment, telling).headers[REPORT_INTERVAL] == "2.5"
+        assert send(agent, fragment, report(3)).headers[REPORT_INTERVAL] == "7.5"
+
     def test_fragments_that_are_silent_for_long_do_not_make_others_report_less_often(
         self, api: ApiUnderTest, agent: TestClient, trainer: str, fragment: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -29,7 +29,7 @@ async def take_report(fragment: OwnFragment, report: FragmentReport, request: Re
     assert isinstance(inbox, ReportInbox)
     if not await asyncio.wrap_future(inbox.submit(fragment, report)):
         raise NoLongerWanted(f"fragment {fragment} has ended")
-    response.headers[REPORT_INTERVAL] = f"{inbox.interval_s:.3g}"
+    response.headers[REPORT_INTERVAL] = f"{inbox.interval_s(tells_progress=report.progress is not None):.3g}"
 
 
 @router.get("/{fragment_id}/directive", responses={HTTPStatus.NO_CONTENT: {"description": "nothing new"}})
@@ -46,18 +46,12 @@ async def wait_for_directive(
     revisions = request.app.state.revisions
     assert isinstance(revisions, Revisions)
     deadline_s = time.monotonic() + wait_s
-    while True:
-        seen = context.news_for_readers.version
-        revision = await revisions.of(fragment)
-        if revision is None or revision > after:
-            directive = await asyncio.to_thread(_read, context, fragment)
-            if directive.revision > after:
-                return directive
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0 or context.news_for_readers.closed:
-            response.status_code = HTTPStatus.NO_CONTENT
-            return None
-        await context.news_for_readers.wait(seen, left_s)
+    while await revisions.exceed(fragment, after, deadline_s - time.monotonic()):
+        directive = await asyncio.to_thread(_read, context, fragment)
+        if directive.revision > after:
+            return directive
+    response.status_code = HTTPStatus.NO_CONTENT
+    return None
 
 
 def _read(context: Context, fragment: str) -> Directive:

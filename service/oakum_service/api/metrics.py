@@ -37,5 +37,5 @@ def _measure(context: Context, reports: ReportInbox) -> None:
     instruments.TURN_AGE_S.set(math.nan if turn_age_s is None else turn_age_s)
     instruments.CONTROLLER.set(turn_age_s is not None)
     instruments.WRITABLE.set(context.writability.fault is None)
-    instruments.REPORT_INTERVAL_S.set(reports.interval_s)
+    instruments.REPORT_INTERVAL_S.set(reports.interval_s(tells_progress=False))
     instruments.EVENT_STREAMS.set(len(context.listeners))

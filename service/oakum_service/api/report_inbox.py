@@ -59,11 +59,14 @@ class ReportInbox:
         self._heard: OrderedDict[str, _Heard] = OrderedDict()
         """Fragment -> its newest report that came here, those heard last at the end. Fragments that have been
         silent for long are left out: they have ended, or report to another service."""
+        self._telling: set[str] = set()
+        """Those of them that told their trainer's progress."""
 
-    @property
-    def interval_s(self) -> float:
-        """Seconds between two reports of an agent without urgent news; longer the more agents report."""
-        return report_interval_s(len(self._heard))
+    def interval_s(self, *, tells_progress: bool) -> float:
+        """Seconds until an agent without urgent news reports again; longer the more agents report. Those
+        that tell a trainer's progress are few, and charts are made of it: the others do not slow them."""
+        num_telling = len(self._telling)
+        return report_interval_s(num_telling if tells_progress else len(self._heard) - num_telling)
 
     def submit(self, fragment: str, report: FragmentReport) -> Future[bool]:
         """Have the report written if it is newer than the stored one. The future says whether the fragment is
@@ -77,7 +80,7 @@ class ReportInbox:
             _store(session, [newest[fragment] for fragment in sorted(live)])
         REPORTS.inc(len(arrivals))
         for fragment in newest.keys() - live:
-            self._heard.pop(fragment, None)
+            self._forget(fragment)
         urgent = [fragment for fragment in live if self._hear(fragment, newest[fragment].report)]
         self._forget_silent()
         if urgent:
@@ -91,13 +94,19 @@ class ReportInbox:
         is_newer = report.sequence > before.sequence
         sequence, urgent = (report.sequence, report.urgent) if is_newer else (before.sequence, before.urgent)
         self._heard[fragment] = _Heard(sequence, urgent, time.monotonic())
+        if is_newer:
+            (self._telling.discard if report.progress is None else self._telling.add)(fragment)
         return is_newer and urgent != before.urgent
 
     def _forget_silent(self) -> None:
         """Drop the fragments that have not been heard for so long that they do not count as reporting."""
         silent_since_s = time.monotonic() - _FORGOTTEN_S
         while self._heard and next(iter(self._heard.values())).at_s < silent_since_s:
-            self._heard.popitem(last=False)
+            self._forget(next(iter(self._heard)))
+
+    def _forget(self, fragment: str) -> None:
+        self._heard.pop(fragment, None)
+        self._telling.discard(fragment)
 
 
 def _newest(arrivals: Sequence[ArrivedReport]) -> dict[str, ArrivedReport]:

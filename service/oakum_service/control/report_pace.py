@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 _SHORTEST_S = 1.0
-LONGEST_S = 15.0
+LONGEST_S = 30.0
 """Longest interval, in seconds, between two reports of an agent."""
-_REPORTS_PER_S = 400.0
-"""Reports per second, of all agents together, that leave the service time for everything else."""
+_REPORTS_PER_S = 100.0
+"""Reports per second of all agents that tell a trainer's progress, and as many again of all others, that leave the
+service time for everything else: each costs it about a millisecond."""
 
 
 def report_interval_s(num_agents: int) -> float:
-    """Seconds that an agent leaves between reports without urgent news: 1 s for up to 400 agents, and longer the
-    more agents there are, up to 15 s."""
+    """Seconds that each of as many agents leaves between reports without urgent news: 1 s for up to 100 agents,
+    and longer the more agents there are, up to 30 s."""
     return min(LONGEST_S, max(_SHORTEST_S, num_agents / _REPORTS_PER_S))
 
 
