@@ -87,8 +87,12 @@ def test_the_command_prints_a_table_csv_or_json(
     assert run(["ledger", "--month", "2026-11"]) == 0
     head, _, ulla = capsys.readouterr().out.splitlines()
     assert head.split()[:2] == ["MONTH", "USER"]
-    numbers = ["3.00", "2.70", "0.10", "0.00", "0.00", "0.20", "0.00", "1.5"]
-    assert ulla.split() == ["2026-11", "ulla", *numbers, *["3", "time", "limit,", "1", "cancelled"]]
+    ends = ["3", "time", "limit,", "1", "cancelled"]
+    assert ulla.split() == ["2026-11", "ulla", "3.00", "2.70", "0.30", "1.5", *ends]
+    assert run(["ledger", "--month", "2026-11", "-o", "wide"]) == 0
+    *_, ulla = capsys.readouterr().out.splitlines()
+    numbers = ["3.00", "2.70", "0.30", "0.10", "0.00", "0.00", "0.20", "0.00", "1.5"]
+    assert ulla.split() == ["2026-11", "ulla", *numbers, *ends]
     assert run(["ledger", "--csv"]) == 0
     rows = [*csv.DictReader(io.StringIO(capsys.readouterr().out))]
     assert [(row["user"], float(row["lent_node_h"])) for row in rows] == [("udo", 0.01), ("ulla", 3.0)]

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from oakum_service.cli.app import CommandError, app, example
-from oakum_service.cli.output import console, table
-from oakum_service.cli.units import clock, parse_duration
+from oakum_service.cli.columns import Column, ColumnsOption, Listing, SortOption
+from oakum_service.cli.output import console
+from oakum_service.cli.units import age, clock, duration, parse_duration
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -66,15 +67,20 @@ def create(
 
 
 @token_app.command("list", epilog=example("oakum token list"))
-def list_tokens(json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def list_tokens(
+    columns: ColumnsOption = None,
+    sort: SortOption = None,
+    json_output: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """List the tokens: whose they are, what they may do, until when, and when they were last used. A token's text
     is not among what is known."""
     import json
 
     from oakum_service import tokens
     from oakum_service.db.engine import open_readers
-    from oakum_service.plain_text import plain
 
+    listing = _token_listing()
+    listing.check(columns, sort)
     with open_readers(open_database()).begin() as session:
         rows = tokens.listed(session)
     if json_output:
@@ -82,11 +88,7 @@ def list_tokens(json_output: Annotated[bool, typer.Option("--json", help="Print 
         found = [{"id": tokens.id_of(row)} | {field: getattr(row, field) for field in fields} for row in rows]
         typer.echo(json.dumps({"tokens": found}))
         return
-    listing = table("ID", "NAME", "ROLE", "LABEL", "MADE", "EXPIRES", "LAST USE")
-    for row in rows:
-        times = [clock(row.created_at), _end(row), "never" if row.used_at is None else clock(row.used_at)]
-        listing.add_row(tokens.id_of(row), plain(row.name), row.role, plain(row.label) or "-", *times)
-    console().print(listing)
+    console().print(listing.table(rows, columns, sort))
 
 
 @token_app.command("rotate", epilog=example("oakum token rotate alice --label laptop --overlap 1d"))
@@ -147,10 +149,33 @@ def _print_new(text: str, *, as_json: bool) -> None:
     typer.echo(json.dumps({"token": text}) if as_json else text)
 
 
+def _token_listing() -> Listing[ApiToken]:
+    from oakum_service import tokens
+    from oakum_service.plain_text import plain
+
+    return Listing(
+        {
+            "id": Column("ID", tokens.id_of),
+            "name": Column("NAME", lambda row: plain(row.name)),
+            "role": Column("ROLE", lambda row: row.role),
+            "label": Column("LABEL", lambda row: plain(row.label) or "-"),
+            "expires": Column("EXPIRES", _end, key=lambda row: row.expires_at),
+            "used": Column(
+                "LAST USE",
+                lambda row: "never" if row.used_at is None else f"{age(row.used_at)} ago",
+                key=lambda row: row.used_at,
+            ),
+            "made": Column("MADE", lambda row: clock(row.created_at), key=lambda row: row.created_at),
+        },
+        usual=("id", "name", "role", "label", "expires", "used"),
+    )
+
+
 def _end(row: ApiToken) -> str:
     if row.expires_at is None:
         return "never"
-    return clock(row.expires_at) if row.expires_at > time.time() else f"{clock(row.expires_at)} (over)"
+    left_s = row.expires_at - time.time()
+    return f"in {duration(left_s)}" if left_s > 0 else f"over since {clock(row.expires_at)}"
 
 
 @db_app.command("upgrade", epilog=example("OAKUM_DATABASE_URL=postgresql://oakum@db/oakum oakum db upgrade"))

@@ -51,7 +51,7 @@ def check(
 def _show(findings: list[PreflightFinding]) -> None:
     from rich.text import Text
 
-    listing = table("LEVEL", "SUBJECT", "FOUND", "CHANGE", wrapping=("FOUND", "CHANGE"))
+    listing = table("LEVEL", "SUBJECT", "FOUND", "CHANGE")
     for finding in findings:
         level = Text(finding.level, style=_STYLES[finding.level])
         listing.add_row(level, finding.subject, finding.found, finding.change)

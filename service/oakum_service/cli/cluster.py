@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oakum_service.cli.app import CLUSTER, app, example
+from oakum_service.cli.columns import Column, ColumnsOption, Listing, SortOption
 from oakum_service.cli.connection import connect
 from oakum_service.cli.output import JsonFlag, console, print_json, table
 from oakum_service.cli.units import age, clock, duration, parse_duration
+from oakum_service.states import NodeState
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.cluster import NodeView
@@ -47,7 +49,7 @@ def _print_plan(view: PlanView) -> None:
     if not view.allocations:
         screen.print("No trainer wants nodes.")
         return
-    listing = table("TRAINER", "SIZE", "NODES", "REASON", right=("SIZE",), wrapping=("NODES", "REASON"))
+    listing = table("TRAINER", "SIZE", "NODES", "REASON", right=("SIZE",))
     for allocation in view.allocations:
         nodes = ", ".join(allocation.nodes) or "-"
         listing.add_row(allocation.trainer, str(len(allocation.nodes)), nodes, allocation.reason)
@@ -55,28 +57,46 @@ def _print_plan(view: PlanView) -> None:
     screen.print(listing)
 
 
-@app.command(rich_help_panel=CLUSTER, epilog=example("oakum nodes", "oakum nodes --json"))
-def nodes(as_json: JsonFlag = False) -> None:
+@app.command(rich_help_panel=CLUSTER, epilog=example("oakum nodes", "oakum nodes --state hole --sort -for"))
+def nodes(
+    state: Annotated[NodeState | None, typer.Option(help="Nodes in this state only.", show_default=False)] = None,
+    columns: ColumnsOption = None,
+    sort: SortOption = None,
+    as_json: JsonFlag = False,
+) -> None:
     """List the nodes: what each is used for, and when its hole ends."""
-    from rich.text import Text
-
+    listing = _node_listing()
+    listing.check(columns, sort)
     with connect() as client:
         document = client.nodes()
+    shown = [node for node in document.nodes if state in (None, node.state)]
     if as_json:
-        print_json(document)
+        print_json(document.model_copy(update={"nodes": shown}))
         return
-    listing = table("NODE", "STATE", "FOR", "USED BY", "HOLE ENDS", wrapping=("USED BY",))
-    now = time.time()
-    for node in document.nodes:
-        state = Text(node.state, style=_NODE_STYLES.get(node.state, ""))
-        held_s = max(0, round(now - node.since))
-        listing.add_row(Text(node.name), state, duration(held_s), _used_by(node), _hole_end(node))
     screen = console()
-    screen.print(listing)
+    screen.print(listing.table(shown, columns, sort))
     if document.nodes:
         screen.print(f"\nSnapshot {document.snapshot}: the last change was {age(document.taken_at)} ago.")
     else:
         screen.print("\nNo nodes have been seen yet.")
+
+
+def _node_listing() -> Listing[NodeView]:
+    from rich.text import Text
+
+    now = time.time()
+    return Listing(
+        {
+            "node": Column("NODE", lambda node: Text(node.name)),
+            "state": Column("STATE", lambda node: Text(node.state, style=_NODE_STYLES.get(node.state, ""))),
+            "for": Column(
+                "FOR", lambda node: duration(max(0, round(now - node.since))), key=lambda node: now - node.since
+            ),
+            "used-by": Column("USED BY", _used_by),
+            "ends": Column("HOLE ENDS", _hole_end, key=lambda node: node.hole_ends_at),
+        },
+        usual=("node", "state", "for", "used-by", "ends"),
+    )
 
 
 def _used_by(node: NodeView) -> str:

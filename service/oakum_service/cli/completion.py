@@ -13,7 +13,7 @@ def complete_trainer(incomplete: str) -> list[tuple[str, str]]:
         from oakum_service.client.oakum_client import OakumClient
 
         with OakumClient(timeout_s=_PATIENCE_S) as client:
-            trainers = client.trainers().trainers
+            trainers = client.trainers(most_ended=100).trainers
         return [
             (name, str(state))
             for name, state in {t.name: t.state for t in trainers}.items()

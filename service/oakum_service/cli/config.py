@@ -43,7 +43,7 @@ def show(
     if as_json:
         typer.echo(json.dumps({"settings": rows, "unknown": unknown}, indent=2))
         return
-    listing = table("SETTING", "VALUE", "FROM", wrapping=("VALUE",))
+    listing = table("SETTING", "VALUE", "FROM")
     for row in rows:
         listing.add_row(row["name"], _shown(row["value"]), row["origin"])
     console().print(listing)
@@ -59,7 +59,7 @@ def running(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
         return
-    listing = table("SETTING", "VALUE", "AT ITS START", "CHANGED BY", "AT", wrapping=("VALUE",))
+    listing = table("SETTING", "VALUE", "AT ITS START", "CHANGED BY", "AT")
     for one in found.settings:
         changed = ("-", "-") if one.by is None or one.at is None else (one.by, clock(one.at))
         listing.add_row(one.name, _shown(one.value), _shown(one.at_start), *changed)
@@ -98,7 +98,7 @@ def objectives(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.
     if as_json:
         typer.echo(found.model_dump_json(indent=2))
         return
-    listing = table("OBJECTIVE", "WHAT IT MAXIMISES", wrapping=("WHAT IT MAXIMISES",))
+    listing = table("OBJECTIVE", "WHAT IT MAXIMISES")
     for one in found.objectives:
         listing.add_row(f"{one.name} *" if one.name == found.current else one.name, one.description)
     console().print(listing)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import csv
+import math
 import sys
+from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from oakum_service.cli.admin import SERVICE
 from oakum_service.cli.app import app, example
+from oakum_service.cli.columns import Column, ColumnsOption, Listing, SortOption
 from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, console, print_json, table
+from oakum_service.cli.output import JsonFlag, console, print_json
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.ledger import LedgerEntry
@@ -29,16 +33,19 @@ def ledger(
     ] = None,
     months: Annotated[int, typer.Option(min=1, max=24, help="Number of months, up to that one.")] = 1,
     user: Annotated[str | None, typer.Option(help="Rows of this user only.")] = None,
+    columns: ColumnsOption = None,
+    sort: SortOption = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the node-hours that each user's trainers had in each month (UTC), how many they trained in, what was
-    lost by which cause, how long foreground jobs waited for them, and by what causes their fragments ended.
+    lost (by which cause: `-o wide`), how long foreground jobs waited for them, and how their fragments ended.
 
     Administrators see all users, others themselves.
     """
     if as_csv and as_json:
         raise typer.BadParameter("give one of --csv and --json")
+    _LISTING.check(columns, sort)
     with connect() as client:
         found = client.ledger(month=month, months=months, user=user)
     if as_json:
@@ -46,27 +53,42 @@ def ledger(
     elif as_csv:
         _write_csv(found.entries)
     else:
-        _print(found.entries)
+        console().print(_LISTING.table(found.entries, columns, sort))
 
 
-def _print(entries: list[LedgerEntry]) -> None:
-    numbers = (
-        "LENT (node-h)",
-        "TRAINED",
-        *(cause.replace("_", " ").upper() for cause in _LOST),
-        "DELAY CAUSED (s)",
-    )
-    listing = table("MONTH", "USER", *numbers, "ENDS OF FRAGMENTS", right=numbers, wrapping=("ENDS OF FRAGMENTS",))
-    for entry in entries:
-        hours = (entry.lent_node_h, entry.trained_node_h, *(getattr(entry, f"{cause}_node_h") for cause in _LOST))
-        listing.add_row(
-            entry.month,
-            entry.user or "-",
-            *(f"{value:.2f}" for value in hours),
-            f"{entry.foreground_delay_s:.1f}",
-            ", ".join(f"{number} {cause}" for cause, number in _by_number(entry)) or "-",
-        )
-    console().print(listing)
+def _hours_lost(entry: LedgerEntry) -> float:
+    return math.fsum(getattr(entry, f"{cause}_node_h") for cause in _LOST)
+
+
+def _hours(title: str, hours: Callable[[LedgerEntry], float]) -> Column[LedgerEntry]:
+    return Column(title, lambda entry: f"{hours(entry):,.2f}", key=hours, is_number=True)
+
+
+_LISTING: Listing[LedgerEntry] = Listing(
+    {
+        "month": Column("MONTH", lambda entry: entry.month),
+        "user": Column("USER", lambda entry: entry.user or "-"),
+        "lent": _hours("LENT (node-h)", lambda entry: entry.lent_node_h),
+        "trained": _hours("TRAINED", lambda entry: entry.trained_node_h),
+        "lost": _hours("LOST", _hours_lost),
+        **{
+            cause.replace("_", "-"): _hours(cause.replace("_", " ").upper(), attrgetter(f"{cause}_node_h"))
+            for cause in _LOST
+        },
+        "delay": Column(
+            "DELAYED (s)",
+            lambda entry: f"{entry.foreground_delay_s:,.1f}",
+            key=lambda entry: entry.foreground_delay_s,
+            is_number=True,
+        ),
+        "ends": Column(
+            "ENDS OF FRAGMENTS",
+            lambda entry: ", ".join(f"{number} {cause}" for cause, number in _by_number(entry)) or "-",
+            key=lambda entry: sum(entry.ends.values()),
+        ),
+    },
+    usual=("month", "user", "lent", "trained", "lost", "delay", "ends"),
+)
 
 
 def _write_csv(entries: list[LedgerEntry]) -> None:

@@ -39,7 +39,7 @@ def list_notices(
     if not document.notices:
         typer.echo("No notices. A spec's `notify:` says who is told what.")
         return
-    listing = table("AT", "TRAINER", "EVENT", "TO", "OUTCOME", wrapping=("OUTCOME",))
+    listing = table("AT", "TRAINER", "EVENT", "TO", "OUTCOME")
     for notice in document.notices:
         listing.add_row(clock(notice.created_at), notice.trainer, notice.event, notice.recipient, _outcome(notice))
     console().print(listing)

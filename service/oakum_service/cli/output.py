@@ -55,8 +55,9 @@ def console() -> Console:
     return WholeLines(markup=False, highlight=False, emoji=False)
 
 
-def table(*columns: str, right: tuple[str, ...] = (), wrapping: tuple[str, ...] = ()) -> Table:
-    """An empty table without rules; `right`: columns of numbers, `wrapping`: columns of sentences."""
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """An empty table without rules, in which nothing is cut; `right`: columns of numbers. Where a terminal is
+    narrow, texts go on in the next line and numbers do not."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
@@ -64,8 +65,8 @@ def table(*columns: str, right: tuple[str, ...] = (), wrapping: tuple[str, ...] 
         made.add_column(
             column,
             justify="right" if column in right else "left",
-            no_wrap=column not in wrapping,
-            overflow="fold" if column in wrapping else "ellipsis",
+            no_wrap=column in right,
+            overflow="fold",
         )
     return made
 

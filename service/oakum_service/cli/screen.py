@@ -48,7 +48,7 @@ def steps_of(view: TrainerView) -> str:
     if share is None or not view.total_steps:
         return f"step {count(view.step)}"
     text = f"{count(view.step)} / {count(view.total_steps)} steps ({share:.1%})"
-    left_s = _left_s(view)
+    left_s = left_s_of(view)
     return text if left_s is None else f"{text}, about {duration(left_s)} left"
 
 
@@ -75,7 +75,7 @@ def state_for(view: TrainerView) -> str:
 
 def left_of(view: TrainerView) -> str:
     """Text: time to the trainer's end at the present rate; `-` where that is not known."""
-    left_s = _left_s(view)
+    left_s = left_s_of(view)
     return "-" if left_s is None else duration(left_s)
 
 
@@ -123,7 +123,8 @@ def step_cost_of(view: TrainerView) -> str:
     return f"{duration(pace.step_s)}: {', '.join([*parts, f'computing {rest:.0%}'])}"
 
 
-def _left_s(view: TrainerView) -> float | None:
+def left_s_of(view: TrainerView) -> float | None:
+    """Seconds to the trainer's end at the present rate; None where that is not known."""
     if view.state is not TrainerState.RUNNING or not view.samples_per_s or view.samples_per_s < 0:
         return None
     if view.total_samples:

@@ -8,65 +8,69 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from oakum_service.cli.app import TRAINERS, app, example
+from oakum_service.cli.columns import ColumnsOption, SortOption
 from oakum_service.cli.connection import connect
-from oakum_service.cli.output import STATE_STYLES, JsonFlag, TrainerRef, console, print_json, table
-from oakum_service.cli.units import age, clock, count, decimal, duration
+from oakum_service.cli.output import JsonFlag, TrainerRef, console, print_json, table
+from oakum_service.cli.units import age, clock, count, duration
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.trainers import TrainerView
 
+_MOST_REASONS = 20
 
-@app.command(rich_help_panel=TRAINERS, epilog=example("oakum ps", "oakum ps --all --json"))
+
+@app.command(
+    rich_help_panel=TRAINERS,
+    epilog=example("oakum ps", "oakum ps --all --user alice --sort -rate", "oakum ps -o name,state,why"),
+)
 def ps(
     everything: Annotated[bool, typer.Option("--all", "-a", help="List trainers that have ended, too.")] = False,
+    user: Annotated[str | None, typer.Option("--user", "-u", help="Trainers of this user only.")] = None,
+    columns: ColumnsOption = None,
+    sort: SortOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """List trainers: status, nodes, range of nodes, progress, how long they have had the status, and why."""
-    from oakum_service.api.schemas.trainers import TrainerList
+    """List trainers: state, nodes, progress, rate and age; below, what is wrong, and why some have no node.
 
+    `oakum explain` says why a trainer has its size; `-o wide` shows that and all else.
+    """
+    from oakum_service.cli.trainer_columns import TRAINER_LISTING
+
+    TRAINER_LISTING.check(columns, sort)
     with connect() as client:
-        listing = client.trainers()
+        listing = client.trainers(user=user, most_ended=None if everything else 0)
     trainers = listing.trainers
-    shown = [trainer for trainer in trainers if everything or not trainer.state.ended]
     if as_json:
-        print_json(TrainerList(trainers=shown, hold=listing.hold, fault=listing.fault))
+        print_json(listing)
         return
+    screen = console()
     if listing.fault is not None:
-        console().print(f"{listing.fault}.\n", style="red", markup=False)
+        screen.print(f"{listing.fault}.\n", style="red", markup=False)
     if listing.hold is not None:
-        console().print(f"{listing.hold.sentence}\n", style="yellow")
-    if shown:
-        _print_trainers(shown)
-    elif trainers:
-        typer.echo(f"No trainer is live; {len(trainers)} have ended (`oakum ps --all`).")
-    else:
-        typer.echo("No trainers. Hand one in with `oakum submit SPEC.yaml`.")
+        screen.print(f"{listing.hold.sentence}\n", style="yellow")
+    if not trainers:
+        whose = "" if user is None else f" of {user}"
+        ended = "" if everything else ", and `oakum ps --all` lists those that have ended"
+        typer.echo(f"No trainers{whose}: `oakum submit SPEC.yaml` hands one in{ended}.")
+        return
+    screen.print(TRAINER_LISTING.table(trainers, columns, sort))
+    if "why" not in TRAINER_LISTING.names(columns):
+        _print_reasons([view for view in trainers if view.condition or not (view.nodes or view.state.ended)])
 
 
-def _print_trainers(trainers: list[TrainerView]) -> None:
+def _print_reasons(trainers: list[TrainerView]) -> None:
+    """Print a paragraph for each of these trainers, up to twenty: what is wrong with it, and why it waits."""
     from rich.text import Text
 
-    from oakum_service.cli.screen import left_of, rate_of, share_of, size_of, state_for, why_of
+    from oakum_service.cli.screen import why_of
 
-    numbers = ("NODES", "OF", "STEP", "DONE", "LOSS", "SAMPLES/S", "FOR", "LEFT", "AGE")
-    listing = table("NAME", "STATE", *numbers, "WHY", right=numbers, wrapping=("WHY",))
-    for trainer in trainers:
-        share = share_of(trainer)
-        listing.add_row(
-            Text(trainer.name),
-            Text(trainer.status, style=STATE_STYLES.get(trainer.status, "")),
-            str(len(trainer.nodes)),
-            size_of(trainer),
-            count(trainer.step),
-            "-" if share is None else f"{share:.0%}",
-            decimal(trainer.loss),
-            rate_of(trainer),
-            state_for(trainer),
-            left_of(trainer),
-            age(trainer.submitted_at),
-            Text(why_of(trainer)),
-        )
-    console().print(listing)
+    screen = console()
+    if trainers:
+        screen.print()
+    for trainer in trainers[:_MOST_REASONS]:
+        screen.print(Text.assemble((trainer.name, "bold"), f": {why_of(trainer)}"))
+    if len(trainers) > _MOST_REASONS:
+        screen.print(f"and {len(trainers) - _MOST_REASONS} more: `oakum explain NAME`")
 
 
 @app.command(rich_help_panel=TRAINERS, epilog=example("oakum show digits", "oakum show digits --watch"))
@@ -94,7 +98,7 @@ def _print_trainer(view: TrainerView) -> None:
     screen = console()
     screen.print(screen_of(view))
     screen.print()
-    facts = table("", "", wrapping=("",))
+    facts = table("", "")
     facts.show_header = False
     for name, value in _facts(view):
         facts.add_row(name, value)

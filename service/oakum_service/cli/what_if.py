@@ -96,9 +96,7 @@ def _print(view: WhatIfView) -> None:
     if not view.allocations:
         screen.print("No trainer wants nodes.")
         return
-    listing = table(
-        "TRAINER", "NOW", "THEN", "CHANGE", "REASON", right=("NOW", "THEN"), wrapping=("CHANGE", "REASON")
-    )
+    listing = table("TRAINER", "NOW", "THEN", "CHANGE", "REASON", right=("NOW", "THEN"))
     for each in view.allocations:
         listing.add_row(each.trainer, "new" if each.is_new else str(each.nodes_now), *_then(each), each.reason)
     screen.print()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote
 
 import httpx
@@ -100,12 +100,20 @@ class OakumClient:
         """Send a test notice now."""
         return self._connection.write("POST", "/v1/notices/test", NoticeTested, recipient)
 
-    def trainers(self, state: TrainerState | None = None) -> TrainerList:
-        """All trainers, or those in one state, from as many answers as that takes."""
-        listing = self._connection.get("/v1/trainers", TrainerList, state=state)
+    def trainers(
+        self, state: TrainerState | None = None, user: str | None = None, most_ended: int | None = None
+    ) -> TrainerList:
+        """The trainers, or those in one state or of one user: all that are live, and all that have ended or, with
+        `most_ended` (at most 500), the newest of them."""
+        asked: dict[str, Any] = {"state": state, "user": user}
+        if most_ended is not None:
+            asked["limit"] = max(1, most_ended)
+        listing = self._connection.get("/v1/trainers", TrainerList, **asked)
         trainers, earlier = listing.trainers, listing.next
-        while earlier is not None:
-            page = self._connection.get("/v1/trainers", TrainerList, state=state, before=earlier, limit=_LONG_PAGE)
+        if most_ended == 0:
+            trainers = [view for view in trainers if not view.state.ended]
+        while most_ended is None and earlier is not None:
+            page = self._connection.get("/v1/trainers", TrainerList, **asked, before=earlier, limit=_LONG_PAGE)
             trainers, earlier = page.trainers + trainers, page.next
         trainers.sort(key=lambda view: (view.submitted_at, view.id))
         return listing.model_copy(update={"trainers": trainers, "next": None})

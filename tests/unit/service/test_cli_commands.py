@@ -48,6 +48,7 @@ load_commands()
 
 
 Output = Callable[[], str]
+_WHY = "Trains on 2 nodes, 1 more to join: no other node is idle."
 
 
 @pytest.fixture
@@ -59,10 +60,56 @@ def test_ps_lists_live_trainers_and_all_on_request(service: Service, output: Out
     assert run(["ps"]) == 0
     header, row = output().splitlines()
     assert header.split()[:4] == ["NAME", "STATE", "NODES", "OF"]
-    assert row.split()[:8] == ["digits", "running", "2", "1-8", "1,200", "25%", "0.25", "1,280"]
-    assert row.endswith("  Trains on 2 nodes, 1 more to join: no other node is idle.")
+    assert row.split() == ["digits", "running", "2", "1-8", "25%", "1,280", "3", "min", "00", "s", "1", "min"]
     assert run(["ps", "--all"]) == 0
     assert "finished" in output()
+
+
+def test_ps_prints_the_columns_rows_and_order_that_are_asked_for(service: Service, output: Output) -> None:
+    slow, fast = trainer("slow", samples_per_s=5.0), trainer("fast", samples_per_s=80.0, user="ada")
+    waiting = trainer("waiting", state="waiting", samples_per_s=None)
+    service.documents["GET", "/v1/trainers"] = {"trainers": [waiting, slow, fast]}
+    assert run(["ps", "-o", "name,why", "--sort", "-rate", "--user", "ada"]) == 0
+    assert service.requests == [("GET", "/v1/trainers?user=ada&limit=1")]
+    header, *rows = output().splitlines()
+    assert header.split() == ["NAME", "WHY"]
+    assert [row.split(maxsplit=1) for row in rows] == [[name, _WHY] for name in ("fast", "slow", "waiting")]
+    assert run(["ps", "-o", "+loss,user", "--sort", "rate"]) == 0
+    header, *rows = output().splitlines()
+    assert header.split() == ["NAME", "STATE", "NODES", "OF", "DONE", "SAMPLES/S", "LEFT", "AGE", "LOSS", "USER"]
+    assert [row.split()[0] for row in rows] == ["slow", "fast", "waiting"]
+
+
+def test_ps_says_below_what_is_wrong_and_what_trainers_without_nodes_wait_for(
+    service: Service, output: Output
+) -> None:
+    ill = trainer("ill", condition="Attempt 2 of 5.")
+    waiting = [trainer(f"w{number}", state="waiting", nodes=[], reason="No node is idle.") for number in range(30)]
+    service.documents["GET", "/v1/trainers"] = {"trainers": [trainer(), ill, *waiting]}
+    assert run(["ps"]) == 0
+    *_, below = output().partition("\n\n")
+    first, second, *_, last = below.splitlines()
+    assert (first, second) == ("ill: Attempt 2 of 5.  " + _WHY, "w0: No node is idle.")
+    assert last == "and 11 more: `oakum explain NAME`"
+    assert len(below.splitlines()) == 21
+
+
+@pytest.mark.parametrize("words", [["-o", "name,los"], ["--sort", "-los"]])
+def test_a_column_that_there_is_not_is_told_before_the_service_is_asked(
+    service: Service, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert run(["ps", *words]) == 2
+    told = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "there is no column 'los': expected some of name, state, nodes" in told
+    assert "did you mean 'loss'?" in told
+    assert service.requests == []
+
+
+def test_ps_of_live_trainers_asks_for_none_that_has_ended(service: Service) -> None:
+    """Years of them: hundreds of answers."""
+    service.documents["GET", "/v1/trainers"] = {"trainers": [trainer()], "next": "1_a"}
+    assert run(["ps"]) == 0
+    assert service.requests == [("GET", "/v1/trainers?limit=1")]
 
 
 def test_ps_says_that_oakum_is_held_and_why(service: Service, output: Output) -> None:
@@ -71,7 +118,7 @@ def test_ps_says_that_oakum_is_held_and_why(service: Service, output: Output) ->
     held = trainer(status="held", reason=said, granted=[], joining=[], leaving=["n1", "n2"])
     service.documents["GET", "/v1/trainers"] = {"trainers": [held], "next": None, "hold": hold}
     assert run(["ps"]) == 0
-    banner, _, _, row = output().splitlines()
+    banner, _, _, row, *_ = output().splitlines()
     assert banner == said
     assert row.split()[:2] == ["digits", "held"]
     service.documents["GET", "/v1/trainers/digits"] = held
@@ -96,7 +143,9 @@ def test_ps_says_first_that_the_service_cannot_write(service: Service, output: O
 def test_ps_without_trainers_says_how_to_begin(service: Service, output: Output) -> None:
     service.documents["GET", "/v1/trainers"] = {"trainers": []}
     assert run(["ps"]) == 0
-    assert output() == "No trainers. Hand one in with `oakum submit SPEC.yaml`.\n"
+    assert output().startswith(
+        "No trainers: `oakum submit SPEC.yaml` hands one in, and `oakum ps --all` lists those"
+    )
 
 
 def test_show_tells_progress_size_and_reason(service: Service, output: Output) -> None:
@@ -181,7 +230,7 @@ def test_where_the_batch_changes_progress_goes_by_samples(service: Service, outp
     assert "1,200 / 4,800 steps (60.0%), about 5 min 12 s left" in output()
     service.documents["GET", "/v1/trainers"] = {"trainers": [document]}
     assert run(["ps"]) == 0
-    assert output().splitlines()[1].split()[5] == "60%"
+    assert output().splitlines()[1].split()[4] == "60%"
 
 
 def test_a_condition_and_a_failure_are_shown(service: Service, output: Output) -> None:
@@ -574,7 +623,7 @@ _OBEYED = "\x1b]52;c;ZXZpbA==\x07\x1b[2Jall\x9b is \u202ewell\x7f"
 @each(
     ("words", "asked", "document"),
     [
-        (["ps"], "/v1/trainers", {"trainers": [trainer(reason=_OBEYED)]}),
+        (["ps"], "/v1/trainers", {"trainers": [trainer(condition=_OBEYED)]}),
         (["show", "digits"], "/v1/trainers/digits", trainer(message=_OBEYED, metrics={_OBEYED: 1.0})),
         (["show", "digits", "--json"], "/v1/trainers/digits", trainer(message=_OBEYED)),
         (["explain", "digits"], "/v1/trainers/digits/explain", {**EXPLANATION, "reason": _OBEYED}),

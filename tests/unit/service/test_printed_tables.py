@@ -5,21 +5,28 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
+from answering_service import HOLES, NODES, PLAN, Service, trainer
+from cells import each
+from oakum_service.api.schemas.ledger import LedgerEntry
+from oakum_service.cli import load_commands
+from oakum_service.cli.app import run
 from oakum_service.cli.output import console, table
 from oakum_service.cli.whole_lines import WholeLines
 
+load_commands()
 SENTENCE = "It has every idle node that it may have, and the next one would be worth more elsewhere. " * 4
 
 
 def printed(name: str = "n" * 400) -> list[str]:
     out = io.StringIO()
     screen = WholeLines(file=out, markup=False, highlight=False, emoji=False)
-    listing = table("NAME", "SIZE", "WHY", right=("SIZE",), wrapping=("WHY",))
+    listing = table("NAME", "SIZE", "WHY", right=("SIZE",))
     listing.add_row(Text(name), "12", Text(SENTENCE.strip()))
     screen.print(listing)
     screen.print(SENTENCE.strip())
@@ -54,6 +61,58 @@ def test_a_terminal_keeps_its_width_which_columns_overrules(monkeypatch: pytest.
     monkeypatch.setenv("COLUMNS", "72")
     screen = console()
     assert (type(screen), screen.width) == (Console, 72)
+
+
+LONG = "transformer-of-the-language-group-with-a-long-name-0123456789"
+HOUR = {name: 12_345.678 for name in LedgerEntry.model_fields if name.endswith("_node_h")}
+ENTRY = {
+    "month": "2026-11",
+    "user": LONG,
+    "foreground_delay_s": 4_321.0,
+    "ends": {"time limit": 9, "lost": 2},
+    **HOUR,
+}
+LISTINGS: tuple[tuple[list[str], str, dict[str, Any], list[str]], ...] = (
+    (
+        ["ps"],
+        "/v1/trainers",
+        {"trainers": [trainer(LONG, samples_per_s=1_234_567.0, step=4799, submitted_at=0.0, condition=SENTENCE)]},
+        ["running", "2", "1-8", "100%", "1,234,567", SENTENCE.split()[0]],
+    ),
+    (["nodes"], "/v1/nodes", NODES, ["n1", "hole", "digits", "(training)", "foreground"]),
+    (["holes"], "/v1/holes", HOLES, ["n1", "still", "idle"]),
+    (["plan"], "/v1/plans/current", PLAN, ["digits", "2", "n1,", "n2", "No", "more", "are", "idle."]),
+    (
+        ["ledger"],
+        "/v1/ledger",
+        {"from_month": "2026-11", "to_month": "2026-11", "entries": [ENTRY]},
+        ["12,345.68"],
+    ),
+    (["ps", "-o", "wide"], "/v1/trainers", {"trainers": [trainer(reason=SENTENCE)]}, []),
+    (["ledger", "-o", "wide"], "/v1/ledger", {"from_month": "a", "to_month": "b", "entries": [ENTRY]}, []),
+)
+
+
+@pytest.mark.parametrize("columns", [80, 100, 120])
+@each("command", LISTINGS, ids=lambda listing: " ".join(listing[0]))
+def test_a_terminal_of_this_width_shows_all_of_a_listing(
+    command: tuple[list[str], str, dict[str, Any], list[str]],
+    columns: int,
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words, path, document, expected = command
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    service.documents["GET", path] = document
+    assert run(words) == 0
+    shown = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
+    assert "…" not in shown
+    assert max(map(len, shown.splitlines())) <= columns
+    missing = [word for word in expected if word not in shown.split()]
+    assert not missing, shown
 
 
 def test_benchmarks_print_their_tables_so_too() -> None:
