@@ -23,6 +23,7 @@ from oakum_solver.exploration import Exploration
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.objectives import Expression, NamedObjective, Objective, parse_objective
 from oakum_solver.problem import MilpSolver, Terms
+from oakum_worker.errors import fault_of
 from oakum_worker.spec_options import NotifySpec, SlurmSpec
 
 
@@ -112,7 +113,7 @@ class SettingsGroup(BaseSettings):
         in_file = path is not None and words[0] in read_section(group_of(type(self)))
         if in_file and variable_of(type(self), words[0]) not in os.environ:
             variable = f"{path}: " + ".".join([*filter(None, [group_of(type(self))]), *words])
-        return f"{variable} is {item['input']!r}: {item['msg'].removeprefix('Value error, ')}"
+        return f"{variable} is {item['input']!r}: {fault_of(item)}"
 
 
 def variable_of(group: type[BaseSettings], name: str) -> str:

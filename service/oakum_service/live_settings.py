@@ -18,6 +18,7 @@ from oakum_service.config_file import nearest
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.installation import SettingRecord
 from oakum_service.errors import NotFound, RequestError
+from oakum_worker.errors import fault_of
 
 CHANGEABLE: Final = ("objective", "look_ahead_s", "solver_limit_s", "groups", "user_cap", "poll_s")
 """The settings that may be changed while the service runs. All others decide how the service is set up."""
@@ -120,7 +121,7 @@ def _typed(name: str, value: Any) -> Any:
     try:
         return TypeAdapter(made).validate_python(value)
     except ValidationError as error:
-        told = "; ".join(item["msg"].removeprefix("Value error, ") for item in error.errors())
+        told = "; ".join(fault_of(item) for item in error.errors())
         raise RequestError(f"{name} cannot be {json.dumps(value)}: {told}") from error
 
 

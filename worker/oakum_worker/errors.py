@@ -17,6 +17,7 @@ WorkerError
 """
 
 import warnings
+from collections.abc import Mapping
 
 
 class WorkerError(Exception):
@@ -106,3 +107,9 @@ def reason_of(error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         return "it is no UTF-8 text"
     return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def fault_of(item: Mapping[str, object]) -> str:
+    """What is wrong with a value, of one item of pydantic's `ValidationError.errors()`: its message, without the
+    name of the Python exception that some begin with."""
+    return str(item["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -9,6 +9,8 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from oakum_worker.errors import fault_of
+
 _OFTEN_MEANT = {
     "accumulation": "micro_batch",
     "amp": "precision",
@@ -67,7 +69,7 @@ def explain_errors(error: ValidationError, model: type[BaseModel]) -> list[str]:
 
 
 def _told(items: Sequence[dict[str, Any]]) -> str:
-    messages = [str(item["msg"]).removeprefix("Value error, ") for item in items]
+    messages = [fault_of(item) for item in items]
     if len(items) == 1:
         return messages[0]
     kinds = [message.removeprefix("Input should be ").split(", unable")[0] for message in messages]

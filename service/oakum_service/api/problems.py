@@ -18,6 +18,7 @@ from oakum_service.api.request_ids import HEADER, id_of
 from oakum_service.api.schemas.problems import ProblemDetails
 from oakum_service.db.writability import is_busy
 from oakum_service.errors import Forbidden, RequestError, ServiceError, TooManyRequests, Unauthorized
+from oakum_worker.errors import fault_of
 
 _log = logging.getLogger("oakum")
 _RETRY_AFTER_S = "5"
@@ -157,4 +158,4 @@ def _line(item: dict[str, object]) -> str:
     if location == ("body",) and item["type"] != "missing":
         return "body: expected a JSON object, sent with Content-Type: application/json"
     where = ".".join(str(part) for part in location if part != "body") or "body"
-    return f"{where}: {str(item['msg']).removeprefix('Value error, ')}"
+    return f"{where}: {fault_of(item)}"

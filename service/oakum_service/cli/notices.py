@@ -10,6 +10,7 @@ from oakum_service.cli.app import TRAINERS, CommandError, app, example
 from oakum_service.cli.connection import connect
 from oakum_service.cli.output import JsonFlag, console, print_json, table
 from oakum_service.cli.units import clock
+from oakum_worker.errors import fault_of
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.notices import NoticeView
@@ -76,7 +77,7 @@ def try_recipient(
     try:
         request = NoticeTest(webhook=webhook, email=email)
     except ValidationError as error:
-        raise typer.BadParameter("; ".join(item["msg"] for item in error.errors())) from error
+        raise typer.BadParameter("; ".join(fault_of(item) for item in error.errors())) from error
     with connect() as client:
         tested = client.try_recipient(request)
     if as_json:

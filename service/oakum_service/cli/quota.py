@@ -10,6 +10,7 @@ from oakum_service.cli.admin import SERVICE
 from oakum_service.cli.app import CommandError, app, example
 from oakum_service.cli.connection import connect
 from oakum_service.cli.output import JsonFlag, console, print_json, table
+from oakum_worker.errors import fault_of
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.quotas import QuotaView
@@ -73,7 +74,7 @@ def set_quota(
     except ValidationError as error:
         wrong = error.errors()[0]
         option = str(wrong["loc"][0]).replace("_", "-")
-        raise CommandError(f"--{option} {wrong['input']}: {wrong['msg']}") from error
+        raise CommandError(f"--{option} {wrong['input']}: {fault_of(wrong)}") from error
     with connect() as client:
         found = client.set_quota(user, limits)
     if as_json:

@@ -11,6 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import JSON, Dialect
 from sqlalchemy.types import TypeDecorator
 
+from oakum_worker.errors import fault_of
+
 _log = logging.getLogger("oakum")
 _CACHED = 4096
 
@@ -63,5 +65,7 @@ class JsonOf(TypeDecorator[Any]):
         except ValidationError as error:
             if not self.optional:
                 raise
-            _log.warning("JSON of an earlier version is left out: %s", error.errors(include_url=False)[0]["msg"])
+            _log.warning(
+                "JSON of an earlier version is left out: %s", fault_of(error.errors(include_url=False)[0])
+            )
             return None

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from oakum_worker.errors import CorruptCheckpointError
+from oakum_worker.errors import CorruptCheckpointError, fault_of
 
 FORMAT = 1
 _NAME = "manifest.json"
@@ -104,7 +104,7 @@ def read(folder: Path) -> Manifest:
     except FileNotFoundError as error:
         raise CorruptCheckpointError(f"{path} is missing") from error
     except ValidationError as error:
-        raise CorruptCheckpointError(f"{path} is not a manifest: {error.errors()[0]['msg']}") from error
+        raise CorruptCheckpointError(f"{path} is not a manifest: {fault_of(error.errors()[0])}") from error
     if manifest.format != FORMAT:
         raise CorruptCheckpointError(f"{path} has format {manifest.format}; this worker reads format {FORMAT}")
     return manifest

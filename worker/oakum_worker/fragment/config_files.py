@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from oakum_worker.errors import ConfigError
+from oakum_worker.errors import ConfigError, fault_of
 from oakum_worker.fragment import CONFIG_NAME, START_OPTIONS
 from oakum_worker.protocol import FragmentConfig
 
@@ -38,7 +38,7 @@ def read_config(path: Path) -> FragmentConfig:
     except ValidationError as error:
         from importlib.metadata import version
 
-        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors())
+        faults = "; ".join(f"{'.'.join(map(str, fault['loc']))}: {fault_of(fault)}" for fault in error.errors())
         raise ConfigError(
             f"{path} cannot be used by Oakum {version('oakum')} on this node ({faults}): "
             f"install the service's version where the fragments run"
