@@ -210,6 +210,36 @@ class TestAdministrator:
         client.resume()
         wait_for_size(client, "long", 2)
 
+    def test_what_is_not_there_is_told_and_is_no_outage(self, page: ServicePage) -> None:
+        for view in ("trainers/nobody", "plans/123456"):
+            page.go(view)
+            page.wait(lambda: any("123456" in told or "nobody" in told for told in page.texts("#banner")), view)
+            assert page.texts("#liveness") != ["Offline"]
+            page.go()
+            page.wait(lambda: not page.shows("#banner"), "the overview without it")
+        page.errors()  # the browser's own words about 404
+
+    def test_the_longest_window_moves_into_the_past(self, page: ServicePage) -> None:
+        page.go("?span=2592000")
+        page.wait(lambda: any("30" in text for text in page.texts("#window")), "thirty days")
+        page.click("#earlier")
+        page.wait(lambda: "from=" in page.driver.current_url, "the window in the address")
+        page.wait(lambda: page.texts("#window .wrong, #banner") in ([], [""]), "no refusal")
+        assert page.errors() == []
+
+    def test_a_trainer_that_never_started_has_a_log(self, page: ServicePage, client: OakumClient) -> None:
+        client.submit(small_spec("late", min_nodes=2, max_nodes=2).model_copy(update={"priority": -5}))
+        page.go("trainers/late")
+        page.wait(lambda: page.shows("#log"), "the log's panel")
+        client.cancel("late")
+
+    def test_a_change_that_changes_nothing_says_so(self, page: ServicePage) -> None:
+        page.go("trainers/long")
+        page.press("Scale", "#actions")
+        page.press("Change", "dialog")
+        page.wait(lambda: "Nothing is different" in "".join(page.texts("dialog .wrong")), "the hint")
+        page.press("Leave it", "dialog")
+
     def test_it_fits_a_phone(self, page: ServicePage) -> None:
         phone = {"width": 390, "height": 844, "deviceScaleFactor": 2, "mobile": True}
         try:
@@ -282,6 +312,20 @@ class TestViewer:
             # Another user's losses, log and files are not shown to users; viewers read everything.
             assert viewer.shows("#view .trainer .charts") == (role == "viewer")
             assert viewer.shows("#log") == (role == "viewer")
+
+
+def test_a_tab_shows_as_whom_it_acts(driver: WebDriver, client: OakumClient, tokens: dict[str, str]) -> None:
+    page = page_of(driver, client)
+    page.enter(tokens["user"])
+    page.wait(lambda: page.texts("#account .who") == ["ulla, user"], "the user")
+    first = driver.current_window_handle
+    driver.switch_to.new_window("tab")
+    page.open(tokens["admin"])
+    page.wait(lambda: page.texts("#account .who")[:1] not in ([], ["ulla, user"]), "the administrator")
+    [admin] = page.texts("#account .who")
+    driver.close()
+    driver.switch_to.window(first)
+    page.wait(lambda: page.texts("#account .who") == [admin], "the first tab as the administrator, too")
 
 
 def verdict(page: ServicePage) -> str:

@@ -66,6 +66,19 @@ def test_another_site_cannot_sign_a_browser_in(api: ApiUnderTest) -> None:
     problem_of(api.anonymous.post("/v1/session", json={"token": api.new_token("uwe", Role.USER)}), 403)
 
 
+def test_a_page_of_another_session_than_the_browser_s_reads_and_changes_nothing(api: ApiUnderTest) -> None:
+    """All tabs of a browser have the cookie of whoever signed in last; each says as whom it acts."""
+    client = signed_in(api, api.new_token("uwe", Role.USER))
+    of_user = {GUARD_HEADER: client.get("/v1/session").json()["id"]}
+    assert client.get("/v1/trainers", headers=of_user).status_code == 200
+    answer = client.post("/v1/session", json={"token": api.new_token("anton", Role.ADMIN)}, headers=GUARD)
+    of_admin = {GUARD_HEADER: answer.json()["id"]}
+    assert "another session" in problem_of(client.get("/v1/trainers", headers=of_user), 401)["detail"]
+    problem_of(client.put("/v1/hold", json={"reason": "a test"}, headers=of_user), 401)
+    assert client.get("/v1/hold", headers=of_admin).json()["held"] is False
+    assert client.put("/v1/hold", json={"reason": "a test"}, headers=of_admin).json()["by"] == "anton"
+
+
 def test_signing_out_ends_the_session_and_leaves_the_token(api: ApiUnderTest) -> None:
     token = api.new_token("uwe", Role.USER)
     client = signed_in(api, token)

@@ -22,7 +22,7 @@ from oakum_service.dashboard.routes import router as dashboard
 from simulated_cluster import SimulatedCluster
 
 TOKEN = "a-token-for-tests"
-ME = SessionView(name="anna", role="admin", expires_at=None, may_submit=True)
+ME = SessionView(id="1", name="anna", role="admin", expires_at=None, may_submit=True)
 
 
 def serve_documents(cluster: SimulatedCluster) -> FastAPI:

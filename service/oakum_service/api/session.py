@@ -11,9 +11,10 @@ from oakum_service import audit, tokens
 from oakum_service.api.auth import Principal, Role, Viewer, principal_of
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.tokens import SessionRequest, SessionView
-from oakum_service.api.session_cookie import drop_session, keep_session, require_guard
+from oakum_service.api.session_cookie import drop_session, keep_session, require_guard, session_id
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import Forbidden
+from oakum_service.tokens import short_id
 
 router = APIRouter(prefix="/v1/session", tags=["session"])
 
@@ -26,7 +27,7 @@ def show_session(context: InContext, viewer: Viewer) -> SessionView:
     """Tell the caller's name and role, and until when the session or token is valid."""
     with context.readers.begin() as session:
         row = session.get(ApiToken, viewer.digest)
-        return _view(context, viewer, None if row is None else row.expires_at)
+        return _view(context, viewer, short_id(viewer.digest), None if row is None else row.expires_at)
 
 
 @router.post("", status_code=HTTPStatus.CREATED)
@@ -43,7 +44,7 @@ def sign_in(asked: SessionRequest, context: InContext, request: Request, respons
         text, expires_at = tokens.begin_session(session, row, now, SESSION_S)
         audit.record(session, principal.actor, "session.begun", principal.name, principal.name)
     keep_session(request, response, text, expires_at - now)
-    return _view(context, principal, expires_at)
+    return _view(context, principal, session_id(text), expires_at)
 
 
 @router.delete("", status_code=HTTPStatus.NO_CONTENT)
@@ -61,9 +62,10 @@ def sign_out(context: InContext, viewer: Viewer, request: Request) -> Response:
     return response
 
 
-def _view(context: Context, principal: Principal, expires_at: float | None) -> SessionView:
+def _view(context: Context, principal: Principal, id_: str, expires_at: float | None) -> SessionView:
     trusted = principal.role is Role.ADMIN or context.settings.users_may_submit
     return SessionView(
+        id=id_,
         name=principal.name,
         role=principal.role.name.lower(),
         expires_at=expires_at,

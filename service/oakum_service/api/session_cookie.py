@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from fastapi import Request, Response
 
-from oakum_service.errors import Forbidden
+from oakum_service.errors import Forbidden, Unauthorized
+from oakum_service.tokens import digest, short_id
 
 GUARD_HEADER = "X-Oakum-Dashboard"
-"""Header that requests of the dashboard have; its value does not matter."""
+"""Header that requests of the dashboard have: `1`, or the id of the session that the page was signed in with."""
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -25,11 +26,21 @@ def cookie_name(request: Request) -> str:
 
 def session_text(request: Request) -> str | None:
     """The session's text in the request's cookie; None if there is none. Raises `Forbidden` if the request would
-    change something and may come from a page of another site."""
+    change something and may come from a page of another site, and `Unauthorized` if it comes from a page that was
+    signed in with another session: all pages of a browser share the cookie of the newest."""
     text = request.cookies.get(cookie_name(request))
-    if text is not None and request.method not in _READING:
+    if text is None:
+        return None
+    if request.method not in _READING:
         require_guard(request)
+    if request.headers.get(GUARD_HEADER, "1") not in ("1", session_id(text)):
+        raise Unauthorized("this page was signed in with another session than the browser has now: load it again")
     return text
+
+
+def session_id(text: str) -> str:
+    """The id of the session with this text, which tells nobody the text."""
+    return short_id(digest(text))
 
 
 def require_guard(request: Request) -> None:

@@ -64,6 +64,8 @@ class SessionRequest(BaseModel):
 class SessionView(BaseModel):
     """Who the caller is."""
 
+    id: str
+    """Id of the session or token, which a page sends as `X-Oakum-Dashboard`: with another, it is refused."""
     name: str
     role: str
     expires_at: float | None

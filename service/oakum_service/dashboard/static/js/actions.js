@@ -1,6 +1,6 @@
 // What the caller may do to a trainer, each confirmed where it costs something.
 
-import { ask, button } from "./controls.js";
+import { Unusable, ask, button } from "./controls.js";
 import { nodes } from "./format.js";
 
 const ENDED = new Set(["finished", "failed", "diverged", "cancelled"]);
@@ -14,22 +14,29 @@ export function mayChange(view, me) {
 export function trainerButtons(view, me, api, done) {
   if (!mayChange(view, me)) return [];
   const path = `v1/trainers/${encodeURIComponent(view.id)}`;
-  const carry = async (method, end, body) => {
-    await api.send(method, path + end, body);
+  const carry = async (method, end, body, etag = null) => {
+    await api.send(method, path + end, body, etag);
     await done();
+  };
+  const seen = () => {
+    const etag = api.etagOf(path);
+    etag.catch(() => {}); // told when the change is sent
+    return etag;
   };
   if (ENDED.has(view.state)) return RETRIED.has(view.state) && me.may_submit ? [retry(view, carry)] : [];
   if (view.state === "cancelling") return [];
   return [
-    view.status === "paused" ? unpause(view, carry) : pause(view, carry),
-    scale(view, me, carry),
+    view.status === "paused" ? unpause(view, carry) : pause(view, carry, seen),
+    scale(view, me, carry, seen),
     cancel(view, carry),
   ];
 }
 
-function pause(view, carry) {
+/** `seen()` tells what is changed, as it is when the dialog opens: what others have changed since is not overwritten. */
+function pause(view, carry, seen) {
   const costs = view.nodes.length ? ` It checkpoints and gives back ${nodes(view.nodes.length)}.` : "";
-  return button("Pause", () =>
+  return button("Pause", () => {
+    const etag = seen();
     ask(
       {
         title: `Pause ${view.name}?`,
@@ -37,9 +44,9 @@ function pause(view, carry) {
         fields: [{ name: "reason", label: "Reason", maxlength: 500 }],
         action: "Pause",
       },
-      ({ reason = "" }) => carry("PUT", "/pause", { reason }),
-    ),
-  );
+      async ({ reason = "" }) => carry("PUT", "/pause", { reason }, await etag),
+    );
+  });
 }
 
 function unpause(view, carry) {
@@ -48,16 +55,17 @@ function unpause(view, carry) {
   );
 }
 
-function scale(view, me, carry) {
+function scale(view, me, carry, seen) {
   const { min_nodes: least, max_nodes: most, weight, priority } = view.spec;
   const fields = [
-    { name: "min_nodes", label: "Fewest nodes", type: "number", min: 1, value: least },
-    { name: "max_nodes", label: "Most nodes", type: "number", min: 1, value: most },
-    { name: "weight", label: "Weight", type: "number", step: "any", value: weight },
+    { name: "min_nodes", label: "Fewest nodes", type: "number", min: 1, required: "", value: least },
+    { name: "max_nodes", label: "Most nodes", type: "number", min: 1, required: "", value: most },
+    { name: "weight", label: "Weight", type: "number", step: "any", required: "", value: weight },
     {
       name: "priority",
       label: "Priority",
       type: "number",
+      required: "",
       min: -100,
       max: me.role === "admin" ? 100 : Math.max(0, priority),
       value: priority,
@@ -65,12 +73,17 @@ function scale(view, me, carry) {
     },
   ];
   const before = { min_nodes: least, max_nodes: most, weight, priority };
-  return button("Scale", () =>
+  return button("Scale", () => {
+    const etag = seen();
     ask(
       { title: `Scale ${view.name}`, text: "Other bounds take effect with the next plan, at a step boundary.", fields, action: "Change" },
-      (values) => carry("PATCH", "", Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== before[name]))),
-    ),
-  );
+      async (values) => {
+        const changed = Object.entries(values).filter(([name, value]) => value !== before[name]);
+        if (changed.length === 0) throw new Unusable("Nothing is different yet: change a value, or leave it.");
+        await carry("PATCH", "", Object.fromEntries(changed), await etag);
+      },
+    );
+  });
 }
 
 function cancel(view, carry) {

@@ -1,10 +1,13 @@
 // The REST API, signed in by a cookie. The event stream is read through fetch, which can tell why it was refused.
 
+import { setClock } from "./time.js";
+
 const ANSWER_WITHIN_MS = 8000;
 const READ_WITHIN_MS = 30_000;
-const CLOCKS_AGREE_S = 3;
-/** A header that pages of other origins cannot send; without it a cookie changes nothing. */
-const GUARD = { "X-Oakum-Dashboard": "1" };
+/** A header that pages of other origins cannot send; without it a cookie changes nothing. It says as whom the page acts. */
+const GUARD = "X-Oakum-Dashboard";
+/** Characters that turn round what stands beside them. */
+const TURNING = /[\u202a-\u202e\u2066-\u2069]/g;
 
 export class Unauthorised extends Error {}
 export class Unreachable extends Error {}
@@ -19,8 +22,8 @@ export class Refused extends Error {
 }
 
 export class Api {
-  /** Seconds by which the service's clock is ahead of the browser's; differences of a few seconds count as none. */
-  skewS = 0;
+  /** The session that the page believes to have; the cookie may be another's by now, set in another tab. */
+  session = "1";
 
   /** The document at `path`. Throws `Unauthorised`, `Refused` or `Unreachable`. */
   async get(path) {
@@ -28,9 +31,18 @@ export class Api {
     return parsed(path, answer);
   }
 
-  /** Sends a change and returns the document that answers it, null if there is none. Throws as `get` does. */
-  async send(method, path, body = undefined) {
-    const headers = { "Content-Type": "application/json" };
+  /** What `send` has to be given so that it changes only what is at `path` now. Throws as `get` does. */
+  async etagOf(path) {
+    const answer = await this.#fetch(path, { signal: AbortSignal.timeout(ANSWER_WITHIN_MS) });
+    return answer.headers.get("ETag");
+  }
+
+  /**
+   * Sends a change and returns the document that answers it, null if there is none. With an `etag`, nothing is done if
+   * what is changed is another by now. Throws as `get` does.
+   */
+  async send(method, path, body = undefined, etag = null) {
+    const headers = { "Content-Type": "application/json", ...(etag === null ? {} : { "If-Match": etag }) };
     const signal = AbortSignal.timeout(READ_WITHIN_MS);
     const answer = await this.#fetch(path, { method, headers, signal, body: body === undefined ? undefined : JSON.stringify(body) });
     return answer.status === 204 ? null : parsed(path, answer);
@@ -56,20 +68,14 @@ export class Api {
     }
   }
 
-  #keepSkew(answer) {
-    const told = Date.parse(answer.headers.get("Date") ?? "");
-    const skewS = Number.isNaN(told) ? 0 : (told - Date.now()) / 1000;
-    this.skewS = Math.abs(skewS) > CLOCKS_AGREE_S ? skewS : 0;
-  }
-
   async #fetch(path, { headers = {}, ...options }) {
     let answer;
     try {
-      answer = await fetch(new URL(path, document.baseURI), { ...options, headers: { ...GUARD, ...headers }, cache: "no-store" });
+      answer = await fetch(new URL(path, document.baseURI), { ...options, headers: { [GUARD]: this.session, ...headers }, cache: "no-store" });
     } catch (error) {
       throw new Unreachable(error.name === "TimeoutError" ? "it does not answer in time" : "nothing answers");
     }
-    this.#keepSkew(answer);
+    setClock(answer.headers.get("Date"));
     if (answer.ok) return answer;
     const problem = await answer.json().catch(() => null);
     if (answer.status === 401) throw new Unauthorised(problem?.detail);
@@ -81,7 +87,7 @@ export class Api {
 
 async function parsed(path, answer) {
   try {
-    return await answer.json();
+    return JSON.parse((await answer.text()).replaceAll(TURNING, "\ufffd"));
   } catch (error) {
     throw new Unreachable(`${path}: the answer broke off (${error.message})`);
   }

@@ -4,6 +4,7 @@ import { lossOf } from "./compare_axis.js";
 import { button } from "./controls.js";
 import { h, setText } from "./dom.js";
 import { decimal, duration, nodes, rate } from "./format.js";
+import { serviceNow } from "./time.js";
 
 export const CONFIG = { displayModeBar: false, responsive: true, showTips: false };
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -42,7 +43,7 @@ function rateOf({ nodes: members, ended_at: ended, samples_per_s: known, samples
 /** The age of the latest loss, for a live trainer without nodes; empty otherwise. */
 function lossAge({ nodes: members, ended_at: ended, stepped_at: at }) {
   if (members.length || ended !== null || at === null) return "";
-  return `${duration(Math.max(0, Math.round(Date.now() / 1000 - at)))} ago`;
+  return `${duration(Math.max(0, Math.round(serviceNow() - at)))} ago`;
 }
 
 export function loadPlotly() {

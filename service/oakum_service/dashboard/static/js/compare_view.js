@@ -6,6 +6,7 @@ import { input, link } from "./controls.js";
 import { h, setChildren, setText } from "./dom.js";
 import { count, decimal, duration, metric as written, rate } from "./format.js";
 import { address } from "./router.js";
+import { serviceNow } from "./time.js";
 import { NUM_TONES } from "./tones.js";
 
 const POINTS = 5000;
@@ -212,7 +213,7 @@ function columnsOf(metrics) {
     ...metrics.map((name) => [`Best ${name}`, ({ evaluations }) => bestOf(name, evaluations.map(({ metrics: values }) => values[name])), (value) => written(name, value)]),
     ["Samples/s", ({ view }) => view.samples_per_s, rate],
     ["Node-hours", ({ points }) => (points.length ? nodeHours(points).at(-1) : null), (hours) => hours.toFixed(2)],
-    ["Time", ({ view }) => (view.started_at === null ? null : (view.ended_at ?? Date.now() / 1000) - view.started_at), (seconds) => duration(Math.round(seconds))],
+    ["Time", ({ view }) => (view.started_at === null ? null : (view.ended_at ?? serviceNow()) - view.started_at), (seconds) => duration(Math.round(seconds))],
     ["Nodes", ({ view }) => view.nodes.length, count],
     ["Rescales", ({ view }) => view.rescales, count],
   ];

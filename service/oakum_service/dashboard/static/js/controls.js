@@ -39,9 +39,12 @@ export function told(error) {
   return error instanceof Unauthorised ? "You are signed out." : error.message;
 }
 
+/** What is wrong with what was entered, for the dialog that asked for it. */
+export class Unusable extends Error {}
+
 /**
- * Asks in a dialog, and calls `act` with the fields' values when the reader agrees. What the service says against it
- * is shown in the dialog, which then stays open.
+ * Asks in a dialog, and calls `act` with the fields' values when the reader agrees. What the service says against it,
+ * or an `Unusable`, is shown in the dialog, which then stays open.
  */
 export function ask({ title, text, fields = [], action, danger = false }, act) {
   const wrong = h("p", { class: "wrong", role: "alert", hidden: "" });

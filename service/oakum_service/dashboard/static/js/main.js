@@ -11,6 +11,7 @@ import { showMode } from "./mode.js";
 import { Overview } from "./overview.js";
 import { place } from "./router.js";
 import { enter, leave, takeToken } from "./session.js";
+import { serviceNow } from "./time.js";
 import { viewAt } from "./views.js";
 
 const RETRY_MS = 2000;
@@ -18,6 +19,7 @@ const api = new Api();
 const overview = new Overview();
 const feed = new EventFeed(byId("events"));
 let streaming = false;
+let offline = false;
 let updatedAt = null;
 let session = null;
 let path = null;
@@ -75,28 +77,37 @@ async function tryRefresh(mine) {
     await refresh(mine);
     if (!mine.following) await startEvents(mine);
     if (signal.aborted) return;
-    updatedAt = Date.now() / 1000;
+    updatedAt = serviceNow();
+    offline = false;
     byId("banner").hidden = true;
     byId("main").classList.remove("stale");
   } catch (error) {
     if (signal.aborted || view !== mine.view) return;
     if (error instanceof Unauthorised) {
-      end("You are signed out.");
+      signInAnew();
       return;
     }
-    showOutage(error);
+    showFault(error);
   }
   showLiveness();
 }
 
-function showOutage(error) {
-  overview.freeze();
+/** Another tab may have signed in as somebody else, or out: this page then begins anew as what the browser is now. */
+function signInAnew() {
+  end("You are signed out.");
+  start(null, "You are signed out.");
+}
+
+/** Tells what is wrong. Only where nothing answers is the page offline: a refusal is about what was asked for. */
+function showFault(error) {
+  offline = !(error instanceof Refused);
+  if (offline) overview.freeze();
   const since = updatedAt === null ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
   const text = error instanceof Refused ? `${sentence(error.message)}.` : `${what}${error.message}. Trying again.${since}`;
   setText(byId("banner"), text);
   byId("banner").hidden = false;
-  byId("main").classList.add("stale");
+  byId("main").classList.toggle("stale", offline);
 }
 
 function sentence(text) {
@@ -105,9 +116,8 @@ function sentence(text) {
 
 function showLiveness() {
   const element = byId("liveness");
-  const down = !byId("banner").hidden;
-  element.className = `liveness ${down ? "down" : streaming ? "live" : "polling"}`;
-  setText(element, down ? "Offline" : streaming ? "Live" : "Polling");
+  element.className = `liveness ${offline ? "down" : streaming ? "live" : "polling"}`;
+  setText(element, offline ? "Offline" : streaming ? "Live" : "Polling");
   element.title = updatedAt === null ? "" : `Last update ${clock(updatedAt)}`;
 }
 
@@ -140,6 +150,7 @@ function showView() {
 
 function begin(me) {
   feed.clear();
+  api.session = me.id;
   session = { me, view: null, ending: new AbortController(), following: false };
   const mine = session;
   byId("sign-in").hidden = true;
@@ -157,7 +168,7 @@ async function signOut() {
     await leave(api);
   } catch (error) {
     if (!(error instanceof Unauthorised)) {
-      showOutage(error);
+      showFault(error);
       return;
     }
   }
@@ -165,6 +176,7 @@ async function signOut() {
 }
 
 function end(message) {
+  api.session = "1";
   session?.refresher.stop();
   session?.ending.abort();
   session = null;
@@ -182,17 +194,17 @@ function askForToken(message) {
 }
 
 /** Signs in with the token, or with the cookie of an earlier time; waits while the service does not answer. */
-async function start(token) {
+async function start(token, otherwise = "This page needs a token.") {
   try {
     begin(await enter(api, token));
   } catch (error) {
     if (error instanceof Unauthorised) {
-      askForToken(token ? "The service does not accept this token." : "This page needs a token.");
+      askForToken(token ? "The service does not accept this token." : otherwise);
     } else if (error instanceof Refused) {
       askForToken(`${sentence(error.message)}.`);
     } else {
-      showOutage(error);
-      setTimeout(() => start(token), RETRY_MS);
+      showFault(error);
+      setTimeout(() => start(token, otherwise), RETRY_MS);
     }
   }
 }

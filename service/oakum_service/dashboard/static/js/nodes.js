@@ -5,13 +5,14 @@ import { h, setChildren, table } from "./dom.js";
 import { duration } from "./format.js";
 import { stateOf, usedBy } from "./nodes_view.js";
 import { address } from "./router.js";
+import { serviceNow } from "./time.js";
 
 const COLUMNS = [["Node", ""], ["State", ""], ["For", "number"], ["Used by", ""], ["Hole expected to last", "number"]];
 
 export function showNodes(element, { nodes, taken_at }) {
   if (!element.closest("details").open) return;
   // `taken_at` is the time of the last change, so the present time is used where it is later.
-  const now = Math.max(taken_at, Date.now() / 1000);
+  const now = Math.max(taken_at, serviceNow());
   const rows = nodes.map((node) => [
     node.name,
     stateOf(node),

@@ -6,6 +6,7 @@ import { count, duration, prose } from "./format.js";
 import { Listing } from "./listing.js";
 import { NodeList } from "./node_list.js";
 import { address } from "./router.js";
+import { serviceNow } from "./time.js";
 
 const COLUMNS = [
   { key: "name", title: "Node", kind: "", of: ({ name }) => name },
@@ -57,7 +58,7 @@ export class NodesView {
   async refresh() {
     await this.known.refresh(this.api);
     // The last change may be long ago, so the present time is used where it is later.
-    const now = Math.max(this.known.takenAt, Date.now() / 1000 + this.api.skewS);
+    const now = Math.max(this.known.takenAt, serviceNow());
     const { nodes } = this.known;
     for (const node of nodes) {
       node.age = Math.max(0, now - node.since);

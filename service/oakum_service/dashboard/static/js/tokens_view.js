@@ -4,6 +4,7 @@ import { ask, button } from "./controls.js";
 import { h, setText } from "./dom.js";
 import { clock, count, day, duration } from "./format.js";
 import { Listing } from "./listing.js";
+import { serviceNow } from "./time.js";
 
 const DAY_S = 86400;
 const moment = (at) => (at === null ? "–" : `${day(at)} ${clock(at, false)}`);
@@ -81,7 +82,7 @@ export class TokensView {
   }
 
   #revoke(row) {
-    const used = row.used_at === null ? "It was never used." : `It was last used ${duration(Math.max(0, Math.round(Date.now() / 1000 - row.used_at)))} ago.`;
+    const used = row.used_at === null ? "It was never used." : `It was last used ${duration(Math.max(0, Math.round(serviceNow() - row.used_at)))} ago.`;
     ask({ title: `Revoke ${row.name}'s token?`, text: `${used} Whoever uses it is refused from now on.`, action: "Revoke", danger: true }, async () => {
       await this.api.send("DELETE", `v1/tokens/${encodeURIComponent(row.id)}`);
       await this.done();

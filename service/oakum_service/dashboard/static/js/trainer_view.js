@@ -75,7 +75,7 @@ export class TrainerView {
     setChildren(this.why, [told.plan], () => ["Its nodes follow from ", link(`plan ${told.plan}`, address(["plans", told.plan])), "."]);
     setText(this.traceback, view.traceback);
     this.traceback.hidden = view.traceback === "";
-    this.log.element.hidden = view.is_private || view.started_at === null;
+    this.log.element.hidden = view.is_private;
   }
 
   #showMore(view, { plan }, evaluations) {

@@ -5,6 +5,7 @@ import { link } from "./controls.js";
 import { byId, h, setChildren, setText, table } from "./dom.js";
 import { clock, count, decimal, duration, metric, nodes, percent, prose } from "./format.js";
 import { address } from "./router.js";
+import { serviceNow } from "./time.js";
 import { Times } from "./times.js";
 import { tone } from "./tones.js";
 
@@ -242,7 +243,7 @@ function checkpoint(view) {
 }
 
 function ago(at) {
-  return duration(Math.max(0, Math.round(Date.now() / 1000 - at)));
+  return duration(Math.max(0, Math.round(serviceNow() - at)));
 }
 
 /** The first few names: a card has no space for a thousand nodes. */

@@ -1,5 +1,7 @@
 // What nodes did, as far as it was asked for: asks for the rows in view only, and then for what has changed.
 
+import { LONGEST_S } from "./time_window.js";
+
 const MOST_NODES = 300;
 /** Seconds before the last answer from which changes are asked for again: some are written with an earlier time. */
 const OVERLAP_S = 60;
@@ -26,9 +28,9 @@ export class BarStore {
     const wanted = names.slice(0, MOST_NODES);
     if (!wanted.length) return;
     if (!this.#covers(from, to, resolution, now)) {
-      const margin = MARGIN * (to - from);
+      const margin = Math.min(MARGIN * (to - from), Math.max(0, LONGEST_S - (to - from)) / 2);
       const loaded = { from: from - margin, to: to + margin, resolution, until: 0 };
-      const answer = await this.#ask(api, wanted, loaded);
+      const answer = await this.#ask(api, wanted, loaded, now);
       this.#nodes.clear();
       this.#loaded = { ...loaded, until: answer.to_at };
       this.#keep(answer);
@@ -40,8 +42,8 @@ export class BarStore {
     const isLive = loaded.to >= loaded.until;
     const after = loaded.until - OVERLAP_S;
     const answers = await Promise.all([
-      missing.length ? this.#ask(api, missing, loaded) : null,
-      known.length && isLive ? this.#ask(api, known, { ...loaded, after }) : null,
+      missing.length ? this.#ask(api, missing, loaded, now) : null,
+      known.length && isLive ? this.#ask(api, known, { ...loaded, after }, now) : null,
     ]);
     if (loaded !== this.#loaded) return;
     for (const answer of answers.filter(Boolean)) this.#keep(answer);
@@ -58,10 +60,10 @@ export class BarStore {
     return from >= loaded.from && (to <= loaded.to || (loaded.to >= loaded.until && to - now <= loaded.to - loaded.until + 1));
   }
 
-  async #ask(api, names, { from, to, resolution, after }) {
+  async #ask(api, names, { from, to, resolution, after }, now) {
     const asked = new URLSearchParams({ from_at: from.toFixed(1), to_at: Math.max(to, from + 2).toFixed(1), resolution_s: resolution.toFixed(2) });
     if (after !== undefined) asked.set("changed_after", after.toFixed(1));
-    if (after !== undefined) asked.set("to_at", (Date.now() / 1000 + 86400).toFixed(1));
+    if (after !== undefined) asked.set("to_at", (now + 86400).toFixed(1));
     for (const name of names) asked.append("node", name);
     return api.get(`v1/timeline/rows?${asked}`);
   }

@@ -3,6 +3,7 @@
 import { byId, h, setText } from "../dom.js";
 import { clock, count, day, duration } from "../format.js";
 import { address, place } from "../router.js";
+import { serviceNow } from "../time.js";
 import { BarStore } from "./bar_store.js";
 import { Density } from "./density.js";
 import { Gestures } from "./gestures.js";
@@ -64,7 +65,7 @@ export class TimelinePanel {
   }
 
   #now() {
-    return this.#frozenAt ?? Date.now() / 1000 + (this.#api?.skewS ?? 0);
+    return this.#frozenAt ?? serviceNow();
   }
 
   /** One after the other: a load that is wanted while another runs follows it. */
