@@ -230,8 +230,8 @@ class TestTables:
         page.fill("name", "ursula")
         page.fill("days", "2")
         page.press("Make it", "dialog")
-        page.wait(lambda: page.shows("#token-text"), "its text")
-        text = page.texts("#token-text")[0]
+        page.wait(lambda: page.shows(".token-text"), "its text")
+        text = page.texts(".token-text")[0]
         page.wait(lambda: "ursula" in page.names, "its row")
         assert api.client(text).get("/v1/session").json()["name"] == "ursula"
         page.press("I have it")
@@ -240,8 +240,8 @@ class TestTables:
         page.shows_rows("ursula")
         page.press("Replace", ".listing")
         page.press("Replace", "dialog")
-        page.wait(lambda: page.shows("#token-text"), "the new text")
-        newer = page.texts("#token-text")[0]
+        page.wait(lambda: page.shows(".token-text"), "the new text")
+        newer = page.texts(".token-text")[0]
         assert newer != text
         page.shows_rows("ursula", "ursula")
         for left in (1, 0):

@@ -144,3 +144,16 @@ def test_tokens_that_expired_long_ago_are_forgotten(api: ApiUnderTest, tmp_path:
     names = {row["name"] for row in rows(api)}
     assert "old" not in names
     assert {"recent", "anna", "ulla"} <= names
+
+
+def test_a_token_that_has_expired_is_not_replaced(api: ApiUnderTest) -> None:
+    made = api.admin.post("/v1/tokens", json={"name": "ulla", "expires_in_s": 60}).json()
+    expire(api, made["token"], 1)
+    told = problem_of(api.admin.post(f"/v1/tokens/{made['id']}/rotate", json={}), 409)
+    assert "has expired" in told["detail"]
+
+
+@each("name", ["bell\x07", "\u202elived", "zero\u200bwidth", "line\nbreak"])
+def test_a_holder_whose_name_cannot_be_seen_as_it_is_gets_no_token(api: ApiUnderTest, name: str) -> None:
+    assert problem_of(api.admin.post("/v1/tokens", json={"name": name}), 422)["errors"][0].startswith("name: ")
+    assert problem_of(api.admin.post("/v1/tokens", json={"name": "ulla", "label": name}), 422)

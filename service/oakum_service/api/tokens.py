@@ -54,7 +54,10 @@ def rotate_token(token_id: TokenId, request: RotateRequest, context: InContext, 
         if tokens.is_session(row):
             raise Conflict(f"{token_id} is a session of the dashboard: sign in again instead of replacing it")
         _check_end(session, viewer, tokens.lifetime_s(row))
-        text = tokens.rotate(session, row, request.overlap_s, time.time())
+        now = time.time()
+        if not tokens.is_valid(row, now):
+            raise Conflict(f"{token_id} has expired: an administrator makes another token")
+        text = tokens.rotate(session, row, request.overlap_s, now)
         event_log.record(session, "token.rotated", row.name, f"{viewer.name} replaces a {_called(row)}")
         audit.record(session, viewer.actor, "token.rotated", row.name, row.name, id=token_id)
         made = _new(session, text)

@@ -15,6 +15,12 @@ def _no_session(label: str) -> str:
     return label
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError(f"{text!r} has characters that cannot be seen or turn others round: leave them out")
+    return text
+
+
 class TokenView(BaseModel):
     """A token without its text."""
 
@@ -46,9 +52,9 @@ class TokenRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[^\x00-\x1f\x7f]*\S[^\x00-\x1f\x7f]*$")]
+    name: Annotated[str, Field(min_length=1, max_length=63, pattern=r"\S"), AfterValidator(_printable)]
     role: Literal["hook", "viewer", "user", "admin"] = "user"
-    label: Annotated[str, Field(max_length=63, pattern=r"^[^\x00-\x1f\x7f]*$"), AfterValidator(_no_session)] = ""
+    label: Annotated[str, Field(max_length=63), AfterValidator(_printable), AfterValidator(_no_session)] = ""
     expires_in_s: Annotated[float, Field(gt=0, le=1e10, allow_inf_nan=False)] | None = None
     """Seconds until it expires; null: it is valid until it is revoked."""
 

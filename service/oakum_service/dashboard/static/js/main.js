@@ -215,6 +215,12 @@ byId("sign-in-form").addEventListener("submit", (event) => {
   byId("token").value = "";
   start(given);
 });
+// No link: the page's addresses are in the fragment.
+byId("skip").addEventListener("click", () => {
+  const heading = document.querySelector("#view:not([hidden]) h2, #sign-in:not([hidden]) h2, #overview h2");
+  heading.tabIndex = -1;
+  heading.focus();
+});
 document.querySelector(".node-table").addEventListener("toggle", () => session?.refresher.now());
 addEventListener("hashchange", () => {
   if (location.hash.includes("token=")) location.reload();

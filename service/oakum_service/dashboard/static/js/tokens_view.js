@@ -7,6 +7,7 @@ import { Listing } from "./listing.js";
 import { serviceNow } from "./time.js";
 
 const DAY_S = 86400;
+const isOver = (at) => at !== null && at <= serviceNow();
 const moment = (at) => (at === null ? "–" : `${day(at)} ${clock(at, false)}`);
 
 export class TokensView {
@@ -55,10 +56,17 @@ export class TokensView {
       { key: "role", title: "Role", kind: "", of: ({ role }) => role },
       { key: "label", title: "Label", kind: "", of: ({ label }) => label },
       { key: "created", title: "Made", kind: "", of: ({ created_at: at }) => at, shown: ({ created_at: at }) => moment(at) },
-      { key: "expires", title: "Valid until", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "it is revoked" : moment(at)) },
+      { key: "expires", title: "Valid until", kind: "", of: ({ expires_at: at }) => at, shown: ({ expires_at: at }) => (at === null ? "it is revoked" : isOver(at) ? `expired ${moment(at)}` : moment(at)) },
       { key: "used", title: "Last use", kind: "", of: ({ used_at: at }) => at, shown: ({ used_at: at }) => (at === null ? "never" : moment(at)) },
-      { key: "acts", title: "", kind: "", of: () => null, shown: (row) => ({ key: [row.id, row.expires_at], make: () => h("div", { class: "buttons" }, button("Replace", () => this.#rotate(row)), button("Revoke", () => this.#revoke(row), { class: "button danger" })) }) },
+      { key: "acts", title: "", kind: "", of: () => null, shown: (row) => this.#acts(row) },
     ];
+  }
+
+  /** A token that has expired opens nothing, and no other takes its place. */
+  #acts(row) {
+    const over = isOver(row.expires_at);
+    const buttons = () => [over ? null : button("Replace", () => this.#rotate(row)), button(over ? "Remove" : "Revoke", () => this.#revoke(row), { class: "button danger" })];
+    return { key: [row.id, row.expires_at, over], make: () => h("div", { class: "buttons" }, ...buttons()) };
   }
 
   #make() {
@@ -91,7 +99,7 @@ export class TokensView {
 
   /** Shows the text of a new token until it is put away: it cannot be asked for again. */
   #show({ name, role, token }) {
-    const text = h("code", { id: "token-text", tabindex: 0 }, token);
+    const text = h("code", { class: "token-text", tabindex: 0 }, token);
     const said = h("span", { role: "status" });
     const copy = button("Copy", async () => {
       try {
@@ -102,11 +110,13 @@ export class TokensView {
         setText(said, "Selected: copy it with Ctrl+C.");
       }
     });
+    const shown = h("div", {}, h("h3", {}, `The token of ${name}, ${role}: it is shown this once`), h("p", {}, text));
     const away = button("I have it", () => {
-      this.made.replaceChildren();
-      this.made.hidden = true;
+      shown.remove();
+      this.made.hidden = this.made.children.length === 0;
     });
-    this.made.replaceChildren(h("h3", {}, `The token of ${name}, ${role}: it is shown this once`), h("p", {}, text), h("div", { class: "buttons" }, copy, away, said));
+    shown.append(h("div", { class: "buttons" }, copy, away, said));
+    this.made.prepend(shown);
     this.made.hidden = false;
     this.done();
   }
