@@ -213,10 +213,12 @@ class TestAdministrator:
     def test_what_is_not_there_is_told_and_is_no_outage(self, page: ServicePage) -> None:
         for view in ("trainers/nobody", "plans/123456"):
             page.go(view)
-            page.wait(lambda: any("123456" in told or "nobody" in told for told in page.texts("#banner")), view)
-            assert page.texts("#liveness") != ["Offline"]
+            name = view.rpartition("/")[2]
+            page.wait(lambda name=name: any(name in told for told in page.texts("#first-answer p")), view)  # type: ignore[misc]
+            assert page.buttons("#first-answer") == ["Try again"]
+            assert (page.texts("#liveness"), page.shows("#banner")) != (["Offline"], True)
             page.go()
-            page.wait(lambda: not page.shows("#banner"), "the overview without it")
+            page.wait(lambda: page.shows("#overview") and not page.shows("#first-answer"), "the overview")
         page.errors()  # the browser's own words about 404
 
     def test_the_longest_window_moves_into_the_past(self, page: ServicePage) -> None:

@@ -5,6 +5,7 @@ import { Api, Refused, Unauthorised, Unreachable } from "./api.js";
 import { button } from "./controls.js";
 import { byId, h, setChildren, setText } from "./dom.js";
 import { EventFeed } from "./events.js";
+import { FirstAnswer } from "./first_answer.js";
 import { clock } from "./format.js";
 import { follow, Refresher } from "./live.js";
 import { showMode } from "./mode.js";
@@ -18,6 +19,7 @@ const RETRY_MS = 2000;
 const api = new Api();
 const overview = new Overview();
 const feed = new EventFeed(byId("events"));
+const firstAnswer = new FirstAnswer(byId("first-answer"), [byId("view"), byId("overview")], () => session?.refresher.now());
 let streaming = false;
 let offline = false;
 let updatedAt = null;
@@ -27,7 +29,6 @@ let path = null;
 async function refresh(mine) {
   const { view } = mine;
   const cluster = await api.get("v1/cluster");
-  byId("main").hidden = false;
   setText(byId("scheduler"), `${cluster.scheduler} cluster`);
   document.title = titleOf(cluster, view);
   showMode(byId("mode"), cluster);
@@ -77,6 +78,7 @@ async function tryRefresh(mine) {
     await refresh(mine);
     if (!mine.following) await startEvents(mine);
     if (signal.aborted) return;
+    if (view === mine.view) firstAnswer.end();
     updatedAt = serviceNow();
     offline = false;
     byId("banner").hidden = true;
@@ -105,8 +107,9 @@ function showFault(error) {
   const since = updatedAt === null ? "" : ` Shown is the state of ${clock(updatedAt)}.`;
   const what = error instanceof Unreachable ? `Cannot reach the Oakum service at ${location.host}: ` : "Cannot show what the service answers: ";
   const text = error instanceof Refused ? `${sentence(error.message)}.` : `${what}${error.message}. Trying again.${since}`;
+  const isSaid = firstAnswer.fail(text) && !offline;
   setText(byId("banner"), text);
-  byId("banner").hidden = false;
+  byId("banner").hidden = isSaid;
   byId("main").classList.toggle("stale", offline);
 }
 
@@ -132,6 +135,7 @@ function showView() {
   }
   const isFirst = path === null;
   path = now;
+  byId("banner").hidden = byId("banner").hidden || !offline;
   session.view = viewAt(here, { api, me: session.me, refresh: () => session?.refresher.now() });
   const shown = session.view?.element;
   byId("overview").hidden = shown !== undefined;
@@ -141,8 +145,10 @@ function showView() {
     if (entry.dataset.view === (here.parts[0] ?? "")) entry.setAttribute("aria-current", "page");
     else entry.removeAttribute("aria-current");
   }
+  const focus = () => shown?.querySelector("h2")?.focus({ preventScroll: true });
+  firstAnswer.begin(session.view?.title ?? "", isFirst ? null : focus);
+  document.title = session.view ? `${session.view.title} – Oakum` : "Oakum";
   if (!isFirst) {
-    shown?.querySelector("h2")?.focus({ preventScroll: true });
     scrollTo(0, 0);
     session.refresher.now();
   }
@@ -157,6 +163,7 @@ function begin(me) {
   byId("views").hidden = false;
   for (const entry of byId("views").querySelectorAll("[data-for=submit]")) entry.hidden = !me.may_submit;
   byId("account").hidden = false;
+  byId("main").hidden = false;
   byId("banner").hidden = true;
   path = null;
   showView();

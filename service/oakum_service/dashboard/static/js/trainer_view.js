@@ -29,7 +29,7 @@ export class TrainerView {
     this.path = `v1/trainers/${encodeURIComponent(this.ref)}`;
     this.done = refresh;
     this.title = this.ref;
-    this.heading = h("h2", { tabindex: -1 }, "");
+    this.heading = h("h2", { tabindex: -1 }, this.ref);
     this.buttons = h("div", { class: "buttons", id: "actions" });
     this.body = h("div", {});
     this.why = h("p", { class: "why" });

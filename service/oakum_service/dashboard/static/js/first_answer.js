@@ -1,0 +1,50 @@
+// What stands in a view's place until its first answer has come: that it loads, or why it does not come.
+
+import { button, link } from "./controls.js";
+import { h } from "./dom.js";
+
+const SAID_AFTER_MS = 300;
+
+export class FirstAnswer {
+  #timer = null;
+  #waits = false;
+  #shown = null;
+
+  /** `root`: where it is said; `views`: elements that are not to be seen meanwhile, but are laid out; `retry` asks again. */
+  constructor(root, views, retry) {
+    Object.assign(this, { root, views, retry });
+  }
+
+  /** A view begins: what it would show now is of no answer. `shown` is called when it has come. */
+  begin(title, shown = null) {
+    this.#waits = true;
+    this.#shown = shown;
+    for (const view of this.views) view.classList.add("pending");
+    clearTimeout(this.#timer);
+    this.#show();
+    this.#timer = setTimeout(() => this.#show(h("p", { role: "status" }, `Loading${title ? ` ${title}` : ""}…`)), SAID_AFTER_MS);
+  }
+
+  /** The view has its answer. */
+  end() {
+    if (!this.#waits) return;
+    this.#waits = false;
+    clearTimeout(this.#timer);
+    this.#show();
+    for (const view of this.views) view.classList.remove("pending");
+    this.#shown?.();
+  }
+
+  /** The view has none, and why. Returns whether that is said here: false for a view that has shown something. */
+  fail(text) {
+    if (!this.#waits) return false;
+    clearTimeout(this.#timer);
+    this.#show(h("p", { role: "alert" }, text), h("p", { class: "buttons" }, button("Try again", this.retry), link("To the overview", "#/")));
+    return true;
+  }
+
+  #show(...content) {
+    this.root.replaceChildren(...content);
+    this.root.hidden = content.length === 0;
+  }
+}
