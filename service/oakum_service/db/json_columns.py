@@ -14,7 +14,6 @@ from sqlalchemy.types import TypeDecorator
 from oakum_worker.errors import fault_of
 
 _log = logging.getLogger("oakum")
-_CACHED = 4096
 
 
 class JsonOf(TypeDecorator[Any]):
@@ -28,13 +27,14 @@ class JsonOf(TypeDecorator[Any]):
     impl = JSON
     cache_ok = True
 
-    def __init__(self, value: Any, *, optional: bool = False, sparse: bool = False, cached: bool = False) -> None:
+    def __init__(self, value: Any, *, optional: bool = False, sparse: bool = False, cached: int = 0) -> None:
         """`value`: the type. `optional`: None is kept as `{}`. `sparse`: fields that are None are left out of the
-        JSON. `cached`: rows with equal JSON share one value, which saves time where the type is large."""
+        JSON. `cached`: so many of the values read last are kept, and rows with equal JSON share one, which nobody
+        may change: it saves time where the type is large."""
         super().__init__()
         self.value, self.optional, self.sparse, self.cached = value, optional, sparse, cached
         self._adapter: TypeAdapter[Any] = TypeAdapter(value)
-        self._read_text = lru_cache(_CACHED)(self._of_text) if cached else self._of_text
+        self._read_text = lru_cache(cached)(self._of_text) if cached else self._of_text
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
         """The JSON to write for `value`; for None `{}` if the column is optional, else None."""

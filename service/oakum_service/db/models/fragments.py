@@ -83,4 +83,4 @@ class Report(Base):
     fragment_id: Mapped[str] = mapped_column(ForeignKey("fragments.id"), primary_key=True)
     sequence: Mapped[int]
     received_at: Mapped[float]
-    body: Mapped[FragmentReport] = mapped_column(JsonOf(FragmentReport, cached=True))
+    body: Mapped[FragmentReport] = mapped_column(JsonOf(FragmentReport, cached=4096))

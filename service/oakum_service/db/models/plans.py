@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from sqlalchemy import String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
@@ -26,5 +28,5 @@ class PlanRecord(Base):
     solver: Mapped[str] = mapped_column(String(16))
     solve_s: Mapped[float]
     optimal: Mapped[bool]
-    allocations: Mapped[dict[str, Grant]] = mapped_column(JsonOf(dict[str, Grant]))
+    allocations: Mapped[Mapping[str, Grant]] = mapped_column(JsonOf(dict[str, Grant], cached=4))
     """Trainer id -> what the plan gives it."""

@@ -26,7 +26,7 @@ class Trainer(Base):
 
     id: Mapped[str] = mapped_column(String(36), primary_key=True)
     name: Mapped[str] = mapped_column(String(63), index=True)
-    spec: Mapped[TrainerSpec] = mapped_column(JsonOf(TrainerSpec, cached=True))
+    spec: Mapped[TrainerSpec] = mapped_column(JsonOf(TrainerSpec, cached=4096))
     state: Mapped[str] = mapped_column(String(16))
     message: Mapped[str] = mapped_column(Text, default="")
     """Why the trainer ended. Before that, its present problem, until training is past it or has its next
