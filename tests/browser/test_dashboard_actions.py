@@ -235,6 +235,19 @@ class TestAdministrator:
         page.wait(lambda: page.shows("#log"), "the log's panel")
         client.cancel("late")
 
+    def test_its_files_can_be_taken_away(self, page: ServicePage) -> None:
+        page.go("trainers/long")
+        saved = "window.saved = []; URL.createObjectURL = (blob) => (window.saved.push(blob), 'about:blank#');"
+        page.wait(lambda: "Files" in page.texts("#view .part h3"), "the panel")
+        page.driver.execute_script(saved + "HTMLAnchorElement.prototype.click = () => {};")
+        for text in ("Spec (JSON)", "Points (CSV)", "Log"):
+            page.press(text, "#view .more")
+        page.wait(lambda: page.driver.execute_script("return window.saved.length") == 3, "three files")
+        read = "const done = arguments[0]; Promise.all(window.saved.map((each) => each.text())).then(done)"
+        spec, *others = sorted(page.driver.execute_async_script(read), key=lambda text: not text.startswith("{"))
+        assert json.loads(spec)["name"] == "long"
+        assert any(text.startswith("at,step,") and text.count("\n") > 2 for text in others)
+
     def test_a_change_that_changes_nothing_says_so(self, page: ServicePage) -> None:
         page.go("trainers/long")
         page.press("Scale", "#actions")

@@ -164,8 +164,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
             (folder / ".venv" / entry.name).symlink_to(entry)
     jobs = (f"{n} {n * 60} 0 300 2 -1 -1 2 600 -1 1 1 1 -1 1 -1 -1 -1\n" for n in range(1, 40))
     swf = "; MaxNodes: 4\n" + "".join(jobs)
-    for name in ("jobs.swf.gz", "theta.swf.gz"):
-        (folder / name).write_bytes(gzip.compress(swf.encode()))
+    (folder / "theta.swf.gz").write_bytes(gzip.compress(swf.encode()))
     (folder / "idle.csv").write_text(_IDLE, encoding="utf-8")
     (folder / "trainers.json").write_text(json.dumps(_WORKLOAD), encoding="utf-8")
     (folder / "tasks.py").write_text(_TASK, encoding="utf-8")

@@ -4,6 +4,7 @@ import { trainerButtons } from "./actions.js";
 import { Charts } from "./charts.js";
 import { link } from "./controls.js";
 import { h, setChildren, setText, table } from "./dom.js";
+import { downloads } from "./downloads.js";
 import { clock, count, decimal, metric, percent, rate } from "./format.js";
 import { Log } from "./log.js";
 import { address } from "./router.js";
@@ -79,9 +80,9 @@ export class TrainerView {
   }
 
   #showMore(view, { plan }, evaluations) {
-    const found = [view.measured_rates, evaluations, view.checkpoint_step, view.best, plan];
+    const found = [view.measured_rates, evaluations, view.checkpoint_step, view.best, view.spec, plan];
     setChildren(this.more, found, () =>
-      [panel("Measured sizes", sizesOf(view)), panel("Evaluations", evaluationsOf(evaluations, view.best)), panel("Checkpoints", checkpointsOf(view))].filter(Boolean),
+      [panel("Measured sizes", sizesOf(view)), panel("Evaluations", evaluationsOf(evaluations, view.best)), panel("Checkpoints", checkpointsOf(view)), panel("Files", [downloads(view, this.api, this.path)])].filter(Boolean),
     );
   }
 }
