@@ -251,6 +251,28 @@ class TestTables:
         assert {api.client(each).get("/v1/session").status_code for each in (text, newer)} == {401}
         assert page.errors() == []
 
+    def test_several_trainers_are_narrowed_chosen_and_cancelled_at_once(
+        self, page: TablesPage, api: ApiUnderTest
+    ) -> None:
+        for name in ("sweep-1", "sweep-2", "sweep-3"):
+            api.submit(name=name)
+        page.go("trainers")
+        page.shows_rows("digits", "sweep-1", "sweep-2", "sweep-3")
+        page.search("sweep")
+        page.shows_rows("sweep-1", "sweep-2", "sweep-3")
+        page.sort("Name")
+        page.sort("Name")
+        page.wait(lambda: page.names[:1] == ["sweep-3"], "the last first")
+        for name in ("sweep-3", "sweep-1"):
+            page.click(f"input[aria-label='Choose {name}']")
+        page.press("Cancel 2…", "#view")
+        page.wait(lambda: "sweep-3" in "".join(page.texts("dialog p")), "their names")
+        page.press("Cancel them", "dialog")
+        page.wait(lambda: page.texts("#view .found")[0] == "Done for 2 of 2.", "what was done")
+        states = {each["name"]: each["state"] for each in api.admin.get("/v1/trainers").json()["trainers"]}
+        assert [states[f"sweep-{number}"] for number in (1, 2, 3)] == ["cancelling", "waiting", "cancelling"]
+        assert page.errors() == []
+
     def test_the_audit_log_tells_who_did_what(self, page: TablesPage, api: ApiUnderTest) -> None:
         assert api.viewer.put("/v1/hold", json={"reason": "mine"}).status_code == 403
         page.go("audit")
@@ -270,7 +292,7 @@ class TestTables:
         requestAnimationFrame(() => requestAnimationFrame(() => told(document.documentElement.scrollWidth)))"""
         try:
             page.driver.refresh()
-            for view in ("nodes", "users", "delays", "tokens", "audit"):
+            for view in ("trainers", "nodes", "users", "delays", "tokens", "audit"):
                 page.go(view)
                 page.wait(lambda: page.shows(".listing tbody tr") or page.shows("#view .empty"), view)
                 assert (view, page.driver.execute_async_script(width)) == (view, size["width"])
@@ -281,7 +303,7 @@ class TestTables:
         "dark", [pytest.param(False, id="light", marks=pytest.mark.soak), pytest.param(True, id="dark")]
     )
     def test_tables_break_no_rule_of_accessibility(self, page: TablesPage, dark: bool) -> None:
-        for view in ("nodes", "users", "delays", "tokens", "audit"):
+        for view in ("trainers", "nodes", "users", "delays", "tokens", "audit"):
             page.go(view)
             page.wait(lambda: page.texts(".listing tbody tr"), view)
             assert (view, violations(page, dark=dark)) == (view, [])

@@ -10,6 +10,7 @@ import { Times } from "./times.js";
 import { tone } from "./tones.js";
 
 export const ENDED = new Set(["finished", "failed", "diverged", "cancelled"]);
+const LIVE_CARDS = 12;
 const ENDED_CARDS = 2;
 const MOST_NAMES = 8;
 const IDLE_MS = 5000;
@@ -34,7 +35,10 @@ export class Trainers {
   show(trainers) {
     const live = trainers.filter((trainer) => !ENDED.has(trainer.state)).sort((a, b) => a.submitted_at - b.submitted_at);
     const past = trainers.filter((trainer) => ENDED.has(trainer.state)).sort((a, b) => (b.ended_at ?? 0) - (a.ended_at ?? 0));
-    this.#showCards([...live, ...past.slice(0, ENDED_CARDS)]);
+    const shown = new Set(live.toSorted((a, b) => Number(b.nodes.length > 0) - Number(a.nodes.length > 0)).slice(0, LIVE_CARDS));
+    this.#showCards([...live.filter((view) => shown.has(view)), ...past.slice(0, ENDED_CARDS)]);
+    byId("more-trainers").hidden = live.length <= LIVE_CARDS;
+    setText(byId("more-trainers").firstChild, `All ${count(live.length)} live trainers as a table; here are ${LIVE_CARDS}`);
     this.#showTable(past.slice(ENDED_CARDS));
   }
 
@@ -166,7 +170,8 @@ export function shareOf(view) {
   return view.total_steps ? Math.min(1, view.step / view.total_steps) : 0;
 }
 
-function timeLeft(view) {
+/** Seconds to its end at the present rate; null where that is not known. */
+export function timeLeft(view) {
   if (view.state !== "running" || !view.total_steps || !(view.samples_per_s > 0)) return null;
   const steps = view.total_steps - view.step;
   const samples = view.total_samples ? view.total_samples - view.samples : steps * (view.global_batch ?? view.spec.global_batch);

@@ -10,10 +10,12 @@ import { PlansView } from "./plans_view.js";
 import { SubmitView } from "./submit_view.js";
 import { TokensView } from "./tokens_view.js";
 import { TrainerView } from "./trainer_view.js";
+import { TrainersView } from "./trainers_view.js";
 import { UsersView } from "./users_view.js";
 
 const VIEWS = [
   [/^trainers\/[^/]+$/, TrainerView],
+  [/^trainers$/, TrainersView],
   [/^nodes$/, NodesView],
   [/^users$/, UsersView],
   [/^delays$/, DelaysView],
