@@ -8,6 +8,7 @@ COPY pyproject.toml constraints.txt README.md ./
 COPY solver solver
 COPY worker worker
 COPY service service
+COPY client client
 COPY migrations migrations
 COPY examples examples
 RUN pip install --no-cache-dir --constraint constraints.txt --extra-index-url "${TORCH_INDEX}" \

@@ -61,13 +61,13 @@ lint: $(VENV)/.dev
 	$(BIN)/shellcheck .ci/run
 	bash -c 'set -o pipefail; cat $(HOOKS)/common.sh $(HOOKS)/hook.sh | $(BIN)/shellcheck -'
 	bash -c 'set -o pipefail; cat $(HOOKS)/common.sh $(HOOKS)/replay.sh | $(BIN)/shellcheck -'
-	$(BIN)/oxlint --deny-warnings service/oakum_service/dashboard service/oakum_service/demo solver/oakum_solver/replay
+	$(BIN)/oxlint --deny-warnings service/oakum_service/dashboard client/oakum_client/demo solver/oakum_solver/replay
 
 ## Share of the lines that the unit tests run, by package; what they start as processes of their own is not counted.
 coverage: WORKERS = auto
 coverage: $(VENV)/.dev
 	@$(PYTEST) tests/unit --cov --cov-report= $(ARGS)
-	@for package in solver worker service; do \
+	@for package in solver worker service client; do \
 	    echo "oakum_$$package: $$($(BIN)/coverage report --include="$$package/*" --format=total) %"; \
 	done
 

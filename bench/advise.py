@@ -29,8 +29,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from oakum_service.cli.advising.mini_batch import MiniBatchAdvice, advise_mini_batch
-from oakum_service.cli.advising.nodes import nodes_from_passes
+from oakum_client.cli.advising.mini_batch import MiniBatchAdvice, advise_mini_batch
+from oakum_client.cli.advising.nodes import nodes_from_passes
 from oakum_solver.advice.exchange import Link
 from oakum_worker.advice.survey import Surveyor
 from oakum_worker.devices import undisturbed_clock

@@ -32,7 +32,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_worker.parallel.subgroups import StoreSubgroups
 from oakum_worker.parallel.torus import TorusAllReduce, TorusShape, grid
 

@@ -25,9 +25,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from oakum_client.cli import output
+from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.intervals import Interval, Timeline
-from oakum_service.cli import output
-from oakum_service.client.oakum_client import OakumClient
 from peers.contestants import connect, end_all, wait_until
 
 _EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -61,7 +61,7 @@ class Life:
 
     def __init__(self, data_dir: Path, options: list[str]) -> None:
         (data_dir / "client.json").unlink(missing_ok=True)
-        command = [sys.executable, "-m", "oakum_service", "serve", "--data-dir", str(data_dir), "--port", "0"]
+        command = [sys.executable, "-m", "oakum", "serve", "--data-dir", str(data_dir), "--port", "0"]
         for name in _SPECS:
             command += ["--submit", str(_EXAMPLES / f"{name}.yaml")]
         self._data_dir = data_dir

@@ -25,7 +25,7 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 
 SPEC = Path(__file__).resolve().parent.parent / "examples" / "digits-autoencoder.yaml"
 
@@ -47,7 +47,7 @@ def have_started(client: httpx.Client, jobs: int) -> bool:
 
 def start(data_dir: Path, nodes: int) -> tuple[subprocess.Popen[bytes], httpx.Client]:
     """Start a service without generated foreground jobs; returns it with a client."""
-    command = [sys.executable, "-m", "oakum_service", "serve", "--data-dir", str(data_dir), "--port", "0"]
+    command = [sys.executable, "-m", "oakum", "serve", "--data-dir", str(data_dir), "--port", "0"]
     command += ["--load", "0", "--nodes", str(nodes), "--submit", str(SPEC)]
     data_dir.mkdir()
     with (data_dir / "service.log").open("wb") as log:

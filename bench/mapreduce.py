@@ -30,7 +30,7 @@ import torch.distributed as dist
 import typer
 from rich.table import Table
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_worker.errors import GroupError
 from oakum_worker.map_reduce.alone import run_round
 from oakum_worker.map_reduce.dealing import deal

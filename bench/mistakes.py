@@ -24,7 +24,7 @@ import typer
 import yaml
 from rich.progress import track
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 
 _TASKS = '''
 import math
@@ -119,7 +119,7 @@ def nan_after(steps):
 '''
 _BATCH, _FLOAT_BYTES = 8192, 4
 _GOOD = {"name": "mistaken", "entrypoint": "tasks:good", "global_batch": 8, "epochs": 2, "max_nodes": 4}
-_TRY = ("-m", "oakum_service", "try", "--json")
+_TRY = ("-m", "oakum", "try", "--json")
 _RUN = ("-m", "oakum_worker", "run", "--json", "--spec")
 
 

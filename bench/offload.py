@@ -34,7 +34,7 @@ from rich.progress import track
 from rich.table import Table
 from torch import nn
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_worker.devices import device_name, waiting_clock
 from oakum_worker.parallel import offload
 from oakum_worker.parallel.offload import OffloadedAdamW

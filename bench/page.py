@@ -36,8 +36,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from api_under_test import ApiUnderTest
+from oakum_client.cli import output
 from oakum_service.api.auth import Role
-from oakum_service.cli import output
 from oakum_service.control.observe import newest_observation, write_snapshot
 from oakum_service.control.usage import complete_hours
 from oakum_service.db.engine import open_engine, upgrade

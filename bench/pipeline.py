@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from pipelining.cases import Case, Figures, Runner, figures_of
 from pipelining.layouts import layout_cases
 from pipelining.workers import TORCHS, run_cases

@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from torch.utils.data import DataLoader, Dataset
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.training_loop import TrainingLoop
 from oakum_worker.task import Task

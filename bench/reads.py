@@ -32,7 +32,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 from api_under_test import ApiUnderTest
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_service.connections import guarded_protocol
 from oakum_service.control.usage import complete_hours
 from oakum_service.db.engine import open_engine, upgrade

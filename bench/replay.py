@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_solver.logs.holes import HoleLog
 from oakum_solver.logs.reading import read_log
 from oakum_solver.logs.synthetic import random_hole_log

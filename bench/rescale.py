@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from peers.contestants import Contestant, Oakum, Torchft, Torchrun
 from peers.disturbances import Cost, cost_of, disturbances, settle
 from peers.steady import Agreement, Steady, compare_steps, price_agreement

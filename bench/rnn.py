@@ -39,7 +39,7 @@ from rich.table import Table
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_worker.recurrent import layers
 from oakum_worker.recurrent.choices import choose
 from oakum_worker.recurrent.design_space import LoopDesign, Shape

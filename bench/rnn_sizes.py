@@ -25,7 +25,7 @@ from rich import box
 from rich.table import Table
 from torch import nn
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_worker.recurrent import layers
 from oakum_worker.recurrent.verdicts import Verdict
 

@@ -28,7 +28,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_service.connections import allow_most_open_files
 from serving.load import Amounts, Outcome, put_under_load
 

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 
 _ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(_ROOT / "tests" / "support"), str(_ROOT / "tools")]

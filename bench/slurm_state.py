@@ -25,7 +25,7 @@ import typer
 from rich.table import Table
 from sqlalchemy.orm import Session
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_service.config import SlurmSettings
 from oakum_service.control.observe import Observation, write_snapshot
 from oakum_service.db.engine import open_engine, upgrade

@@ -25,7 +25,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.spec_options import CheckpointSpec
 from peers.contestants import wait_until

@@ -27,7 +27,7 @@ from rich.progress import track
 from rich.table import Table
 
 from instances import random_problem
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_solver.plan import Plan
 from oakum_solver.problem import PUBLISHED, Problem, Terms
 from oakum_solver.solve import Policy, solve

@@ -29,8 +29,8 @@ import typer
 from rich.progress import track
 from rich.table import Table
 
-from oakum_service.cli import output
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.cli import output
+from oakum_client.rest.client import OakumClient
 from oakum_service.schedulers.fragment_processes import find
 from oakum_worker.spec import TrainerSpec, read_spec
 from peers.contestants import connect, end_all, wait_until
@@ -57,7 +57,7 @@ class Start:
 @contextmanager
 def running(data_dir: Path, spec: TrainerSpec, *, forks: bool) -> Iterator[OakumClient]:
     """A service with one node that trains `spec`."""
-    command = [sys.executable, "-m", "oakum_service", "serve", "--data-dir", str(data_dir), "--port", "0"]
+    command = [sys.executable, "-m", "oakum", "serve", "--data-dir", str(data_dir), "--port", "0"]
     command += ["--load", "0", "--nodes", "1", "--verbose"]
     log = data_dir.with_suffix(".log")
     with log.open("wb") as output:

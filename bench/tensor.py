@@ -43,7 +43,7 @@ from rich.table import Table
 from torch import nn
 from torch.utils.data import Dataset
 
-from oakum_service.cli import output
+from oakum_client.cli import output
 from oakum_worker.parallel.grids.costs import GridProfile
 from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, predict_grid
 from oakum_worker.parallel.grids.measuring import measure_products

@@ -31,7 +31,7 @@ each with what becomes of it:
 - **refused**: raises `SessionError`, which says what to do. Where values are named, the others work.
 - anything else: it works, and means something else. After a semicolon stands what to do in its place.
 
-The tables are `worker/oakum/surface/`, and tests hold them against the installed libraries. Of an argument of a
+The tables are `client/oakum/surface/`, and tests hold them against the installed libraries. Of an argument of a
 newer version, which they do not know, Oakum warns.
 """
 

@@ -24,7 +24,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.chrome.webdriver import WebDriver
 
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
 from oakum_service.states import TrainerState
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -100,7 +100,7 @@ def views(plan: int) -> tuple[View, ...]:
 def running_service() -> Iterator[OakumClient]:
     """A service on four virtual nodes with the example trainers and a foreground load; nothing of it is left."""
     folder = Path(tempfile.mkdtemp(prefix="oakum-screenshots-"))
-    command = [sys.executable, "-m", "oakum_service", "serve", "--data-dir", str(folder), "--port", "0"]
+    command = [sys.executable, "-m", "oakum", "serve", "--data-dir", str(folder), "--port", "0"]
     for example in EXAMPLES:
         command += ["--submit", f"examples/{example}.yaml"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)

@@ -22,9 +22,9 @@ from typing import Any, Protocol, TypeVar
 import httpx
 import psutil
 
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ClientError
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client.errors import ClientError
-from oakum_service.client.oakum_client import OakumClient
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_worker.spec import TrainerSpec
 from peers.timeline import StepLogs
@@ -99,7 +99,7 @@ class Oakum:
 
     def start(self) -> None:
         data_dir = self._folder / "data"
-        command = [sys.executable, "-m", "oakum_service", "serve", "--data-dir", str(data_dir)]
+        command = [sys.executable, "-m", "oakum", "serve", "--data-dir", str(data_dir)]
         command += ["--port", "0", "--load", "0", "--nodes", str(self._nodes)]
         with (self._folder / "service.log").open("wb") as log:
             self._service = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)

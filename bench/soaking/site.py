@@ -53,7 +53,7 @@ class Site:
 
     def start(self) -> None:
         """Start the service and wait until it answers."""
-        command = [sys.executable, "-m", "oakum_service", "serve", "--verbose", "--data-dir", str(self._data_dir)]
+        command = [sys.executable, "-m", "oakum", "serve", "--verbose", "--data-dir", str(self._data_dir)]
         command += ["--port", "0", "--load", "0", "--nodes", str(self.nodes)]
         environment = os.environ | {"OAKUM_HEARTBEAT_TIMEOUT_S": "10"}
         with self.log_file.open("wb") as log:

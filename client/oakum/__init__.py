@@ -1,7 +1,7 @@
 """Oakum's names for scripts: `oakum.session`, a training loop of one's own, and `oakum.Client`, the service from
 Python.
 
-This package is a face over the others: it may import worker and service, late, and neither imports it.
+This package is a face over the others: it imports client and worker, late, and neither imports it.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oakum_service.python_client import Client
+    from oakum_client.python_client import Client
     from oakum_worker.session.session import Session, session
 
 __all__ = ["Client", "Session", "session"]
 
 _HOMES = {
-    "Client": "oakum_service.python_client",
+    "Client": "oakum_client.python_client",
     "Session": "oakum_worker.session.session",
     "session": "oakum_worker.session.session",
 }

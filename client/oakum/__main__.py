@@ -1,6 +1,6 @@
-"""`python -m oakum_service` is the `oakum` command."""
+"""`python -m oakum` is the `oakum` command."""
 
-from oakum_service.cli import main
+from oakum_client.cli import main
 
 if __name__ == "__main__":
     main()

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from oakum_client.rest.errors import ClientError
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client.errors import ClientError
 from oakum_worker.checkpoint.best import read_best
 from oakum_worker.errors import CheckpointError
 

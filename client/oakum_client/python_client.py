@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from oakum_client.exporting import ExportError, export_model, folder_to_export
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ClientError
+from oakum_client.trainer_ends import wait_for_ends
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client.errors import ClientError
-from oakum_service.client.oakum_client import OakumClient
-from oakum_service.exporting import ExportError, export_model, folder_to_export
-from oakum_service.trainer_ends import wait_for_ends
 from oakum_worker.errors import SpecError
 from oakum_worker.spec import TrainerSpec, explain, read_spec
 

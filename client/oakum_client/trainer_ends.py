@@ -8,9 +8,9 @@ import threading
 import time
 from collections.abc import Sequence
 
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ServiceUnreachable
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client.errors import ServiceUnreachable
-from oakum_service.client.oakum_client import OakumClient
 
 _LOOK_AGAIN_S = 30.0
 """Seconds between two queries while events are received; an event that gets lost delays the command by at most

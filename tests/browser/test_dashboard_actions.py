@@ -16,8 +16,8 @@ from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import Select
 
 from accessibility import violations
+from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from running_service import RunningService, small_spec, state_of, wait_for_size
 from service_page import Address, ServicePage

@@ -22,11 +22,11 @@ from selenium.webdriver.remote.webdriver import WebDriver
 from dashboard_page import Page, Server
 from digit_networks import DigitNetworks
 from digit_strokes import Point, strokes_of
-from oakum_service.client.oakum_client import OakumClient
-from oakum_service.demo import FOLDER
-from oakum_service.demo.chain import DemoRole, TrainerChain, read_specs
-from oakum_service.demo.follower import Follower
-from oakum_service.demo.pages import demo_app
+from oakum_client.demo import FOLDER
+from oakum_client.demo.chain import DemoRole, TrainerChain, read_specs
+from oakum_client.demo.follower import Follower
+from oakum_client.demo.pages import demo_app
+from oakum_client.rest.client import OakumClient
 from oakum_worker.checkpoint.weights import load_weights
 from running_service import EXAMPLES
 

@@ -13,8 +13,8 @@ from answering_service import Service
 from answering_service import service as service
 from api_under_test import ApiUnderTest, problem_of
 from cells import each
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_service.control.ledger import charge, month_of
 from oakum_service.db.models.usage import LedgerRecord
 

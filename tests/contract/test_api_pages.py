@@ -111,7 +111,7 @@ def test_a_timeline_of_too_much_begins_later_and_says_so(api: ApiUnderTest) -> N
 
 
 def test_the_client_reads_all_pages(api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
-    from oakum_service.client import oakum_client as module
+    from oakum_client.rest import client as module
 
     add_holes(api, [10.0 * number for number in range(1, 31)])
     ids = end_trainers(api, 5)

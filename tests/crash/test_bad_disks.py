@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from oakum_service.client.errors import ClientError
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ClientError
 from running_service import RunningService, formed_messages, small_spec, wait_for_steps
 from waiting import wait_until
 from warm_processes import run_warm
@@ -117,7 +117,7 @@ def a_full_data_folder_is_said_by_everything_one_asks_while_training_goes_on(
 
     wait_until("it is said", is_said)
     environment = os.environ | {"OAKUM_DATA_DIR": str(data_disk), "COLUMNS": "1000"}
-    shown = run_warm("oakum_service", "ps", environment=environment).stdout
+    shown = run_warm("oakum", "ps", environment=environment).stdout
     assert "cannot write to its database" in shown
     assert "the disk is full" in shown
     assert "elastic" in shown

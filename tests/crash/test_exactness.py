@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 import torch
 
+from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.trainers import TrainerChange, TrainerView
-from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 from running_service import TASKS, RunningService, nodes_of_fragments, small_spec, state_of

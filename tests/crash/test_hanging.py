@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
 from running_service import (
     RunningService,
     formed_messages,

@@ -48,7 +48,7 @@ def test_the_service_starts_as_in_its_container_and_becomes_healthy(
 def test_the_schema_is_made_as_in_its_container(tmp_path: Path) -> None:
     for _ in range(2):  # each start of the containers runs it
         done = run_warm(
-            "oakum_service",
+            "oakum",
             *containers()["migrate"]["command"],
             environment=os.environ | {"OAKUM_DATABASE_URL": f"sqlite:///{tmp_path}/oakum.db"},
         )

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
 from running_service import RunningService
 from waiting import wait_until
 

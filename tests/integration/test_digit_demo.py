@@ -37,7 +37,7 @@ def test_a_running_service_trains_what_the_page_shows(shared_service: RunningSer
     examples = with_fewer_epochs(tmp_path / "examples")
     arguments = ["--examples", str(examples), "--epochs", "10", "--port", "0", "--no-browser", "--json"]
     with output.open("wb") as stream:
-        demo = start_warm("oakum_service", "demo", "digits", *arguments, environment=environment, output=stream)
+        demo = start_warm("oakum", "demo", "digits", *arguments, environment=environment, output=stream)
     try:
         url = json.loads(wait_until("the page's address", lambda: output.read_text() or None))["url"]
         with httpx.Client(base_url=url, timeout=DEADLINE_S) as page:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.__main__ import app
 from oakum_worker.checkpoint.durable import DurableCheckpoints
@@ -47,7 +47,7 @@ def follow(
 ) -> subprocess.CompletedProcess[str]:
     file = folder / f"{spec.name}.json"
     file.write_text(spec.model_dump_json(), encoding="utf-8")
-    command = ("oakum_service", "submit", str(file), "--follow", "--no-check", *options)
+    command = ("oakum", "submit", str(file), "--follow", "--no-check", *options)
     environment = os.environ | {"OAKUM_URL": client.address.url, "OAKUM_TOKEN": str(client.address.token)}
     return run_warm(*command, environment=environment)
 

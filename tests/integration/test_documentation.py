@@ -34,7 +34,7 @@ pytestmark = pytest.mark.xdist_group("documentation")
 _RUN = [block for block in blocks() if block.info in ("sh", "console")]
 _FAIL = [block for block in blocks() if block.info == "console fails"]
 _SERVICE = [block for block in blocks() if block.info == "sh service"]
-_OURS = {("oakum",): "oakum_service", ("python", "-m", "oakum_worker"): "oakum_worker"}
+_OURS = {("oakum",): "oakum", ("python", "-m", "oakum_worker"): "oakum_worker"}
 """The words with which a line begins that is one of Oakum's commands, and the module that it runs."""
 _FOR_THE_SHELL = frozenset("|&;<>$`*?[]{}()~")
 """What the shell does more with than to pass it on."""

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from oakum import Client
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import app
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import app
 from oakum_worker.checkpoint.weights import load_weights
 from oakum_worker.protocol import BestEvaluation
 from oakum_worker.task import load_task

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
 from oakum_worker.fragment.forking import node_has_accelerator
 from processes import ending_on_sighup, runs
 from running_service import (

@@ -15,7 +15,7 @@ import pytest
 
 from cells import each
 from fragment_configs import fragment_config
-from oakum_service.cli import trying
+from oakum_client.cli import trying
 from oakum_service.schedulers.starting import FragmentStarter
 from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.fragment.config_files import FragmentArray, write_config

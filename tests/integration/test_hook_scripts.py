@@ -109,7 +109,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunningS
 def hook_token(service: RunningService) -> str:
     environment = os.environ | {"OAKUM_DATA_DIR": str(service.data_dir)}
     words = ("token", "create", "slurm-hooks", "--role", "hook")
-    done = run_warm("oakum_service", *words, environment=environment)
+    done = run_warm("oakum", *words, environment=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -31,13 +31,14 @@ PREVIOUS = ROOT / "tests" / "data" / "version-0.1.0.tar.xz"
 # alone, so the package that is put first decides whose code they run.
 _SITECUSTOMIZE = """
 import sys
-is_service = "oakum_service" in sys.orig_argv
+is_service = "serve" in sys.orig_argv
 folders = {previous!r} if is_service == {service_is_previous!r} else {current!r}
 sys.path[:0] = folders
 with open({seen!r} + ("/service" if is_service else "/fragments"), "a") as file:
     print(folders[0], file=file)
 """
-_PACKAGES = ("service", "solver", "worker")
+_PREVIOUS_FOLDERS = ("service", "solver", "worker")
+_FOLDERS = ("service", "client", "solver", "worker")
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,8 @@ def service(request: pytest.FixtureRequest, previous_version: Path, tmp_path: Pa
     start_up.mkdir()
     (start_up / "sitecustomize.py").write_text(
         _SITECUSTOMIZE.format(
-            previous=[str(previous_version / name) for name in _PACKAGES],
-            current=[str(ROOT / name) for name in _PACKAGES],
+            previous=[str(previous_version / name) for name in _PREVIOUS_FOLDERS],
+            current=[str(ROOT / name) for name in _FOLDERS],
             service_is_previous=request.param == "previous service",
             seen=str(start_up),
         ),
@@ -67,6 +68,8 @@ def service(request: pytest.FixtureRequest, previous_version: Path, tmp_path: Pa
         tmp_path, nodes=2, PYTHONPATH=f"{start_up}:{EXAMPLES}:{TASKS}", OAKUM_LOCAL_FORK_SERVER="false"
     )
     running.starts_afresh = True
+    if request.param == "previous service":
+        running.module = "oakum_service"
     yield running
     running.end()
 

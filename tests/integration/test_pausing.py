@@ -7,9 +7,9 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import app
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import app
+from oakum_client.rest.client import OakumClient
 from oakum_service.standing import Status
 from oakum_service.states import TrainerState
 from running_service import RunningService, small_spec, state_of, wait_for_size, wait_for_steps

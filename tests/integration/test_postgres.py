@@ -53,7 +53,7 @@ pytestmark = [*ON_POSTGRES]
 def oakum(url: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run a command of the CLI against a database."""
     environment = os.environ | {"OAKUM_DATABASE_URL": url, "OAKUM_DATA_DIR": str(folder), "COLUMNS": "300"}
-    return run_warm("oakum_service", *arguments, environment=environment)
+    return run_warm("oakum", *arguments, environment=environment)
 
 
 def differences(engine: Engine) -> list[object]:

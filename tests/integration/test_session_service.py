@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import app
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import app
 from oakum_service.states import TrainerState
 from oakum_worker.spec import read_spec
 from running_service import RunningService, state_of, wait_for_generation, wait_for_size

@@ -95,7 +95,7 @@ def start(commands: Path) -> Iterator[Start]:
     environment = kept | {"OAKUM_SLURM_BIN_DIR": str(commands), "OAKUM_SLURM_STATE": "push"}
 
     def run(url: str, *options: str) -> Collector:
-        command = ("oakum_service", "collect", "--to", url, "--token-file", str(commands / "token"), *options)
+        command = ("oakum", "collect", "--to", url, "--token-file", str(commands / "token"), *options)
         files = commands / f"output-{len(started)}", commands / f"errors-{len(started)}"
         with files[0].open("wb") as output, files[1].open("wb") as errors:
             process = start_warm(*command, environment=environment, output=output, errors=errors)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service.cli.trying import NoDisplay, try_spec
+from oakum_client.cli.trying import NoDisplay, try_spec
 from processes import any_runs
 from waiting import DEADLINE_S, wait_until
 from warm_commands import start_command, tries_are_forked
@@ -88,7 +88,7 @@ def test_a_spec_is_tried_without_a_service_and_without_a_trace(folder: Path) -> 
     command = [
         sys.executable,
         "-m",
-        "oakum_service",
+        "oakum",
         "try",
         str(path),
         "--json",
@@ -115,8 +115,8 @@ def test_what_takes_too_long_is_named_and_ended(
 ) -> None:
     # Only reading is short of time: whatever comes before may take as long as a busy machine needs.
     limits = {"reading the first batch": 1.0}
-    monkeypatch.setattr("oakum_service.cli.trying._limit_of", lambda check, given: limits.get(check, DEADLINE_S))
-    monkeypatch.setattr("oakum_service.cli.trying._ANSWER_S", DEADLINE_S)
+    monkeypatch.setattr("oakum_client.cli.trying._limit_of", lambda check, given: limits.get(check, DEADLINE_S))
+    monkeypatch.setattr("oakum_client.cli.trying._ANSWER_S", DEADLINE_S)
     trial = try_spec(spec_in(folder, "endless"), 60.0, NoDisplay())
     assert trial.failure is not None
     line = 1 + TASKS.splitlines().index('        file.write(f"{os.getpid()} {helper.pid}")') + 1
@@ -136,7 +136,7 @@ def test_a_task_that_asks_for_input_is_told_that_there_is_none(folder: Path) -> 
 
 def test_an_evaluation_is_not_waited_for(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "oakum_service.cli.trying._limit_of", lambda check, given: 1.0 if "eval" in check else 240.0
+        "oakum_client.cli.trying._limit_of", lambda check, given: 1.0 if "eval" in check else 240.0
     )
     trial = try_spec(spec_in(folder, "slow_evaluation"), 60.0, NoDisplay())
     assert (trial.failure, trial.total_samples) == (None, 80)
@@ -171,7 +171,7 @@ def test_a_death_is_told_with_what_was_being_done(folder: Path, function: str, s
 def test_nothing_is_left_of_a_try_that_is_interrupted(
     folder: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    command = ("oakum_service", "try", str(spec_in(folder, "endless")), "--check-limit", "10m")
+    command = ("oakum", "try", str(spec_in(folder, "endless")), "--check-limit", "10m")
     with (tmp_path / "printed").open("wb") as printed:
         process = start_command(*command, environment=os.environ, output=printed)
     pids = tmp_path / "pids"

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from certificates import make_certificate
-from oakum_service.client.address import find_address
-from oakum_service.client.errors import NotConfigured
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.address import find_address
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import NotConfigured
 from oakum_service.config import Settings
 from oakum_service.errors import ConfigurationError, Forbidden
 from oakum_service.identity.accounts import account_at_socket
@@ -107,7 +107,7 @@ def test_trainers_are_the_accounts_own(service: RunningService, accounts: UnixAc
 
 def test_the_command_line_needs_no_token(service: RunningService, accounts: UnixAccounts) -> None:
     environment = {**accounts.environment, "PATH": os.environ["PATH"], "HOME": "/", "COLUMNS": "200"}
-    words = [str(SYSTEM_PYTHON), "-P", "-m", "oakum_service", "ps", "--json"]
+    words = [str(SYSTEM_PYTHON), "-P", "-m", "oakum", "ps", "--json"]
     for address in (
         {"OAKUM_URL": f"unix:{accounts.folder}/oakum.sock"},
         {"OAKUM_SOCKET": f"{accounts.folder}/oakum.sock"},

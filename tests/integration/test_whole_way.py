@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import read_spec
 from running_service import (

@@ -16,9 +16,9 @@ import httpx
 import psutil
 import pytest
 
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ApiError
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client.errors import ApiError
-from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 from running_service import processes_of, small_spec, state_of, train_alone
@@ -48,7 +48,7 @@ class ServiceOfAnAccount(SlurmService):
     def start(self, *options: str) -> OakumClient:
         """Start it and wait until it answers."""
         (self.data_dir / "client.json").unlink(missing_ok=True)
-        command = [str(SYSTEM_PYTHON), "-P", "-m", "oakum_service", "serve", "--verbose", "--load", "0", *options]
+        command = [str(SYSTEM_PYTHON), "-P", "-m", "oakum", "serve", "--verbose", "--load", "0", *options]
         command += ["--data-dir", str(self.data_dir), "--port", str(self._port)]
         environment = {"PATH": os.environ["PATH"], "HOME": "/", "COLUMNS": "200", "OAKUM_CONFIG": ""}
         # So that no agent that is only slow to find a restarted service is given up.

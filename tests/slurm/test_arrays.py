@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 from running_service import nodes_of_fragments, small_spec, state_of, train_alone

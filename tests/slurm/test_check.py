@@ -45,7 +45,7 @@ def check(
 ) -> tuple[int, dict[str, dict[str, str]]]:
     """Exit code, and subject -> finding."""
     given = {"OAKUM_SLURM_PARTITION": "fill", "OAKUM_DATA_DIR": str(data_dir)} | site.environment | variables
-    done = run_warm("oakum_service", "check", "--json", *options, environment=os.environ | given)
+    done = run_warm("oakum", "check", "--json", *options, environment=os.environ | given)
     assert done.stdout, done.stderr
     return done.returncode, {found["subject"]: found for found in json.loads(done.stdout)["findings"]}
 

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.spec import TrainerSpec
 from running_service import events_of, small_spec

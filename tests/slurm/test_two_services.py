@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
 from oakum_service.db.engine import open_engine, upgrade
 from postgres_server import running_postgres
 from running_service import small_spec, state_of

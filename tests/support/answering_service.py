@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
 
 
 def trainer(name: str = "digits", **changes: Any) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def service(monkeypatch: pytest.MonkeyPatch) -> Service:
     def connected(**options: Any) -> OakumClient:
         return OakumClient("http://oakum.test", "secret", transport=transport, **options)
 
-    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
+    monkeypatch.setattr("oakum_client.rest.client.OakumClient", connected)
     for module in ("watch", "logs"):
-        monkeypatch.setattr(f"oakum_service.cli.{module}._PERIOD_S", 0)
+        monkeypatch.setattr(f"oakum_client.cli.{module}._PERIOD_S", 0)
     return service

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from oakum_service.demo.chain import SPECS, DemoRole
+from oakum_client.demo.chain import SPECS, DemoRole
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.spec import TrainerSpec, read_spec
 from oakum_worker.step.training_loop import TrainingLoop

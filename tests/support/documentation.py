@@ -18,8 +18,8 @@ from typing import Any
 
 import typer
 
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import app
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

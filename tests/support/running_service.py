@@ -14,9 +14,9 @@ from pathlib import Path
 import httpx
 import psutil
 
+from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.events import Event
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client.oakum_client import OakumClient
 from oakum_service.schedulers.fragment_processes import AGENT_MODULES
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
@@ -49,6 +49,8 @@ class RunningService:
         self.process: subprocess.Popen[bytes] | WarmProcess | None = None
         self.starts_afresh = False
         """Whether the lives to come are fresh processes, with imports of their own."""
+        self.module = "oakum"
+        """What Python runs as the `oakum` command."""
 
     def configure(self, **environment: str) -> None:
         """Change settings for the next starts of the service."""
@@ -62,7 +64,7 @@ class RunningService:
 
     def launch(self, *options: str) -> None:
         """Start the service without waiting for it."""
-        command = ["oakum_service", "serve", "--verbose"]
+        command = [self.module, "serve", "--verbose"]
         command += ["--data-dir", str(self.data_dir), "--port", "0", "--load", "0", *options]
         environment = os.environ | {
             "OAKUM_LOCAL_NODES": str(self._nodes),

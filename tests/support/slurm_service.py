@@ -6,8 +6,8 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client.oakum_client import OakumClient
 from running_service import TASKS, RunningService, events_of
 from slurm_site import Accounted, Job, SlurmSite, wait_until
 

@@ -164,7 +164,7 @@ def _readable_paths(folder: Path) -> list[str]:
     `folder` where other accounts cannot enter the folder above. Skips the test if another account can import Oakum
     from neither."""
     root = Path(__file__).resolve().parents[2]
-    sources = [root / package for package in ("service", "solver", "worker")]
+    sources = [root / package for package in ("client", "service", "solver", "worker")]
     paths = [*sources, *(Path(path) for path in sys.path if path.endswith("site-packages"))]
     if _refusal(paths) is None:
         return [str(path) for path in paths]
@@ -190,7 +190,7 @@ def _readable_paths(folder: Path) -> list[str]:
 def _refusal(paths: Iterable[Path]) -> str | None:
     """The end of the error that Python prints in another account when it imports Oakum from these paths; None if
     it can import it."""
-    probe = "import sys, oakum_service, oakum_worker, torch; print(sys.version_info[:2])"
+    probe = "import sys, oakum_client, oakum_service, oakum_worker, torch; print(sys.version_info[:2])"
     python = "env", f"PYTHONPATH={':'.join(map(str, paths))}", str(SYSTEM_PYTHON), "-P", "-c", probe
     done = run_as("nobody", *python)
     told = done.stdout.decode().strip()

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 from typing import IO, Any, ClassVar
 
 import warm_processes
-from oakum_service.cli import trying
+from oakum_client.cli import trying
 from oakum_worker.fragment.forking import ForkRequest, ForkServer
 from warm_processes import WarmProcess, start_warm
 

@@ -29,9 +29,9 @@ from oakum_worker.fragment.forking import ForkedProcess, ForkRequest, ForkServer
 from waiting import DEADLINE_S
 
 _PRELOADED = (
-    "oakum_service.cli.serve",
-    "oakum_service.client.oakum_client",
-    "oakum_service.serve_command",
+    "oakum_client.cli.serve",
+    "oakum_client.rest.client",
+    "oakum_client.serve_command",
     "oakum_worker.__main__",
     "alembic.command",
 )

@@ -14,7 +14,7 @@ from oakum_worker.fragment.forking import MAINS
 from oakum_worker.rank.step_clock import _WAITING
 
 ROOT = Path(__file__).resolve().parents[2]
-_DOTTED = re.compile(r"\b(oakum_(?:worker|service|solver)(?:\.[a-z]\w*)+)")
+_DOTTED = re.compile(r"\b(oakum_(?:client|worker|service|solver)(?:\.[a-z]\w*)+)")
 _PATH = re.compile(r"`((?:[a-z_]+/)+[a-z_]+\.py)`")
 WORKER = ROOT / "worker" / "oakum_worker"
 _OTHER_WAITS = {
@@ -30,7 +30,7 @@ _OTHER_WAITS = {
 }
 """(module, what is called): for disks, CUDA streams, threads and own functions that wait in others; the agent of a
 fragment is no rank."""
-_SOURCES = ("service/oakum_service", "solver/oakum_solver", "worker/oakum_worker")
+_SOURCES = ("client/oakum_client", "service/oakum_service", "solver/oakum_solver", "worker/oakum_worker")
 
 
 @each("name", sorted({*_PRELOADED, *MAINS, *AGENT_MODULES}))
@@ -94,4 +94,6 @@ def _is_there(name: str) -> bool:
 
 
 def _is_a_file(path: str) -> bool:
-    return any((ROOT / folder / path).exists() for folder in ("", "service", "solver", "worker", *_SOURCES))
+    return any(
+        (ROOT / folder / path).exists() for folder in ("", "client", "service", "solver", "worker", *_SOURCES)
+    )

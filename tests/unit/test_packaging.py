@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -23,11 +24,20 @@ def _compose() -> dict[str, Any]:
     return document
 
 
+def _pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def _packages() -> set[Path]:
+    """Oakum's own packages, each in a folder of the repository."""
+    return {file.parent for file in ROOT.glob("*/oakum*/__init__.py")}
+
+
 def _commands() -> set[str]:
     from typer.main import get_command
 
-    from oakum_service.cli import load_commands
-    from oakum_service.cli.app import app
+    from oakum_client.cli import load_commands
+    from oakum_client.cli.app import app
 
     load_commands()
     return set(get_command(app).commands)  # type: ignore[attr-defined]
@@ -113,8 +123,28 @@ def test_a_container_is_healthy_when_the_service_is_ready() -> None:
 def test_every_folder_that_the_image_needs_is_copied_and_exists() -> None:
     copied = re.findall(r"^COPY (.+) \S+$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     sources = {source for line in copied for source in line.split()}
-    assert {"solver", "worker", "service", "migrations", "pyproject.toml", "constraints.txt"} <= sources
+    assert {package.parent.name for package in _packages()} <= sources
+    assert {"migrations", "pyproject.toml", "constraints.txt"} <= sources
     assert all((ROOT / source).exists() for source in sources)
+
+
+def test_every_package_is_installed_checked_and_measured() -> None:
+    tool = _pyproject()["tool"]
+    folders = {package.parent.name for package in _packages()}
+    build = tool["hatch"]["build"]
+    assert {ROOT / package for package in build["targets"]["wheel"]["packages"]} == _packages()
+    assert set(build["dev-mode-dirs"]) == folders
+    assert set(tool["coverage"]["run"]["source"]) == folders
+    assert folders <= set(tool["mypy"]["files"])
+    assert folders <= set(tool["mypy"]["mypy_path"])
+    assert folders <= set(tool["ruff"]["src"])
+    assert set(tool["importlinter"]["root_packages"]) == {package.name for package in _packages()}
+
+
+def test_the_command_is_where_its_script_looks_for_it() -> None:
+    module, function = _pyproject()["project"]["scripts"]["oakum"].split(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert importlib.util.find_spec("oakum.__main__") is not None
 
 
 def test_the_example_specs_are_accepted() -> None:
@@ -123,7 +153,7 @@ def test_the_example_specs_are_accepted() -> None:
 
 
 def test_every_dependency_is_pinned() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = _pyproject()["project"]
     wanted = [*project["dependencies"], *(d for group in project["optional-dependencies"].values() for d in group)]
     names = {re.split(r"[\[><=]", requirement)[0].lower() for requirement in wanted} - {"oakum"}
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -133,7 +163,7 @@ def test_every_dependency_is_pinned() -> None:
 
 
 def test_every_dependency_is_justified() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = _pyproject()["project"]
     wanted = [*project["dependencies"], *(d for group in project["optional-dependencies"].values() for d in group)]
     names = {re.split(r"[\[><=]", requirement)[0].lower() for requirement in wanted} - {"oakum"}
     text = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8").lower()

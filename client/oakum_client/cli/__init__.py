@@ -46,7 +46,7 @@ _COMMAND_MODULES = (
 def main() -> None:
     """Entry point of the console script."""
     try:
-        from oakum_service.cli.app import run
+        from oakum_client.cli.app import run
 
         load_commands()
     except KeyboardInterrupt:
@@ -57,4 +57,4 @@ def main() -> None:
 def load_commands() -> None:
     """Register every command, in the order of the help page."""
     for name in _COMMAND_MODULES:
-        importlib.import_module(f"oakum_service.cli.{name}")
+        importlib.import_module(f"oakum_client.cli.{name}")

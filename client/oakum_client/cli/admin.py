@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from oakum_service.cli.app import CommandError, app, example
-from oakum_service.cli.columns import Column, ColumnsOption, Listing, SortOption
-from oakum_service.cli.output import console
-from oakum_service.cli.units import age, clock, duration, parse_duration
+from oakum_client.cli.app import CommandError, app, example
+from oakum_client.cli.columns import Column, ColumnsOption, Listing, SortOption
+from oakum_client.cli.output import console
+from oakum_client.cli.units import age, clock, duration, parse_duration
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, CommandError, app, example
-from oakum_service.cli.completion import complete_trainer
-from oakum_service.cli.connection import connect
-from oakum_service.cli.trying import CheckList, NoDisplay, TryDisplay, TryResult, ask_worker
-from oakum_service.cli.units import duration, parse_duration, rate
+from oakum_client.cli.app import TRAINERS, CommandError, app, example
+from oakum_client.cli.completion import complete_trainer
+from oakum_client.cli.connection import connect
+from oakum_client.cli.trying import CheckList, NoDisplay, TryDisplay, TryResult, ask_worker
+from oakum_client.cli.units import duration, parse_duration, rate
 from oakum_worker.profiling.options import BandwidthOption, LatencyOption, MemoryOption
 
 if TYPE_CHECKING:
+    from oakum_client.cli.advising.choice import SpecAdvice
+    from oakum_client.cli.advising.mini_batch import MiniBatchAdvice
+    from oakum_client.cli.advising.nodes import ExchangeAdvice, NodesAdvice
+    from oakum_client.cli.advising.running import RunningAdvice
     from oakum_service.api.schemas.submissions import DryRunView
     from oakum_service.api.schemas.trainers import TrainerView
-    from oakum_service.cli.advising.choice import SpecAdvice
-    from oakum_service.cli.advising.mini_batch import MiniBatchAdvice
-    from oakum_service.cli.advising.nodes import ExchangeAdvice, NodesAdvice
-    from oakum_service.cli.advising.running import RunningAdvice
     from oakum_solver.advice.exchange import Link
     from oakum_worker.spec import TrainerSpec
 
@@ -82,7 +82,7 @@ def advise(
         raise typer.BadParameter("give a SPEC, or a running trainer by --trainer NAME")
     if apply and spec is None:
         raise typer.BadParameter("--apply writes into a SPEC: give one beside --trainer")
-    from oakum_service.cli.advising.spec_edit import refuse_uneditable
+    from oakum_client.cli.advising.spec_edit import refuse_uneditable
     from oakum_solver.advice.exchange import Link
     from oakum_solver.errors import SolverError
     from oakum_worker.errors import SpecError
@@ -162,7 +162,7 @@ class _Advice:
     ) -> None:
         """Have the model measured, and choose micro-batch and algorithms; have a choice of other algorithms
         measured, too. Sets `facts`, `batch` and `checked`. Raises `CommandError` on failure."""
-        from oakum_service.cli.advising.mini_batch import AS_BUILT, advise_mini_batch
+        from oakum_client.cli.advising.mini_batch import AS_BUILT, advise_mini_batch
 
         options = ["--leased", *([] if memory is None else ["--memory", memory])]
         options += ["--try-compile"] if try_compile else []
@@ -179,14 +179,14 @@ class _Advice:
     def conclude(self) -> None:
         """Compute the advice on nodes and on the exchange of gradients, and the fields to write; then ask the
         service when the trainer would end."""
-        from oakum_service.cli.advising.choice import advise_spec, splits_layers
-        from oakum_service.cli.advising.nodes import (
+        from oakum_client.cli.advising.choice import advise_spec, splits_layers
+        from oakum_client.cli.advising.nodes import (
             exchange_advice,
             nodes_from_layouts,
             nodes_from_passes,
             nodes_from_rates,
         )
-        from oakum_service.cli.advising.running import running_advice
+        from oakum_client.cli.advising.running import running_advice
 
         spec, facts, batch = self.spec, self.facts, self.batch
         if self._rates:
@@ -231,7 +231,7 @@ class _Advice:
     def _ask_service(self) -> str:
         from pydantic import ValidationError
 
-        from oakum_service.cli.advising.choice import advised, in_nodes
+        from oakum_client.cli.advising.choice import advised, in_nodes
 
         if self.facts is not None and not self.facts["largest"]:
             return "it would not train as it is: not one sample fits; see above what would make it fit"
@@ -267,7 +267,7 @@ class _Advice:
 
     def _of_running(self, trainer: TrainerView) -> str:
         """When a running trainer would end, on its present nodes and on the advised maximum."""
-        from oakum_service.cli.advising.choice import in_nodes
+        from oakum_client.cli.advising.choice import in_nodes
 
         present, most = len(trainer.nodes), self.choice.max_nodes
         told = f"{trainer.name} trains on {in_nodes(present)} now"
@@ -280,8 +280,8 @@ class _Advice:
 
     def lines(self) -> list[str]:
         """The advice as text."""
-        from oakum_service.cli.advising import report
-        from oakum_service.cli.advising.running import running_lines
+        from oakum_client.cli.advising import report
+        from oakum_client.cli.advising.running import running_lines
 
         parts: list[list[str]] = []
         if self.facts is not None and self.batch is not None:
@@ -297,7 +297,7 @@ class _Advice:
 
     def document(self) -> dict[str, Any]:
         """All answers and all that was measured, ready for JSON."""
-        from oakum_service.cli.advising.choice import what_would_fit
+        from oakum_client.cli.advising.choice import what_would_fit
 
         fits = [] if self.facts is None or self.batch is None else what_would_fit(self.facts, self.batch)
         nodes = self.nodes
@@ -335,7 +335,7 @@ def _asked(arguments: list[str], path: Path, limit_s: float, view: TryDisplay) -
 
 def _apply(path: Path, choice: SpecAdvice, *, as_json: bool) -> None:
     """Write the advice into the spec and show what has changed."""
-    from oakum_service.cli.advising.spec_edit import difference, replace_spec, with_advice
+    from oakum_client.cli.advising.spec_edit import difference, replace_spec, with_advice
 
     with path.open(encoding="utf-8", newline="") as file:
         before = file.read()

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.admin import SERVICE
-from oakum_service.cli.app import app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, console, print_json, table
-from oakum_service.cli.units import clock
+from oakum_client.cli.admin import SERVICE
+from oakum_client.cli.app import app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, console, print_json, table
+from oakum_client.cli.units import clock
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.audit import AuditEntry

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.admin import SERVICE
-from oakum_service.cli.app import CommandError, app, example
-from oakum_service.cli.output import console, table
+from oakum_client.cli.admin import SERVICE
+from oakum_client.cli.app import CommandError, app, example
+from oakum_client.cli.output import console, table
 
 if TYPE_CHECKING:
     from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.app import CLUSTER, app, example
-from oakum_service.cli.columns import Column, ColumnsOption, Listing, SortOption
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, console, print_json, table
-from oakum_service.cli.units import age, clock, duration, parse_duration
+from oakum_client.cli.app import CLUSTER, app, example
+from oakum_client.cli.columns import Column, ColumnsOption, Listing, SortOption
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, console, print_json, table
+from oakum_client.cli.units import age, clock, duration, parse_duration
 from oakum_service.states import NodeState
 
 if TYPE_CHECKING:

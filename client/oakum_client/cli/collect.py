@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from oakum_service.cli.admin import SERVICE
-from oakum_service.cli.app import CommandError, app, example
-from oakum_service.cli.units import parse_duration
+from oakum_client.cli.admin import SERVICE
+from oakum_client.cli.app import CommandError, app, example
+from oakum_client.cli.units import parse_duration
 
 _DOCUMENT_LINES = (
     "oakum token create collector --role hook > /etc/oakum/collector.token   # at the service",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 import typer
 
-from oakum_service.cli.output import table
+from oakum_client.cli.output import table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -10,7 +10,7 @@ _PATIENCE_S = 1.0
 def complete_trainer(incomplete: str) -> list[tuple[str, str]]:
     """(name, state) of the trainers whose names begin like this; of several with one name, the newest."""
     with contextlib.suppress(Exception):
-        from oakum_service.client.oakum_client import OakumClient
+        from oakum_client.rest.client import OakumClient
 
         with OakumClient(timeout_s=_PATIENCE_S) as client:
             trainers = client.trainers(most_ended=100).trainers

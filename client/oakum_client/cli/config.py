@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oakum_service.cli.app import CommandError, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import console, table
-from oakum_service.cli.units import clock
+from oakum_client.cli.app import CommandError, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import console, table
+from oakum_client.cli.units import clock
 
 if TYPE_CHECKING:
     from oakum_service.config import SettingsGroup

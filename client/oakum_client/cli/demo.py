@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, CommandError, app, example
-from oakum_service.cli.connection import connect
+from oakum_client.cli.app import TRAINERS, CommandError, app, example
+from oakum_client.cli.connection import connect
 from oakum_worker.errors import reason_of
 
 if TYPE_CHECKING:
-    from oakum_service.demo.chain import DemoRole, TrainerChain
-    from oakum_service.demo.follower import Follower
+    from oakum_client.demo.chain import DemoRole, TrainerChain
+    from oakum_client.demo.follower import Follower
 
 _CHECKOUT = Path(__file__).resolve().parents[3] / "examples"
 
@@ -75,9 +75,9 @@ def digits(
             "torch is not installed where `oakum` runs, and checkpoints have to be read: "
             "run pip install '.[worker]' in Oakum's checkout"
         )
-    from oakum_service.demo.chain import DemoRole
-    from oakum_service.demo.follower import Follower
-    from oakum_service.demo.pages import listen
+    from oakum_client.demo.chain import DemoRole
+    from oakum_client.demo.follower import Follower
+    from oakum_client.demo.pages import listen
 
     given = {DemoRole.RECOGNISER: recogniser, DemoRole.AUTOENCODER: autoencoder}
     folders = {role: folder for role, folder in given.items() if folder is not None}
@@ -104,7 +104,7 @@ def digits(
 
 def _check(folders: dict[DemoRole, Path]) -> None:
     """Raise `CommandError` if a given folder has no checkpoint for its role."""
-    from oakum_service.demo.networks import read_network
+    from oakum_client.demo.networks import read_network
     from oakum_worker.errors import CheckpointError
 
     for role, folder in folders.items():
@@ -115,7 +115,7 @@ def _check(folders: dict[DemoRole, Path]) -> None:
 
 
 def _chain(examples: Path | None, epochs: int, *, anew: bool) -> TrainerChain:
-    from oakum_service.demo.chain import SPECS, DemoRole, TrainerChain, read_specs
+    from oakum_client.demo.chain import SPECS, DemoRole, TrainerChain, read_specs
     from oakum_worker.errors import SpecError
 
     places = [Path("examples"), _CHECKOUT] if examples is None else [examples]
@@ -133,7 +133,7 @@ def _chain(examples: Path | None, epochs: int, *, anew: bool) -> TrainerChain:
 
 
 def _serve(follower: Follower, at: socket.socket, url: str, *, browser: bool, as_json: bool) -> None:
-    from oakum_service.demo.pages import serve_demo
+    from oakum_client.demo.pages import serve_demo
 
     def announce() -> None:
         if as_json:

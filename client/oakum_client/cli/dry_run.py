@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from oakum_service.cli.trying import TryResult
-from oakum_service.cli.units import duration, rate
+from oakum_client.cli.trying import TryResult
+from oakum_client.cli.units import duration, rate
 
 if TYPE_CHECKING:
+    from oakum_client.rest.client import OakumClient
     from oakum_service.api.schemas.submissions import DryRunView
-    from oakum_service.client.oakum_client import OakumClient
     from oakum_worker.spec import TrainerSpec
 
 

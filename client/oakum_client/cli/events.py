@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.app import CLUSTER, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, print_json
-from oakum_service.cli.units import clock
+from oakum_client.cli.app import CLUSTER, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, print_json
+from oakum_client.cli.units import clock
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.events import Event

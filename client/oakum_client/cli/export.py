@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, CommandError, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, TrainerRef
-from oakum_service.cli.profile import need_torch
+from oakum_client.cli.app import TRAINERS, CommandError, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, TrainerRef
+from oakum_client.cli.profile import need_torch
 
 
 @app.command(
@@ -58,7 +58,7 @@ def export(
     from rich import filesize
     from rich.console import Console
 
-    from oakum_service.exporting import export_model, folder_to_export
+    from oakum_client.exporting import export_model, folder_to_export
 
     with connect() as client:
         view = client.trainer(trainer)

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from oakum_service.cli.app import CommandError, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, console, print_json
+from oakum_client.cli.app import CommandError, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, console, print_json
 
 CLUSTER = "Cluster"
 _LOOK_S = 0.2

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.admin import SERVICE
-from oakum_service.cli.app import CommandError, app, example
+from oakum_client.cli.admin import SERVICE
+from oakum_client.cli.app import CommandError, app, example
 from oakum_worker.errors import reason_of
 
 if TYPE_CHECKING:
@@ -186,8 +186,8 @@ def uninstall(
 
 
 def _address() -> str:
-    from oakum_service.client.errors import ClientError
-    from oakum_service.client.oakum_client import OakumClient
+    from oakum_client.rest.client import OakumClient
+    from oakum_client.rest.errors import ClientError
 
     try:
         with OakumClient(for_terminal=True) as client:
@@ -209,8 +209,8 @@ def _token(file: Path | None, config_file: Path) -> str:
             raise CommandError(f"--token-file {file} cannot be read: {reason_of(error)}") from error
     if (known := read_token(config_file)) is not None:
         return known
+    from oakum_client.cli.admin import open_database
     from oakum_service import tokens
-    from oakum_service.cli.admin import open_database
     from oakum_service.db.engine import open_sessions
 
     try:

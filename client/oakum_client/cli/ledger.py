@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.admin import SERVICE
-from oakum_service.cli.app import app, example
-from oakum_service.cli.columns import Column, ColumnsOption, Listing, SortOption
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, console, print_json
+from oakum_client.cli.admin import SERVICE
+from oakum_client.cli.app import app, example
+from oakum_client.cli.columns import Column, ColumnsOption, Listing, SortOption
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, console, print_json
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.ledger import LedgerEntry

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.error_lines import error_lines
-from oakum_service.cli.output import JsonFlag, TrainerRef, print_json
+from oakum_client.cli.app import TRAINERS, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.error_lines import error_lines
+from oakum_client.cli.output import JsonFlag, TrainerRef, print_json
 
 if TYPE_CHECKING:
+    from oakum_client.rest.client import OakumClient
     from oakum_service.api.schemas.trainers import LogText
-    from oakum_service.client.oakum_client import OakumClient
 
 _PERIOD_S = 1.0
 _MOST_LINES = 10_000

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, CommandError, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, TrainerRef, console, table
-from oakum_service.cli.units import clock, count, decimal
+from oakum_client.cli.app import TRAINERS, CommandError, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, TrainerRef, console, table
+from oakum_client.cli.units import clock, count, decimal
 
 if TYPE_CHECKING:
+    from oakum_client.rest.client import OakumClient
     from oakum_service.api.schemas.series import EvaluationView, SeriesPoint
-    from oakum_service.client.oakum_client import OakumClient
 
 _MOST_POINTS = 5000
 _SHOWN = 20
@@ -83,8 +83,8 @@ def metrics(
 def _write_run(client: OakumClient, trainer: str, folder: Path, *, follow: bool) -> None:
     """Write the trainer's run for TensorBoard; with `follow` until the trainer has ended. A service that does not
     answer for a while, as in a restart, is waited for."""
-    from oakum_service.cli.tensorboard import TensorBoardRun
-    from oakum_service.client.errors import ServiceUnreachable
+    from oakum_client.cli.tensorboard import TensorBoardRun
+    from oakum_client.rest.errors import ServiceUnreachable
 
     view = client.trainer(trainer)
     run = TensorBoardRun(folder / view.name, view.id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.completion import complete_trainer
+from oakum_client.cli.completion import complete_trainer
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -50,7 +50,7 @@ def console() -> Console:
 
     if sys.stdout.isatty():
         return Console(markup=False, highlight=False, emoji=False)
-    from oakum_service.cli.whole_lines import WholeLines
+    from oakum_client.cli.whole_lines import WholeLines
 
     return WholeLines(markup=False, highlight=False, emoji=False)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from oakum_service.cli.app import CommandError
+from oakum_client.cli.app import CommandError
 
 
 class OutputFile:

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, CommandError, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, TrainerRef, print_json
-from oakum_service.cli.units import count
+from oakum_client.cli.app import TRAINERS, CommandError, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, TrainerRef, print_json
+from oakum_client.cli.units import count
 
 _LOOK_S = 0.2
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, CommandError, app, example
-from oakum_service.cli.output import console
-from oakum_service.cli.output_file import OutputFile
+from oakum_client.cli.app import TRAINERS, CommandError, app, example
+from oakum_client.cli.output import console
+from oakum_client.cli.output_file import OutputFile
 from oakum_worker.schedule_table import TRAITS, ScheduleName, Scheme
 
 if TYPE_CHECKING:

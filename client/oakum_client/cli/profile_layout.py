@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from oakum_service.cli.app import CommandError, example
-from oakum_service.cli.profile import need_torch, profile_app
+from oakum_client.cli.app import CommandError, example
+from oakum_client.cli.profile import need_torch, profile_app
 from oakum_worker.profiling.options import (
     BandwidthOption,
     JsonOption,

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.admin import SERVICE
-from oakum_service.cli.app import CommandError, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, console, print_json, table
+from oakum_client.cli.admin import SERVICE
+from oakum_client.cli.app import CommandError, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, console, print_json, table
 from oakum_worker.errors import fault_of
 
 if TYPE_CHECKING:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from oakum_service.cli.app import app, example
-from oakum_service.cli.option_groups import with_option_groups
-from oakum_service.cli.reach import Reach
-from oakum_service.cli.replay_options import (
+from oakum_client.cli.app import app, example
+from oakum_client.cli.option_groups import with_option_groups
+from oakum_client.cli.reach import Reach
+from oakum_client.cli.replay_options import (
     LogOptions,
     OutputOptions,
     PlannerOptions,
     TrainerOptions,
     replay_settings,
 )
-from oakum_service.cli.replay_outputs import ReplayOutputs, solver_errors_told
+from oakum_client.cli.replay_outputs import ReplayOutputs, solver_errors_told
 
 PLANNING = "Planning"
 

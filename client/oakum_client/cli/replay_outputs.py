@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from oakum_service.cli.app import CommandError
-from oakum_service.cli.output_file import OutputFile
-from oakum_service.cli.replay_options import OutputOptions
+from oakum_client.cli.app import CommandError
+from oakum_client.cli.output_file import OutputFile
+from oakum_client.cli.replay_options import OutputOptions
 
 if TYPE_CHECKING:
     from oakum_solver.replay.result import ReplayResult
@@ -63,7 +63,7 @@ class ReplayOutputs:
 
             typer.echo(json.dumps(as_document(result), indent=2, allow_nan=False))
         else:
-            from oakum_service.cli.replay_summary import print_summary
+            from oakum_client.cli.replay_summary import print_summary
 
             print_summary(result)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from oakum_service.cli.output import console, table
-from oakum_service.cli.units import count, duration
+from oakum_client.cli.output import console, table
+from oakum_client.cli.units import count, duration
 from oakum_solver.replay.export import (
     finished,
     gaps,

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from oakum_service.cli.admin import SERVICE
-from oakum_service.cli.app import CommandError, app, example
+from oakum_client.cli.admin import SERVICE
+from oakum_client.cli.app import CommandError, app, example
 
 run_as_app = typer.Typer(no_args_is_help=True, help="Run trainers' code in their users' Unix accounts.")
 app.add_typer(run_as_app, name="run-as", rich_help_panel=SERVICE)

@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from oakum_client.cli.output import STATE_STYLES
+from oakum_client.cli.units import age, count, decimal, duration, rate
 from oakum_service.api.schemas.trainers import DurationView, TimeSpent, TrainerView
-from oakum_service.cli.output import STATE_STYLES
-from oakum_service.cli.units import age, count, decimal, duration, rate
 from oakum_service.standing import Status
 from oakum_service.states import TimeUse, TrainerState
 from oakum_worker.spec import TrainerSpec

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from oakum_service.cli.app import CommandError, app, example
+from oakum_client.cli.app import CommandError, app, example
 
 SERVICE = "Service"
 
@@ -55,10 +55,10 @@ def serve(
     verbose: Annotated[bool, typer.Option(help="Log every event, not only warnings.")] = False,
 ) -> None:
     """Run the service until Ctrl-C: control loop, REST API and dashboard in one process."""
+    from oakum_client.serve_command import serve_until_stopped
     from oakum_service.config import LocalClusterSettings, Settings
     from oakum_service.config_file import VARIABLE as CONFIG_VARIABLE
     from oakum_service.errors import ServiceError
-    from oakum_service.serve_command import serve_until_stopped
     from oakum_solver.errors import SolverError
     from oakum_worker.errors import SpecError
 

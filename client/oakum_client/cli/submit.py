@@ -11,15 +11,15 @@ from urllib.parse import urlsplit
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, CommandError, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, print_json
-from oakum_service.cli.trying import CheckList, NoDisplay, TryDisplay, TryResult, try_spec
-from oakum_service.cli.units import parse_duration
+from oakum_client.cli.app import TRAINERS, CommandError, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, print_json
+from oakum_client.cli.trying import CheckList, NoDisplay, TryDisplay, TryResult, try_spec
+from oakum_client.cli.units import parse_duration
 
 if TYPE_CHECKING:
+    from oakum_client.rest.client import OakumClient
     from oakum_service.api.schemas.trainers import TrainerView
-    from oakum_service.client.oakum_client import OakumClient
     from oakum_worker.spec import TrainerSpec
 
 Specs = Annotated[
@@ -74,7 +74,7 @@ def submit(
         if check:
             trials = _try_all(client, documents, limit_s, _view(as_json=as_json), state_folder)
         if dry_run:
-            from oakum_service.cli.dry_run import show_plans
+            from oakum_client.cli.dry_run import show_plans
 
             show_plans(client, list(zip(documents.values(), trials, strict=True)), as_json=as_json)
             return
@@ -111,7 +111,7 @@ def refuse_unacceptable(
     So what only the service knows, such as the names in use and the hosts that it notifies, is known of all specs
     before one is submitted.
     """
-    from oakum_service.client.errors import ApiError
+    from oakum_client.rest.errors import ApiError
 
     refused = []
     for path, spec in documents.items():
@@ -184,7 +184,7 @@ def _try(
 
 def _warn_of_bounds(documents: dict[Path, TrainerSpec]) -> None:
     """Say on stderr where a spec's own curve speaks against its bounds."""
-    from oakum_service.cli.advising.choice import bounds_warning
+    from oakum_client.cli.advising.choice import bounds_warning
 
     for path, spec in documents.items():
         if (warning := bounds_warning(spec)) is not None:
@@ -219,8 +219,8 @@ def _submit_all(
     follow: bool,
     as_json: bool,
 ) -> None:
+    from oakum_client.rest.errors import ClientError
     from oakum_service.api.schemas.trainers import TrainerList
-    from oakum_service.client.errors import ClientError
 
     submitted: list[TrainerView] = []
     for path, spec in specs.items():
@@ -236,7 +236,7 @@ def _submit_all(
     elif as_json:
         print_json(submitted[0], indent=None if follow else 2)
     if follow:
-        from oakum_service.cli.watch import watch_trainer
+        from oakum_client.cli.watch import watch_trainer
 
         raise typer.Exit(watch_trainer(client, submitted[0].id, as_json=as_json))
 

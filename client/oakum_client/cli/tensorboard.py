@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oakum_service.cli.app import CommandError
+from oakum_client.cli.app import CommandError
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.series import EvaluationView, SeriesPoint

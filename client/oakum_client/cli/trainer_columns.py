@@ -7,10 +7,10 @@ import time
 from rich.text import Text
 
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.cli.columns import Column, Listing
-from oakum_service.cli.output import STATE_STYLES
-from oakum_service.cli.screen import left_of, left_s_of, rate_of, share_of, size_of, state_for, why_of
-from oakum_service.cli.units import age, count, decimal
+from oakum_client.cli.columns import Column, Listing
+from oakum_client.cli.output import STATE_STYLES
+from oakum_client.cli.screen import left_of, left_s_of, rate_of, share_of, size_of, state_for, why_of
+from oakum_client.cli.units import age, count, decimal
 
 
 def _done(view: TrainerView) -> str:

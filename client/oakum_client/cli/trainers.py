@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, app, example
-from oakum_service.cli.columns import ColumnsOption, SortOption
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, TrainerRef, console, print_json, table
-from oakum_service.cli.units import age, clock, count, duration
+from oakum_client.cli.app import TRAINERS, app, example
+from oakum_client.cli.columns import ColumnsOption, SortOption
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, TrainerRef, console, print_json, table
+from oakum_client.cli.units import age, clock, count, duration
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.trainers import TrainerView
@@ -34,7 +34,7 @@ def ps(
 
     `oakum explain` says why a trainer has its size; `-o wide` shows that and all else.
     """
-    from oakum_service.cli.trainer_columns import TRAINER_LISTING
+    from oakum_client.cli.trainer_columns import TRAINER_LISTING
 
     TRAINER_LISTING.check(columns, sort)
     with connect() as client:
@@ -62,7 +62,7 @@ def _print_reasons(trainers: list[TrainerView]) -> None:
     """Print a paragraph for each of these trainers, up to twenty: what is wrong with it, and why it waits."""
     from rich.text import Text
 
-    from oakum_service.cli.screen import why_of
+    from oakum_client.cli.screen import why_of
 
     screen = console()
     if trainers:
@@ -82,7 +82,7 @@ def show(
     """Show one trainer: its progress, its size, and why it has that size."""
     with connect() as client:
         if watch:
-            from oakum_service.cli.watch import watch_trainer
+            from oakum_client.cli.watch import watch_trainer
 
             raise typer.Exit(watch_trainer(client, trainer, as_json=as_json))
         view = client.trainer(trainer)
@@ -93,7 +93,7 @@ def show(
 
 
 def _print_trainer(view: TrainerView) -> None:
-    from oakum_service.cli.screen import screen_of
+    from oakum_client.cli.screen import screen_of
 
     screen = console()
     screen.print(screen_of(view))
@@ -106,7 +106,7 @@ def _print_trainer(view: TrainerView) -> None:
 
 
 def _facts(view: TrainerView) -> list[tuple[str, str]]:
-    from oakum_service.cli.screen import bounds_of
+    from oakum_client.cli.screen import bounds_of
 
     spec = view.spec
     facts = [
@@ -205,8 +205,8 @@ def scale(
     """Change a live trainer's numbers of nodes, weight or priority; while it is paused, also its epochs."""
     from pydantic import ValidationError
 
+    from oakum_client.cli.screen import bounds_of
     from oakum_service.api.schemas.trainers import TrainerChange
-    from oakum_service.cli.screen import bounds_of
     from oakum_worker.spec import explain as explain_errors
 
     listed = None if sizes is None else sizes if sizes in ("any", "powers_of_two") else sizes.split(",")

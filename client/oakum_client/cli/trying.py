@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Protocol
 
-from oakum_service.cli.units import duration
+from oakum_client.cli.units import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from oakum_service.cli.app import TRAINERS, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, TrainerRefs, print_json
-from oakum_service.cli.units import count, duration, parse_duration
+from oakum_client.cli.app import TRAINERS, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, TrainerRefs, print_json
+from oakum_client.cli.units import count, duration, parse_duration
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.trainers import TrainerView
@@ -35,7 +35,7 @@ def wait(
     cancelled, 124 not ended in time. Of several ends the first in this order counts: failed, diverged, cancelled.
     """
     until = None if timeout is None else time.monotonic() + parse_duration(timeout)
-    from oakum_service.trainer_ends import wait_for_ends
+    from oakum_client.trainer_ends import wait_for_ends
 
     with connect() as client:
         ended, left = wait_for_ends(client, trainers, until, first_only=any_)

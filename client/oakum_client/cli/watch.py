@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import typer
 from rich.live import Live
 
+from oakum_client.cli.output import console, print_json
+from oakum_client.cli.screen import now_of, screen_of, steps_of, told_of
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.cli.output import console, print_json
-from oakum_service.cli.screen import now_of, screen_of, steps_of, told_of
 
 if TYPE_CHECKING:
-    from oakum_service.client.oakum_client import OakumClient
+    from oakum_client.rest.client import OakumClient
 
 _PERIOD_S = 1.0
 

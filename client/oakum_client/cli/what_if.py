@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from oakum_service.cli.app import CLUSTER, CommandError, app, example
-from oakum_service.cli.connection import connect
-from oakum_service.cli.output import JsonFlag, console, print_json, table
-from oakum_service.cli.submit import read_all
-from oakum_service.cli.units import duration
+from oakum_client.cli.app import CLUSTER, CommandError, app, example
+from oakum_client.cli.connection import connect
+from oakum_client.cli.output import JsonFlag, console, print_json, table
+from oakum_client.cli.submit import read_all
+from oakum_client.cli.units import duration
 
 if TYPE_CHECKING:
     from oakum_service.api.schemas.plans import SupposedAllocation, WhatIfView

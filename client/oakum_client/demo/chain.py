@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 
+from oakum_client.rest.client import OakumClient
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client.oakum_client import OakumClient
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec, read_spec
 from oakum_worker.spec_options import CheckpointSpec

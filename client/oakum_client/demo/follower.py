@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from oakum_client.demo.chain import DemoRole, TrainerChain
+from oakum_client.demo.networks import Network, NetworkSource
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ClientError
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.client.errors import ClientError
-from oakum_service.client.oakum_client import OakumClient
-from oakum_service.demo.chain import DemoRole, TrainerChain
-from oakum_service.demo.networks import Network, NetworkSource
 from oakum_service.standing import Status
 from oakum_service.states import TrainerState
 from oakum_worker.errors import WorkerError

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from oakum_service.demo.chain import DemoRole
+from oakum_client.demo.chain import DemoRole
 
 if TYPE_CHECKING:
     import torch

@@ -14,12 +14,12 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import Response
 from fastapi.staticfiles import StaticFiles
 
+from oakum_client.demo import FOLDER
+from oakum_client.demo.chain import DemoRole
+from oakum_client.demo.follower import Follower
+from oakum_client.demo.networks import tag_of
 from oakum_service.dashboard import FOLDER as DASHBOARD
 from oakum_service.dashboard.routes import GUARDS, REVALIDATE, send_file
-from oakum_service.demo import FOLDER
-from oakum_service.demo.chain import DemoRole
-from oakum_service.demo.follower import Follower
-from oakum_service.demo.networks import tag_of
 
 
 def demo_app(follower: Follower) -> FastAPI:

@@ -1,4 +1,4 @@
-"""A Python client of the REST API, for the CLI, tests and scripts: `oakum_client.OakumClient`.
+"""The REST API from Python, for the CLI, tests and scripts: `client.OakumClient` has a method for each call.
 
 ClientError
 ├── NotConfigured         no address was given and none could be found

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from oakum_service.client.errors import NotConfigured
+from oakum_client.rest.errors import NotConfigured
 from oakum_worker.errors import reason_of
 
 USUAL_SOCKET = Path("/run/oakum/oakum.sock")

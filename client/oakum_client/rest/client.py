@@ -11,6 +11,9 @@ from urllib.parse import quote
 
 import httpx
 
+from oakum_client.rest.address import find_address
+from oakum_client.rest.connection import Connection
+from oakum_client.rest.event_stream import events_after
 from oakum_service.api.schemas.audit import AuditLog
 from oakum_service.api.schemas.cluster import ClusterView, NodeList
 from oakum_service.api.schemas.events import Event, EventList
@@ -31,9 +34,6 @@ from oakum_service.api.schemas.trainers import (
     TrainerList,
     TrainerView,
 )
-from oakum_service.client.address import find_address
-from oakum_service.client.connection import Connection
-from oakum_service.client.event_stream import events_after
 from oakum_service.states import TrainerState
 from oakum_worker.spec import TrainerSpec
 

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from oakum_service.api.schemas.problems import ProblemDetails
-from oakum_service.client.address import Address
-from oakum_service.client.errors import (
+from oakum_client.rest.address import Address
+from oakum_client.rest.errors import (
     ApiError,
     ClientError,
     NotConfigured,
     ServiceUnreachable,
     UnexpectedAnswer,
 )
+from oakum_service.api.schemas.problems import ProblemDetails
 from oakum_service.errors import ConfigurationError
 from oakum_service.plain_text import plain
 from oakum_service.tls import client_context

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import httpx
 
+from oakum_client.rest.connection import Connection
 from oakum_service.api.schemas.events import Event
-from oakum_service.client.connection import Connection
 
 _FIRST_BACKOFF_S = 0.1
 _LONGEST_BACKOFF_S = 5.0

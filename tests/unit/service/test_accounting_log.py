@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_service.config import SlurmSettings
 from oakum_service.schedulers.slurm.accounting_log import read_accounting
 from oakum_solver.errors import LogError

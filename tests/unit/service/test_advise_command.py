@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from answering_service import Service, trainer
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
-from oakum_service.cli.trying import TryResult
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
+from oakum_client.cli.trying import TryResult
+from oakum_client.rest.client import OakumClient
 
 load_commands()
 
@@ -61,7 +61,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         }
         return TryResult(facts={"checked": [checked]})
 
-    monkeypatch.setattr("oakum_service.cli.advise.ask_worker", measure)
+    monkeypatch.setattr("oakum_client.cli.advise.ask_worker", measure)
     monkeypatch.delenv("OAKUM_URL", raising=False)
     return lines
 
@@ -79,7 +79,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[Service], None]:
     def set_up(service: Service) -> None:
         transport = httpx.MockTransport(service)
         monkeypatch.setattr(
-            "oakum_service.client.oakum_client.OakumClient",
+            "oakum_client.rest.client.OakumClient",
             lambda **options: OakumClient("http://x", "secret", transport=transport, **options),
         )
 
@@ -229,7 +229,7 @@ def test_a_task_that_fails_ends_the_command_with_its_message(
     spec: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "oakum_service.cli.advise.ask_worker", lambda *_, **__: TryResult(failure="loss raised ValueError")
+        "oakum_client.cli.advise.ask_worker", lambda *_, **__: TryResult(failure="loss raised ValueError")
     )
     assert run(["advise", str(spec)]) == 1
     assert "loss raised ValueError" in capsys.readouterr().err

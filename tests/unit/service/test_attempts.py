@@ -7,9 +7,9 @@ import itertools
 import pytest
 
 from answering_service import Service
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_service.api.schemas.trainers import AttemptView
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
 from oakum_service.db.engine import Sessions
 from oakum_service.states import TrainerState
 from oakum_worker.protocol import Phase

@@ -18,12 +18,12 @@ from rich.console import Console
 
 from answering_service import EVENT, EXPLANATION, NODES, Service, trainer
 from cells import each
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import app, run
+from oakum_client.cli.logs import new_lines
+from oakum_client.cli.screen import bounds_of, size_of
+from oakum_client.cli.units import duration, parse_duration
 from oakum_service.api.schemas.trainers import TrainerView
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import app, run
-from oakum_service.cli.logs import new_lines
-from oakum_service.cli.screen import bounds_of, size_of
-from oakum_service.cli.units import duration, parse_duration
 from oakum_worker.spec import TrainerSpec
 
 COMMANDS = (
@@ -250,7 +250,7 @@ def test_on_a_terminal_the_whole_screen_is_kept_up_to_date(
 ) -> None:
     drawn = io.StringIO()
     terminal = Console(file=drawn, force_terminal=True, width=120, height=40, markup=False, highlight=False)
-    monkeypatch.setattr("oakum_service.cli.watch.console", lambda: terminal)
+    monkeypatch.setattr("oakum_client.cli.watch.console", lambda: terminal)
     views = [trainer(), trainer(step=2400), trainer(step=4800, state="finished", checkpoint_step=4800)]
     service.documents["GET", "/v1/trainers/digits"] = views
     assert run(["show", "digits", "--watch"]) == 0
@@ -577,7 +577,7 @@ def test_every_command_explains_itself_with_an_example(command: str, output: Out
 
 def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from oakum_service.cli import load_commands; from oakum_service.cli.app import run\n"
+        "import sys; from oakum_client.cli import load_commands; from oakum_client.cli.app import run\n"
         "load_commands(); code = run(['--help'])\n"
         "heavy = {'torch', 'sqlalchemy', 'fastapi', 'httpx', 'pulp'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else code)"

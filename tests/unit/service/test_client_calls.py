@@ -10,11 +10,11 @@ import httpx
 import pytest
 
 from cells import each
+from oakum_client.rest.address import find_address
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ApiError, NotConfigured, ServiceUnreachable, UnexpectedAnswer
 from oakum_service.api.schemas.events import Event
 from oakum_service.api.schemas.trainers import TrainerChange
-from oakum_service.client.address import find_address
-from oakum_service.client.errors import ApiError, NotConfigured, ServiceUnreachable, UnexpectedAnswer
-from oakum_service.client.oakum_client import OakumClient
 from oakum_worker.spec import TrainerSpec
 
 URL = "http://oakum.test"
@@ -25,7 +25,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 @pytest.fixture(autouse=True)
 def _fast_and_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("oakum_service.client.connection.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("oakum_client.rest.connection.time.sleep", lambda seconds: None)
     monkeypatch.delenv("OAKUM_URL", raising=False)
     monkeypatch.delenv("OAKUM_TOKEN", raising=False)
     monkeypatch.setenv("OAKUM_DATA_DIR", str(tmp_path))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from cells import each
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_service import config_file
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
 from oakum_service.config import GROUPS, LocalClusterSettings, Settings, setting_names
 from oakum_service.errors import ConfigurationError
 from oakum_solver.objectives import NamedObjective

@@ -14,9 +14,9 @@ import pytest
 from alembic.script import Script, ScriptDirectory
 from sqlalchemy import text
 
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_service import tokens
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
 from oakum_service.db.engine import migrations_dir, open_engine, open_sessions
 from oakum_service.db.models.installation import Lease
 

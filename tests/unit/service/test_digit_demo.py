@@ -19,15 +19,15 @@ from typer.testing import CliRunner
 
 from answering_service import trainer
 from cells import each
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import app
+from oakum_client.demo.chain import DemoRole, TrainerChain, read_specs
+from oakum_client.demo.follower import Follower
+from oakum_client.demo.pages import demo_app
+from oakum_client.rest.errors import ServiceUnreachable
+from oakum_client.serve_command import offer_demonstration
 from oakum_service.api.schemas.trainers import TrainerList, TrainerView
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import app
-from oakum_service.client.errors import ServiceUnreachable
 from oakum_service.config import Settings
-from oakum_service.demo.chain import DemoRole, TrainerChain, read_specs
-from oakum_service.demo.follower import Follower
-from oakum_service.demo.pages import demo_app
-from oakum_service.serve_command import offer_demonstration
 from oakum_worker.checkpoint.durable import DurableCheckpoints
 from oakum_worker.spec import TrainerSpec
 

@@ -83,7 +83,9 @@ def test_every_target_that_make_is_asked_for_exists() -> None:
 def test_what_pip_is_told_to_install_can_be_had() -> None:
     """Oakum is on no package index, so extras are installed from its checkout, other libraries by version."""
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    sources = [path for folder in ("solver", "worker", "service") for path in (ROOT / folder).rglob("*.py")]
+    sources = [
+        path for folder in ("client", "service", "solver", "worker") for path in (ROOT / folder).rglob("*.py")
+    ]
     told = [t for path in [*PAGES, *sources] for t in re.findall(r"pip install '([^']*)'", path.read_text())]
     assert len(told) >= 3
     for what in told:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from answering_service import Service
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
-from oakum_service.cli.error_lines import error_lines
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
+from oakum_client.cli.error_lines import error_lines
 
 load_commands()
 

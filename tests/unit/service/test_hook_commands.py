@@ -14,8 +14,8 @@ from typing import ClassVar
 import pytest
 
 from cells import each
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_service.db.engine import open_engine, open_readers, upgrade
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import ConfigurationError
@@ -42,7 +42,7 @@ def output(capsys: pytest.CaptureFixture[str]) -> Output:
 def arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Arguments of `oakum hooks install` with the test's own folders, and a token."""
     monkeypatch.setenv("OAKUM_DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setattr("oakum_service.cli.hooks._SLURM_CONF", tmp_path / "slurm.conf")
+    monkeypatch.setattr("oakum_client.cli.hooks._SLURM_CONF", tmp_path / "slurm.conf")
     (tmp_path / "token").write_text("oakum-secret\n", encoding="utf-8")
     return ["--dir", str(tmp_path / "hooks"), "--spool", str(tmp_path / "spool")]
 

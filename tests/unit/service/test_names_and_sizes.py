@@ -8,10 +8,10 @@ import httpx
 import pytest
 
 from answering_service import Service, trainer
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
-from oakum_service.cli.completion import complete_trainer
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
+from oakum_client.cli.completion import complete_trainer
+from oakum_client.rest.client import OakumClient
 
 load_commands()
 
@@ -28,7 +28,7 @@ def test_names_that_begin_so_come_with_the_newest_state(
     def connected(timeout_s: float) -> OakumClient:
         return OakumClient("http://oakum.test", "secret", transport=transport, timeout_s=timeout_s)
 
-    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
+    monkeypatch.setattr("oakum_client.rest.client.OakumClient", connected)
     assert complete_trainer("di") == [("digits", "running")]
     assert complete_trainer("") == [("digits", "running"), ("other", "running")]
 
@@ -50,14 +50,14 @@ def test_without_a_service_it_is_silent(
 def test_the_shell_is_given_the_names(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], words: str
 ) -> None:
-    monkeypatch.setattr("oakum_service.cli.output.complete_trainer", lambda incomplete: [("digits", "running")])
+    monkeypatch.setattr("oakum_client.cli.output.complete_trainer", lambda incomplete: [("digits", "running")])
     answering = Service()
     transport = httpx.MockTransport(answering)
 
     def connected(timeout_s: float) -> OakumClient:
         return OakumClient("http://oakum.test", "secret", transport=transport, timeout_s=timeout_s)
 
-    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
+    monkeypatch.setattr("oakum_client.rest.client.OakumClient", connected)
     monkeypatch.setenv("_OAKUM_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))

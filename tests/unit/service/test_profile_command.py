@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 import pytest
 
 from cells import each
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 
 load_commands()
 
@@ -93,7 +93,7 @@ def test_it_needs_no_torch() -> None:
     """In a process of its own: this one may have imported torch long ago."""
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        "from oakum_service.cli import load_commands; from oakum_service.cli.app import run\n"
+        "from oakum_client.cli import load_commands; from oakum_client.cli.app import run\n"
         f"load_commands(); assert run({CHIMERA!r}) == 0\n"
         f"assert run({[*CHIMERA[:-1], 'zero-bubble']!r}) == 1"
     )

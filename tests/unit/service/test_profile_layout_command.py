@@ -11,8 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from cells import each
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_worker.__main__ import app as worker_app
 
 load_commands()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 
 load_commands()
 
@@ -77,7 +77,7 @@ def test_without_torch_it_says_where_to_run_it(
 
 def test_its_help_does_not_import_torch() -> None:
     code = (
-        "import sys; from oakum_service.cli import load_commands; from oakum_service.cli.app import run; "
+        "import sys; from oakum_client.cli import load_commands; from oakum_client.cli.app import run; "
         "load_commands(); run(['profile', 'micro-batch', '--help']); sys.exit('torch' in sys.modules)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -11,10 +11,10 @@ import pytest
 
 import oakum
 from answering_service import Service, trainer
-from oakum_service import trainer_ends
-from oakum_service.client.errors import ApiError, ClientError
-from oakum_service.client.oakum_client import OakumClient
-from oakum_service.python_client import Client, ExportError
+from oakum_client import trainer_ends
+from oakum_client.python_client import Client, ExportError
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ApiError, ClientError
 from oakum_worker.errors import SpecError
 from oakum_worker.spec import TrainerSpec
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from answering_service import Service
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 
 load_commands()
 USED = {"trainers": 2, "nodes": 3, "node_hours": 12.3456, "storage_gib": 1.5}

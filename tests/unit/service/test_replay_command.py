@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from fabricated_replay import small_result
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_solver.errors import ProblemError
 from oakum_solver.guard import StarvationGuard
 from oakum_solver.logs.holes import HoleLog
@@ -308,7 +308,7 @@ def test_the_help_has_an_example(streams: Streams) -> None:
 
 def test_the_bar_is_on_a_terminal_s_stderr_alone(folder: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "oakum_service", "replay", "idle.csv", "--policy", "greedy", "--json"]
+    command = [sys.executable, "-m", "oakum", "replay", "idle.csv", "--policy", "greedy", "--json"]
     shown: list[bytes] = []
 
     def read_all() -> None:

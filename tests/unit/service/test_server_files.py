@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from cells import each
+from oakum_client.serve_command import describe_ended, submit_once
 from oakum_service.api.auth import Role
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import ConfigurationError
 from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.serve_command import describe_ended, submit_once
 from oakum_service.server import OakumServer, _secret
 from oakum_service.states import TrainerState
 from oakum_service.tokens import digest

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import select
 
 from cells import each
+from oakum_client.cli.cluster import _used_by
 from oakum_service.api.nodes import _present
 from oakum_service.api.schemas.trainers import TrainerView
 from oakum_service.api.views import trainer_view
-from oakum_service.cli.cluster import _used_by
 from oakum_service.config import Settings
 from oakum_service.control import launch_records, observe, setbacks
 from oakum_service.control.execute import Executor

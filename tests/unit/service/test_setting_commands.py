@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from answering_service import Service
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 
 load_commands()
 OBJECTIVE = {"name": "objective", "value": "deadline", "at_start": "speedup", "by": "anna", "at": 1_700_000_000.0}

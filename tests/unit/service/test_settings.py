@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.engine import open_engine
 from oakum_service.errors import ConfigurationError

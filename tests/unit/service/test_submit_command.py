@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from answering_service import Service, trainer
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
-from oakum_service.cli.trying import TryDisplay, TryResult
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
+from oakum_client.cli.trying import TryDisplay, TryResult
+from oakum_client.rest.client import OakumClient
 
 load_commands()
 
@@ -59,15 +59,15 @@ def service(monkeypatch: pytest.MonkeyPatch, url: str) -> Service:
     def connected(**options: Any) -> OakumClient:
         return OakumClient(url, "secret", transport=transport, **options)
 
-    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
-    monkeypatch.setattr("oakum_service.cli.watch._PERIOD_S", 0)
+    monkeypatch.setattr("oakum_client.rest.client.OakumClient", connected)
+    monkeypatch.setattr("oakum_client.cli.watch._PERIOD_S", 0)
     return service
 
 
 @pytest.fixture
 def tries(monkeypatch: pytest.MonkeyPatch) -> Tries:
     tries = Tries()
-    monkeypatch.setattr("oakum_service.cli.submit.try_spec", tries)
+    monkeypatch.setattr("oakum_client.cli.submit.try_spec", tries)
     return tries
 
 
@@ -193,7 +193,7 @@ def test_a_try_that_is_interrupted_submits_nothing_and_says_so(
     def interrupted(path: Path, limit_s: float, view: TryDisplay) -> TryResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("oakum_service.cli.submit.try_spec", interrupted)
+    monkeypatch.setattr("oakum_client.cli.submit.try_spec", interrupted)
     assert run(["submit", spec()]) == 130
     assert "Interrupted: nothing was submitted." in capsys.readouterr().err
     assert sent(service) == []

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from answering_service import EVALUATIONS, POINT, Service, trainer
-from oakum_service.cli import load_commands, metrics
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands, metrics
+from oakum_client.cli.app import run
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

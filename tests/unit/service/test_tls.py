@@ -13,8 +13,8 @@ import pytest
 
 from cells import each
 from certificates import Certificate, make_certificate
-from oakum_service.client.errors import ServiceUnreachable
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.rest.client import OakumClient
+from oakum_client.rest.errors import ServiceUnreachable
 from oakum_service.config import Settings
 from oakum_service.errors import ConfigurationError
 from oakum_service.server import OakumServer

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from answering_service import EVENT, Service, trainer
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
-from oakum_service.client.oakum_client import OakumClient
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
+from oakum_client.rest.client import OakumClient
 
 load_commands()
 
@@ -64,7 +64,7 @@ class Telling(Service):
 @pytest.fixture(autouse=True)
 def _never_look_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch the command's own polling off, so that only an event ends the waiting."""
-    monkeypatch.setattr("oakum_service.trainer_ends._LOOK_AGAIN_S", 100.0)
+    monkeypatch.setattr("oakum_client.trainer_ends._LOOK_AGAIN_S", 100.0)
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, ends: list[dict[str, str]], *arguments: str) -> int:
@@ -73,7 +73,7 @@ def waited(monkeypatch: pytest.MonkeyPatch, ends: list[dict[str, str]], *argumen
     def connected(**options: Any) -> OakumClient:
         return OakumClient("http://oakum.test", "secret", transport=httpx.MockTransport(service), **options)
 
-    monkeypatch.setattr("oakum_service.client.oakum_client.OakumClient", connected)
+    monkeypatch.setattr("oakum_client.rest.client.OakumClient", connected)
     try:
         return run(["wait", *arguments])
     finally:

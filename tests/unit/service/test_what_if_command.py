@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from answering_service import Service
-from oakum_service.cli import load_commands
-from oakum_service.cli.app import run
+from oakum_client.cli import load_commands
+from oakum_client.cli.app import run
 
 load_commands()
 ANSWER = {

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oakum_service.cli.advising.mini_batch import Facts, MiniBatchAdvice
-from oakum_service.cli.advising.nodes import NodesAdvice
+from oakum_client.cli.advising.mini_batch import Facts, MiniBatchAdvice
+from oakum_client.cli.advising.nodes import NodesAdvice
 from oakum_solver.problem import Curve
 from oakum_worker.spec import TrainerSpec
 

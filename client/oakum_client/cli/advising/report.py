@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from oakum_service.cli.advising.choice import SpecAdvice, in_nodes, in_samples, mib, what_would_fit
-from oakum_service.cli.advising.mini_batch import AS_BUILT, Facts, MiniBatchAdvice, SizeAdvice
-from oakum_service.cli.advising.nodes import ExchangeAdvice, NodesAdvice
-from oakum_service.cli.units import rate
+from oakum_client.cli.advising.choice import SpecAdvice, in_nodes, in_samples, mib, what_would_fit
+from oakum_client.cli.advising.mini_batch import AS_BUILT, Facts, MiniBatchAdvice, SizeAdvice
+from oakum_client.cli.advising.nodes import ExchangeAdvice, NodesAdvice
+from oakum_client.cli.units import rate
 
 _WORTH_IT = 1.02
 """Times as fast, from which on other algorithms are worth a change of the model."""

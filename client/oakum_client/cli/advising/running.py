@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from oakum_service.cli.advising.choice import in_nodes, in_samples, splits_layers
-from oakum_service.cli.advising.nodes import NodesAdvice
-from oakum_service.cli.units import rate
+from oakum_client.cli.advising.choice import in_nodes, in_samples, splits_layers
+from oakum_client.cli.advising.nodes import NodesAdvice
+from oakum_client.cli.units import rate
 from oakum_worker.spec import TrainerSpec
 
 _EXACT = 1e-6

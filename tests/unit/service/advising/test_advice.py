@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from oakum_service.cli.advising.choice import advise_spec, bounds_warning, what_would_fit
-from oakum_service.cli.advising.mini_batch import advise_mini_batch, step_rate
-from oakum_service.cli.advising.nodes import (
+from oakum_client.cli.advising.choice import advise_spec, bounds_warning, what_would_fit
+from oakum_client.cli.advising.mini_batch import advise_mini_batch, step_rate
+from oakum_client.cli.advising.nodes import (
     exchange_advice,
     nodes_from_layouts,
     nodes_from_passes,
     nodes_from_rates,
 )
-from oakum_service.cli.advising.report import choice_lines, exchange_lines, mini_batch_lines, nodes_lines
+from oakum_client.cli.advising.report import choice_lines, exchange_lines, mini_batch_lines, nodes_lines
 from oakum_solver.advice.exchange import Link
 from oakum_solver.advice.pass_time import PassTime, fit_pass_time
 from oakum_solver.errors import ProblemError

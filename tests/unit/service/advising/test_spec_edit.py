@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from oakum_service.cli.advising.spec_edit import difference, replace_spec, with_advice
+from oakum_client.cli.advising.spec_edit import difference, replace_spec, with_advice
 from oakum_worker.errors import SpecError
 from oakum_worker.spec import read_spec
 

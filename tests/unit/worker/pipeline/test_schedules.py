@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 from cells import each
-from oakum_service.cli import profile
+from oakum_client.cli import profile
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.chimera import placement
 from oakum_worker.parallel.pipeline.operations import COMPUTATIONS, Kind, Schedule
