@@ -16,6 +16,8 @@ from oakum_service.config import Settings
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.log_format import begin_log
+from oakum_service.schedulers.opening import entry_of
+from oakum_service.schedulers.port import Scheduler
 from oakum_service.server import OakumServer
 from oakum_service.states import TrainerState
 from oakum_service.tokens import LOCAL_ADMIN
@@ -48,16 +50,16 @@ def serve_until_stopped(settings: Settings, specs: list[Path], *, verbose: bool)
             f"  Commands   {_how_to_command(settings)}\n"
             f"{offer_demonstration(settings)}\n"
             f"{ended}"
-            f"{_what_ctrl_c_does(settings)}\n",
+            f"{_what_ctrl_c_does(server.scheduler)}\n",
             highlight=False,
             soft_wrap=True,
         )
 
     server.run(announce)
     if as_json:
-        _log.info("%s", _what_goes_on(settings).strip())
+        _log.info("%s", _what_goes_on(server.scheduler).strip())
     else:
-        console.print(_what_goes_on(settings), highlight=False)
+        console.print(_what_goes_on(server.scheduler), highlight=False)
 
 
 def _how_to_command(settings: Settings) -> str:
@@ -76,7 +78,11 @@ def _how_to_command(settings: Settings) -> str:
 
 def offer_demonstration(settings: Settings) -> str:
     """A line that offers the demonstration; empty where its examples are not here or no embedded cluster is."""
-    if settings.scheduler != "local" or settings.dry_run or not Path("examples/rbm-digits.yaml").is_file():
+    if (
+        not settings.scheduler_kind.is_embedded
+        or settings.dry_run
+        or not Path("examples/rbm-digits.yaml").is_file()
+    ):
         return ""
     return "  Demo       oakum demo digits: draw a digit, and watch networks learn to recognise and to redraw it\n"
 
@@ -85,14 +91,14 @@ def _from_here(path: Path) -> str:
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
-def _what_ctrl_c_does(settings: Settings) -> str:
-    if settings.scheduler == "local":
+def _what_ctrl_c_does(scheduler: Scheduler) -> str:
+    if scheduler.ends_with_service:
         return "  Ctrl-C checkpoints every trainer and gives all nodes back."
     return "  Ctrl-C stops the service alone; `oakum hold` gives all nodes back."
 
 
-def _what_goes_on(settings: Settings) -> str:
-    if settings.scheduler == "local":
+def _what_goes_on(scheduler: Scheduler) -> str:
+    if scheduler.ends_with_service:
         return "  Stopped; every trainer resumes at the next start."
     return (
         "  Stopped; fragments train on for two minutes, then save and leave, unless the service is started again."
@@ -101,17 +107,7 @@ def _what_goes_on(settings: Settings) -> str:
 
 def _describe(settings: Settings) -> str:
     dry = " and only says what it would do" if settings.dry_run else ""
-    return _describe_cluster(settings) + dry
-
-
-def _describe_cluster(settings: Settings) -> str:
-    if settings.scheduler == "slurm":
-        return f"the nodes of Slurm's partition {settings.slurm.partition}"
-    if settings.local.swf is not None:
-        load = f"foreground jobs from {settings.local.swf}"
-    else:
-        load = f"a foreground load of {settings.local.load:.0%}"
-    return f"an embedded cluster of {settings.local.nodes} nodes under {load}"
+    return entry_of(settings.scheduler).describe(settings) + dry
 
 
 def describe_ended(paths: list[Path], specs: list[TrainerSpec], states: list[TrainerState]) -> str:

@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from oakum_service.config_file import chosen_file, nearest, read_groups, read_section
 from oakum_service.errors import ConfigurationError
+from oakum_service.scheduler_table import SCHEDULERS, SchedulerKind, scheduler_names
 from oakum_service.webhook_addresses import AllowedAddresses
 from oakum_solver.errors import ProblemError
 from oakum_solver.exploration import Exploration
@@ -58,6 +59,12 @@ def _networks(entries: list[str]) -> list[str]:
                 f"{entry!r} is no address and no network: {error}: expected such as 10.0.0.5 or 10.0.0.0/24"
             ) from error
     return entries
+
+
+def _known_scheduler(name: str) -> str:
+    if name not in SCHEDULERS:
+        raise ValueError(f"expected {scheduler_names()}")
+    return name
 
 
 def _mail_address(address: str) -> str:
@@ -368,7 +375,7 @@ class Settings(SettingsGroup):
     `["10.0.0.5"]`. Those of anybody else are ignored."""
     log_format: Literal["text", "json"] = "text"
     """Whether the service's log is lines for people, or a JSON object in each line."""
-    scheduler: str = "local"
+    scheduler: Annotated[str, AfterValidator(_known_scheduler)] = "local"
     objective: Annotated[Objective, NoDecode, PlainValidator(_objective)] = NamedObjective.SPEEDUP
     """What plans maximise: a member of `Objective`, or an expression of `oakum_solver.expressions`."""
     look_ahead_s: Annotated[float, Field(gt=0)] = 30.0
@@ -424,9 +431,14 @@ class Settings(SettingsGroup):
     quota: QuotaSettings = Field(default_factory=QuotaSettings)
 
     @property
+    def scheduler_kind(self) -> SchedulerKind:
+        """What the configured scheduler can do."""
+        return SCHEDULERS[self.scheduler]
+
+    @property
     def runs_as_submitters(self) -> bool:
         """Whether trainers' code runs in their users' Unix accounts."""
-        return self.scheduler == "slurm" and self.slurm.run_as == "submitter"
+        return self.scheduler_kind.runs_as_submitters and self.slurm.run_as == "submitter"
 
     @property
     def users_may_submit(self) -> bool:
@@ -437,7 +449,7 @@ class Settings(SettingsGroup):
     @property
     def learns_curves(self) -> bool:
         """Whether plans use learnt curves."""
-        return self.scheduler != "local" if self.learn_curves is None else self.learn_curves
+        return self.scheduler_kind.learns_curves if self.learn_curves is None else self.learn_curves
 
     @property
     def exploration(self) -> Exploration:

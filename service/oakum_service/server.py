@@ -48,11 +48,9 @@ from oakum_service.identity.unix_socket import listen_on_socket
 from oakum_service.peers.line import open_line
 from oakum_service.peers.peers import DatabasePeers, NoPeers, Peers
 from oakum_service.peers.shared_signal import SharedSignal
-from oakum_service.schedulers.opening import open_scheduler
-from oakum_service.schedulers.workload import foreground_jobs
+from oakum_service.schedulers.opening import entry_of, open_scheduler
 from oakum_service.tokens import LOCAL_ADMIN, create, digest, is_valid
 from oakum_service.turn_clock import TurnClock
-from oakum_solver.errors import LogError
 
 _log = logging.getLogger("oakum")
 _RENEWAL_S = 30.0
@@ -68,11 +66,11 @@ class OakumServer:
         """Raises `ConfigurationError` when the service cannot run here with these settings."""
         self.settings = settings
         allow_most_open_files()
-        _check_foreground_log(settings)
+        entry_of(settings.scheduler).check(settings)
         engine = open_engine(settings.database)
         on_sqlite = engine.dialect.name == "sqlite"
         # The embedded cluster lives in the process itself.
-        self._alone = on_sqlite or settings.scheduler == "local"
+        self._alone = on_sqlite or settings.scheduler_kind.is_embedded
         with nothing_left_on_a_full_disk(settings.data_dir, engine.dispose):
             self._lock = DataDirLock(settings.data_dir, may_share=not self._alone)
             if on_sqlite:
@@ -259,21 +257,6 @@ async def _renew(config: uvicorn.Config, settings: Settings) -> None:
     while True:
         await asyncio.sleep(_RENEWAL_S)
         await asyncio.to_thread(renewal.look)
-
-
-def _check_foreground_log(settings: Settings) -> None:
-    """Raise `ConfigurationError` now for a log on which the embedded cluster would fail later."""
-    if settings.scheduler != "local" or settings.local.swf is None:
-        return
-    try:
-        first = next(foreground_jobs(settings.local), None)
-    except LogError as error:
-        raise ConfigurationError(f"the foreground jobs cannot be read: {error}") from error
-    if first is None:
-        raise ConfigurationError(
-            f"{settings.local.swf} has no job with a run time and a number of processors: choose another SWF log, "
-            "or leave --swf and OAKUM_LOCAL_SWF out for jobs from the workload model"
-        )
 
 
 def _bind(host: str, port: int) -> socket.socket:

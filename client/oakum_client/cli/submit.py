@@ -16,6 +16,7 @@ from oakum_client.cli.connection import connect
 from oakum_client.cli.output import JsonFlag, print_json
 from oakum_client.cli.trying import CheckList, NoDisplay, TryDisplay, TryResult, try_spec
 from oakum_client.cli.units import parse_duration
+from oakum_service.scheduler_table import is_embedded
 
 if TYPE_CHECKING:
     from oakum_client.rest.client import OakumClient
@@ -198,7 +199,7 @@ def _say_remarks(client: OakumClient, path: Path, trial: TryResult, *, elsewhere
         typer.echo(f"note: {remark}", err=True)
     if (complaint := trial.facts.get("memory_complaint")) is None:
         return
-    if not elsewhere and client.cluster().scheduler == "local":  # Its nodes are this machine.
+    if not elsewhere and is_embedded(client.cluster().scheduler):  # Its nodes are this machine.
         raise CommandError(f"{path}: {complaint}\nNothing was submitted; --no-check submits without a try.")
     typer.echo(f"note: {complaint}, unless the nodes have more", err=True)
 

@@ -6,11 +6,11 @@ import time
 
 from rich.text import Text
 
-from oakum_service.api.schemas.trainers import TrainerView
 from oakum_client.cli.columns import Column, Listing
 from oakum_client.cli.output import STATE_STYLES
 from oakum_client.cli.screen import left_of, left_s_of, rate_of, share_of, size_of, state_for, why_of
 from oakum_client.cli.units import age, count, decimal
+from oakum_service.api.schemas.trainers import TrainerView
 
 
 def _done(view: TrainerView) -> str:

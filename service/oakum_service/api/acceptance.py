@@ -84,7 +84,7 @@ def check_slurm(spec: TrainerSpec, context: Context) -> None:
     """Raise `Forbidden` if the trainer's jobs would ask Slurm for what no administrator has allowed."""
     if spec.slurm == SlurmSpec():
         return
-    if context.settings.scheduler != "slurm":
+    if not context.settings.scheduler_kind.takes_slurm_options:
         raise Forbidden("slurm: this service does not submit to Slurm: leave it out")
     if (why := context.settings.slurm.refusal(spec.slurm)) is not None:
         raise Forbidden(why)

@@ -29,7 +29,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.models.usage import Harvest
 from oakum_service.documents.silence import Silence
 from oakum_service.errors import Conflict
-from oakum_service.schedulers.local import LocalCluster
+from oakum_service.schedulers.port import ForegroundTaker
 from oakum_service.states import NodeState, TrainerState
 
 router = APIRouter(prefix="/v1", tags=["cluster"])
@@ -122,12 +122,12 @@ def submit_foreground_job(
 ) -> JSONResponse:
     """Submit a foreground job to the embedded cluster, to watch it take its nodes."""
     cluster = context.scheduler
-    if not isinstance(cluster, LocalCluster):
+    if not isinstance(cluster, ForegroundTaker):
         raise Conflict(
             f"foreground jobs are handed in to {cluster.name} itself; this call is for the embedded one"
         )
-    if request.nodes > context.settings.local.nodes:
-        raise Conflict(f"{request.nodes} nodes: the embedded cluster has {context.settings.local.nodes}")
+    if request.nodes > cluster.num_nodes:
+        raise Conflict(f"{request.nodes} nodes: the embedded cluster has {cluster.num_nodes}")
 
     def carry_out() -> ForegroundJobView:
         job = cluster.submit_foreground(request.nodes, request.run_s)

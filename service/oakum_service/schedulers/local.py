@@ -83,6 +83,7 @@ class LocalCluster:
     def __init__(self, settings: LocalClusterSettings, data_dir: Path) -> None:
         self._settings = settings
         self.grace_s = settings.grace_s
+        self.num_nodes = settings.nodes
         self._fragments_dir = data_dir.resolve() / "fragments"
         self._position_file = data_dir.resolve() / "local-cluster.json"
         self._nodes = tuple(f"node{number}" for number in range(1, settings.nodes + 1))

@@ -142,3 +142,13 @@ class ArrayScheduler(Protocol):
 
         Raises `SubmissionRefused` if the scheduler refuses the submission.
         """
+
+
+@runtime_checkable
+class ForegroundTaker(Protocol):
+    """Interface of a scheduler to which foreground jobs are handed in through this service."""
+
+    num_nodes: int
+
+    def submit_foreground(self, nodes: int, run_s: float) -> str:
+        """Submit a foreground job as a user of the cluster would; returns its id."""

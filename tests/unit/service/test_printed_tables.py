@@ -13,11 +13,11 @@ from rich.text import Text
 
 from answering_service import HOLES, NODES, PLAN, Service, trainer
 from cells import each
-from oakum_service.api.schemas.ledger import LedgerEntry
 from oakum_client.cli import load_commands
 from oakum_client.cli.app import run
 from oakum_client.cli.output import console, table
 from oakum_client.cli.whole_lines import WholeLines
+from oakum_service.api.schemas.ledger import LedgerEntry
 
 load_commands()
 SENTENCE = "It has every idle node that it may have, and the next one would be worth more elsewhere. " * 4
