@@ -14,7 +14,7 @@ from oakum_service.api import (
     foreground,
     fragments,
     hold,
-    hooks,
+    hook_desks,
     ledger,
     metrics,
     nodes,
@@ -67,7 +67,7 @@ def add_parts(app: FastAPI, context: Context) -> FastAPI:
     app.state.rate_limit = RateLimit(context.settings.quota.requests_per_s)
     app.state.readiness = readiness.ReadinessProbe(context)
     app.state.refusals = RateLimit(_REFUSALS_PER_S)
-    app.state.hooks, app.state.recent_hook_tokens = hooks.open_event_writer(context), {}
+    app.state.hook_desks, app.state.recent_hook_tokens = hook_desks.open_hook_desks(context), {}
     return app
 
 
@@ -101,7 +101,7 @@ def routed_app() -> FastAPI:
         foreground,
         fragments,
         hold,
-        hooks,
+        hook_desks,
         snapshots,
         notices,
         tokens,

@@ -17,12 +17,12 @@ from sqlalchemy import text
 
 from api_under_test import ApiUnderTest, FakeScheduler, problem_of
 from cells import each
-from oakum_service.api import hooks
 from oakum_service.api.auth import Role
 from oakum_service.control.retention import forget
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.models.cluster import HookEventRecord
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.port import HookEvent, HookKind
+from oakum_service.schedulers.slurm.hooks import routes
 from oakum_service.schedulers.slurm.hooks.rows import STALE_S
 from waiting import wait_until
 
@@ -284,7 +284,7 @@ def test_a_field_that_is_not_known_here_is_left_alone(api: ApiUnderTest) -> None
 def test_a_busy_database_is_said_in_good_time_and_loses_nothing(
     api: ApiUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oakum_service.api.hooks._PATIENCE_S", 0.05)
+    monkeypatch.setattr("oakum_service.schedulers.slurm.hooks.routes._PATIENCE_S", 0.05)
     with api.sessions.begin() as session:
         session.execute(text("SELECT 1"))
         response = api.hook.post(PATH, json={"events": [told_by("prolog_slurmctld")]})
@@ -355,6 +355,6 @@ def test_lists_are_expanded_beside_the_event_loop(api: ApiUnderTest, monkeypatch
         else:
             expanded_in.append(True)
 
-    monkeypatch.setattr(hooks, "check_nodes", check)
+    monkeypatch.setattr(routes, "check_nodes", check)
     assert api.hook.post(PATH, json={"events": [told_by("prolog_slurmctld")]}).status_code == 204
     assert expanded_in == [False]

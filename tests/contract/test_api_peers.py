@@ -12,7 +12,7 @@ from fastapi.testclient import TestClient
 from api_under_test import ApiUnderTest, FakeScheduler
 from oakum_service.app import create_app
 from oakum_service.peers.peers import ControllerSeen
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.port import HookEvent, HookKind, RequestTime
 from oakum_service.schedulers.slurm.reading.pushed_source import encode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmNode, SlurmState
 from waiting import wait_until
@@ -27,7 +27,7 @@ class RecordingPeers:
     seen: ControllerSeen | None = None
     is_controller: bool = False
     hooks: list[HookEvent] = field(default_factory=list)
-    states: list[SlurmState] = field(default_factory=list)
+    states: list[tuple[bytes, float]] = field(default_factory=list)
 
     def controller(self) -> ControllerSeen | None:
         return self.seen
@@ -35,8 +35,8 @@ class RecordingPeers:
     def pass_on_hook(self, event: HookEvent) -> None:
         self.hooks.append(event)
 
-    def pass_on_state(self, state: SlurmState) -> None:
-        self.states.append(state)
+    def pass_on_state(self, body: bytes, taken_at: float) -> None:
+        self.states.append((body, taken_at))
 
 
 class UnstartedScheduler(FakeScheduler):
@@ -45,8 +45,9 @@ class UnstartedScheduler(FakeScheduler):
     def taken_at(self) -> float | None:
         return None
 
-    def on_state(self, state: SlurmState) -> None:
+    def on_state(self, body: bytes, arrival: RequestTime) -> float:
         """Keep it for the time when this process is the controller."""
+        return 1000.0
 
 
 @pytest.fixture
@@ -99,4 +100,4 @@ def test_what_hooks_and_collectors_say_is_passed_on(
     wait_until("the hook is passed on", lambda: peers.hooks)
     assert [(hook.kind, hook.job, hook.nodes) for hook in peers.hooks] == [(HookKind.ALLOCATED, "7", "n[1-2]")]
     assert ask("hook").post("/v1/cluster/snapshots", content=encode_state(STATE)).status_code == 204
-    assert [state.nodes for state in peers.states] == [STATE.nodes]
+    assert peers.states == [(encode_state(STATE), 1000.0)]

@@ -13,7 +13,8 @@ from api_under_test import ApiUnderTest, FakeScheduler, problem_of
 from oakum_service.api import body_limit
 from oakum_service.api.auth import Role
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, encode_state
+from oakum_service.schedulers.port import AGE_HEADER, RequestTime
+from oakum_service.schedulers.slurm.reading.pushed_source import decode_state, encode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState
 
 PATH = "/v1/cluster/snapshots"
@@ -28,10 +29,11 @@ class ToldScheduler(FakeScheduler):
     told: list[SlurmState] = field(default_factory=list)
     refuses: bool = False
 
-    def on_state(self, state: SlurmState) -> None:
+    def on_state(self, body: bytes, arrival: RequestTime) -> float:
         if self.refuses:
             raise SchedulerError("the state is read from here")
-        self.told.append(state)
+        self.told.append(decode_state(body, arrival))
+        return self.told[-1].taken_at
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from sqlalchemy import delete, update
 
 from api_under_test import ApiUnderTest, FakeScheduler
 from cells import each
-from oakum_service.api.hook_watch import HookWatch
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.models.cluster import ForegroundStart, HookEventRecord, NodeInterval
+from oakum_service.schedulers.port import HookKind
 from oakum_service.schedulers.slurm.hooks import trial_job
-from oakum_service.schedulers.slurm.hooks.event import HookKind
 from oakum_service.schedulers.slurm.hooks.missed import GRACE_S, missed_jobs
+from oakum_service.schedulers.slurm.hooks.watch import HookWatch
 from oakum_service.schedulers.slurm.preflight import hooks_run
 from oakum_service.states import NodeState
 from waiting import wait_until
@@ -63,7 +63,7 @@ def see(api: ApiUnderTest, job: int, ago_s: float, *heard: HookKind, after: str 
 
 def told(api: ApiUnderTest) -> str | None:
     """What /readyz says of the hooks."""
-    object.__setattr__(api.context, "hook_watch", HookWatch())
+    api.app.state.hook_desks["slurm"].watch = HookWatch(api.context.readers)
     (check,) = [check for check in api.anonymous.get("/readyz").json()["checks"] if check["name"] == "hooks"]
     return check["detail"]
 

@@ -18,7 +18,8 @@ from oakum_service.db.lease import LeaseHolder
 from oakum_service.peers.line import LONGEST, PostgresLine
 from oakum_service.peers.peers import DatabasePeers
 from oakum_service.peers.shared_signal import SharedSignal
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.port import HookEvent, HookKind, RequestTime
+from oakum_service.schedulers.slurm.reading.pushed_source import decode_state, encode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmNode, SlurmState
 from waiting import DEADLINE_S, wait_until
 
@@ -38,8 +39,9 @@ class ToldScheduler(FakeScheduler):
     def on_hook(self, event: HookEvent) -> None:
         self.hooks.append(event)
 
-    def on_state(self, state: SlurmState) -> None:
-        self.states.append(state)
+    def on_state(self, body: bytes, arrival: RequestTime) -> float:
+        self.states.append(decode_state(body, arrival))
+        return self.states[-1].taken_at
 
 
 class Process:
@@ -159,7 +161,7 @@ def test_a_hook_with_too_many_nodes_for_a_message_reaches_the_controller_without
 def test_a_state_that_another_process_is_given_reaches_the_controller(pair: tuple[Process, Process]) -> None:
     one, other = pair
     for taken_at in (time.time() - 2.0, time.time() - 1.0):
-        other.peers.pass_on_state(SlurmState(taken_at, STATE.version, STATE.nodes, ()))
+        other.peers.pass_on_state(encode_state(STATE), taken_at)
         known = partial(lambda at: one.scheduler.states and one.scheduler.states[-1].taken_at == at, taken_at)
         wait_until("the controller has it", known)
     assert one.scheduler.states[-1].nodes == STATE.nodes

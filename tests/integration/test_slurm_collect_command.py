@@ -14,7 +14,8 @@ from typing import Any
 import psutil
 import pytest
 
-from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, RequestTime, decode_state
+from oakum_service.schedulers.port import AGE_HEADER, RequestTime
+from oakum_service.schedulers.slurm.reading.pushed_source import decode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmState
 from waiting import DEADLINE_S, wait_until
 from warm_processes import WarmProcess, start_warm

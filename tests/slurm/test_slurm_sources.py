@@ -10,8 +10,9 @@ import pytest
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.port import RequestTime
 from oakum_service.schedulers.slurm.reading.jobs import has_ended
-from oakum_service.schedulers.slurm.reading.pushed_source import RequestTime, decode_state, encode_state
+from oakum_service.schedulers.slurm.reading.pushed_source import decode_state, encode_state
 from oakum_service.schedulers.slurm.reading.sources import open_source
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmNode, SlurmState, StateSource
 from slurm_cluster import processes

@@ -155,7 +155,7 @@ def _admin(principal: Annotated[Principal, Depends(_principal)], request: Reques
     return _at_least(Role.ADMIN, principal, request)
 
 
-async def _hook_or_admin(context: InContext, credentials: _Credentials, request: Request) -> Principal:
+async def hook_or_admin(context: InContext, credentials: _Credentials, request: Request) -> Principal:
     """The holder of the request's token if its role is hook or admin. Raises `Unauthorized` for no or an unknown
     token, and `Forbidden` for another role.
 
@@ -182,7 +182,7 @@ async def _hook_or_admin(context: InContext, credentials: _Credentials, request:
 Viewer = Annotated[Principal, Depends(_viewer)]
 User = Annotated[Principal, Depends(_user)]
 Admin = Annotated[Principal, Depends(_admin)]
-HookOrAdmin = Annotated[Principal, Depends(_hook_or_admin)]
+HookOrAdmin = Annotated[Principal, Depends(hook_or_admin)]
 """The caller may speak for the main scheduler."""
 
 

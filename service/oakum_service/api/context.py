@@ -10,7 +10,6 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from oakum_service.api.delays import WeekOfDelays
-from oakum_service.api.hook_watch import HookWatch
 from oakum_service.api.node_lists import NodeLists
 from oakum_service.api.trial_plans import TrialPlans
 from oakum_service.change_signal import ChangeSignal
@@ -59,8 +58,6 @@ class Context:
     """Lists of nodes that were answered lately."""
     kept_hours: KeptHours = field(default_factory=KeptHours)
     """What nodes did in the hours that pictures have shown."""
-    hook_watch: HookWatch = field(default_factory=HookWatch)
-    """Knows of jobs of which Slurm's hooks have not told."""
     generations: Generations = field(default_factory=Generations)
     """What directives tell of trainers' generations."""
     peers: Peers = field(default_factory=NoPeers)

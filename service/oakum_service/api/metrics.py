@@ -10,8 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from oakum_service import instruments
 from oakum_service.api.context import Context, InContext
+from oakum_service.api.hook_desks import present_desk
 from oakum_service.api.report_inbox import ReportInbox
-from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 
 router = APIRouter(tags=["service"])
 
@@ -21,6 +21,8 @@ def show_metrics(context: InContext, request: Request) -> Response:
     """Every metric of this process, in Prometheus' text format; needs no token."""
     reports: ReportInbox = request.app.state.reports
     _measure(context, reports)
+    if (desk := present_desk(request.app)) is not None:
+        desk.measure()
     return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -28,10 +30,6 @@ def _measure(context: Context, reports: ReportInbox) -> None:
     """Set the gauges that are known at the moment of asking only."""
     taken_at, turn_age_s = context.snapshot_at(), context.turns.age_s
     instruments.SNAPSHOT_AGE_S.set(math.nan if taken_at is None else max(0.0, time.time() - taken_at))
-    if context.scheduler.name == SlurmScheduler.name:
-        missed = context.hook_watch.known(context.readers)
-        instruments.HOOKS_MISSED.labels("start").set(len(missed.started))
-        instruments.HOOKS_MISSED.labels("end").set(len(missed.ended))
     silence = context.silence()
     instruments.SILENT_S.set(0.0 if silence is None else max(0.0, time.time() - silence.since))
     instruments.TURN_AGE_S.set(math.nan if turn_age_s is None else turn_age_s)

@@ -11,9 +11,10 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from oakum_service.api.context import Context, InContext
+from oakum_service.api.hook_desks import present_desk
 from oakum_service.api.schemas.readiness import Readiness, ReadinessCheck
 from oakum_service.db.engine import newest_revision, present_revision
-from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
+from oakum_service.schedulers.entry import HookDesk
 from oakum_service.standing import moment
 
 router = APIRouter(tags=["service"])
@@ -38,7 +39,7 @@ async def readyz(request: Request, response: Response) -> Readiness:
     The status is 503 while it cannot."""
     probe = request.app.state.readiness
     assert isinstance(probe, ReadinessProbe)
-    faults = await probe.look()
+    faults = await probe.look(present_desk(request.app))
     checks = [ReadinessCheck(name=name, ok=fault is None, detail=fault) for name, fault in faults.items()]
     ready = all(check.ok for check in checks if check.name != _NOT_NEEDED)
     if not ready:
@@ -53,10 +54,10 @@ class ReadinessProbe:
         self._context = context
         self._looking: asyncio.Task[_Faults] | None = None
 
-    async def look(self) -> _Faults:
-        """What is wrong with each part; None for those that are as they should be."""
+    async def look(self, desk: HookDesk | None) -> _Faults:
+        """What is wrong with each part; None for those that are as they should be. `desk` knows of the hooks."""
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(asyncio.to_thread(_faults, self._context))
+            self._looking = asyncio.create_task(asyncio.to_thread(_faults, self._context, desk))
         try:
             return await asyncio.wait_for(asyncio.shield(self._looking), _PATIENCE_S)
         except TimeoutError:
@@ -65,12 +66,12 @@ class ReadinessProbe:
             return {"database": told, "schema": _NOT_KNOWN, "controller": _NOT_KNOWN, "scheduler": _NOT_KNOWN}
 
 
-def _faults(context: Context) -> _Faults:
+def _faults(context: Context, desk: HookDesk | None) -> _Faults:
     return {
         **_database_faults(context),
         "controller": _controller_fault(context),
         "scheduler": _scheduler_fault(context),
-        **_hook_faults(context),
+        **_hook_faults(desk),
     }
 
 
@@ -116,12 +117,12 @@ def _other_controller_fault(context: Context) -> str | None:
     return None
 
 
-def _hook_faults(context: Context) -> _Faults:
-    """Whether Slurm runs the hooks that are installed; nothing for another scheduler."""
-    if context.scheduler.name != SlurmScheduler.name:
+def _hook_faults(desk: HookDesk | None) -> _Faults:
+    """Whether the hooks that are installed are run; nothing for a scheduler without hooks."""
+    if desk is None:
         return {}
     try:
-        return {"hooks": context.hook_watch.missed(context.readers).told or None}
+        return {"hooks": desk.fault()}
     except SQLAlchemyError:
         return {"hooks": _NOT_KNOWN}
 

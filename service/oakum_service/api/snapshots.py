@@ -1,4 +1,4 @@
-"""POST /v1/cluster/snapshots: Slurm's state from a collector, for services that may not read it themselves."""
+"""POST /v1/cluster/snapshots: the cluster's state from a collector, for services that may not read it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,8 @@ from oakum_service.api.auth import HookOrAdmin
 from oakum_service.api.body_limit import STATE_PATH
 from oakum_service.api.context import InContext
 from oakum_service.errors import Conflict, PayloadError, RequestError, SchedulerError
-from oakum_service.schedulers.slurm.reading.pushed_source import (
-    AGE_HEADER,
-    RequestTime,
-    StateListener,
-    decode_state,
-)
+from oakum_service.scheduler_table import SCHEDULERS
+from oakum_service.schedulers.port import AGE_HEADER, RequestTime, StateListener
 
 router = APIRouter(tags=["cluster"])
 
@@ -39,16 +35,13 @@ async def take_state(_: HookOrAdmin, context: InContext, request: Request, age_s
     arrival = RequestTime(time.time(), age_s if age_s is None or math.isfinite(age_s) else None)
     scheduler = context.scheduler
     if not isinstance(scheduler, StateListener):
-        raise Conflict(
-            "this service does not take a cluster's state by POST: start it with OAKUM_SLURM_STATE=push"
-        )
+        ways = " or ".join(kind.state_by_post for kind in SCHEDULERS.values() if kind.state_by_post)
+        raise Conflict(f"this service does not take a cluster's state by POST: start it with {ways}")
     body = await request.body()
     try:
-        state = await asyncio.to_thread(decode_state, body, arrival)
+        taken_at = await asyncio.to_thread(scheduler.on_state, body, arrival)
     except PayloadError as error:
         raise RequestError(str(error)) from error
-    try:
-        scheduler.on_state(state)
     except SchedulerError as error:
         raise Conflict(str(error)) from error
-    await asyncio.to_thread(context.peers.pass_on_state, state)
+    await asyncio.to_thread(context.peers.pass_on_state, body, taken_at)

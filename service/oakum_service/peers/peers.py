@@ -16,17 +16,16 @@ from oakum_service.db.lease import LeaseHolder, database_time, seen_of_scheduler
 from oakum_service.db.models.cluster import PostedState
 from oakum_service.db.models.installation import Lease
 from oakum_service.documents.silence import Silence
-from oakum_service.errors import PayloadError
+from oakum_service.errors import SchedulerError
 from oakum_service.peers.line import LONGEST, Line
-from oakum_service.schedulers.port import Scheduler
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind, HookListener
-from oakum_service.schedulers.slurm.reading.pushed_source import (
+from oakum_service.schedulers.port import (
+    HookEvent,
+    HookKind,
+    HookListener,
     RequestTime,
+    Scheduler,
     StateListener,
-    decode_state,
-    encode_state,
 )
-from oakum_service.schedulers.slurm.reading.state import SlurmState
 
 _log = logging.getLogger("oakum")
 _HOOK = "hook"
@@ -62,8 +61,9 @@ class Peers(Protocol):
     def pass_on_hook(self, event: HookEvent) -> None:
         """Let the controller know of a hook's event, if that is another process. Returns at once."""
 
-    def pass_on_state(self, state: SlurmState) -> None:
-        """Give the controller the cluster's state that a collector has posted, if that is another process."""
+    def pass_on_state(self, body: bytes, taken_at: float) -> None:
+        """Give the controller the cluster's state as a collector has posted it, read at `taken_at`, if that is
+        another process."""
 
 
 class NoPeers:
@@ -77,7 +77,7 @@ class NoPeers:
     def pass_on_hook(self, event: HookEvent) -> None:
         """There is nobody else."""
 
-    def pass_on_state(self, state: SlurmState) -> None:
+    def pass_on_state(self, body: bytes, taken_at: float) -> None:
         """There is nobody else."""
 
 
@@ -118,15 +118,13 @@ class DatabasePeers:
             text = json.dumps(dataclasses.asdict(dataclasses.replace(event, nodes="")))
         self._line.tell(_HOOK, text)
 
-    def pass_on_state(self, state: SlurmState) -> None:
+    def pass_on_state(self, body: bytes, taken_at: float) -> None:
         """Store the state in place of the one before, and tell the controller of it. In the controller's own
         process, do nothing."""
         if self._lease.is_held:
             return
         with self._sessions.begin() as session:
-            session.merge(
-                PostedState(id=1, taken_at=state.taken_at, body=zlib.compress(encode_state(state), _FAST))
-            )
+            session.merge(PostedState(id=1, taken_at=taken_at, body=zlib.compress(body, _FAST)))
         self._line.tell(_STATE)
 
     def _take_hook(self, text: str) -> None:
@@ -144,8 +142,6 @@ class DatabasePeers:
             return
         now = time.time()
         try:
-            state = decode_state(zlib.decompress(row.body), RequestTime(now, now - row.taken_at))
-        except PayloadError as error:
+            self._scheduler.on_state(zlib.decompress(row.body), RequestTime(now, now - row.taken_at))
+        except SchedulerError as error:
             _log.warning("a state that another process of the service has stored: %s", error)
-            return
-        self._scheduler.on_state(state)

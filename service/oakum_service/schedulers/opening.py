@@ -21,6 +21,11 @@ def entry_of(name: str) -> SchedulerEntry:
     return entry
 
 
+def entries() -> dict[str, SchedulerEntry]:
+    """Name -> entry, of every scheduler in the table."""
+    return {name: entry_of(name) for name in SCHEDULERS}
+
+
 def open_scheduler(settings: Settings, secret: bytes) -> Scheduler:
     """The adapter for the configured scheduler. Raises `ConfigurationError` if there is none of that name, or
     it cannot be used with these settings."""

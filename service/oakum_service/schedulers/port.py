@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
@@ -63,8 +64,8 @@ class Snapshot:
     """Why the scheduler begins no job of ours on any node, as a clause; empty if it does."""
 
     def with_starts_since(self, at: float) -> Snapshot:
-        """The snapshot with those foreground starts alone that were in the second of `at` or later. Slurm tells
-        the time in whole seconds."""
+        """The snapshot with those foreground starts alone that were in the second of `at` or later: a scheduler
+        may tell the time in whole seconds."""
         return replace(self, starts=tuple(start for start in self.starts if start.started_at >= math.floor(at)))
 
     def node(self, name: str) -> Node | None:
@@ -152,3 +153,64 @@ class ForegroundTaker(Protocol):
 
     def submit_foreground(self, nodes: int, run_s: float) -> str:
         """Submit a foreground job as a user of the cluster would; returns its id."""
+
+
+class HookKind(StrEnum):
+    """What happened to a job: it got its nodes, or it gave them back."""
+
+    ALLOCATED = "allocated"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True)
+class HookEvent:
+    """A job got its nodes, or gave them back: one event, however many hooks of the job report it."""
+
+    kind: HookKind
+    job: str
+    nodes: str
+    """Folded node list: `n[001-003,007],gpu[1-2]`."""
+    partition: str
+    """The job's partition or queue."""
+    uid: int
+    """User id of the job's user."""
+    start_at: float | None
+    """When the job started, Unix seconds; None if the scheduler did not say."""
+    at: float
+    """When the first of the job's hooks ran, Unix seconds by the clock of the machine that ran it."""
+
+
+@runtime_checkable
+class HookListener(Protocol):
+    """Interface of a scheduler that is told of hook events."""
+
+    def on_hook(self, event: HookEvent) -> None:
+        """Handle an event. Called from any thread; must not block.
+
+        It is called again with a longer node list when no hook knew the whole list, and at a job's end once more
+        after the last node's epilog, since nodes are completing until then. An event may be older than the newest
+        snapshot: compare `at` with the time of the snapshot. One of minutes ago comes without nodes.
+        """
+
+
+AGE_HEADER = "X-Oakum-State-Age"
+"""HTTP header of a posted state: the seconds from the beginning of the reading to the sending of the request."""
+
+
+@dataclass(frozen=True)
+class RequestTime:
+    """When a request arrived, in Unix seconds, and the age in seconds that its sender gave, if any."""
+
+    at: float
+    age_s: float | None
+
+
+@runtime_checkable
+class StateListener(Protocol):
+    """Interface of a scheduler that can be given the cluster's state by a collector."""
+
+    def on_state(self, body: bytes, arrival: RequestTime) -> float:
+        """Accept a state as its collector has posted it; returns when it was read, in Unix seconds.
+
+        Raises `PayloadError` if it cannot be read, and `SchedulerError` if this service reads the state itself.
+        """

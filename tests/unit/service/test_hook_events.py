@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from cells import each
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.cluster import HookEventRecord
-from oakum_service.schedulers.slurm.hooks.event import HookEvent
+from oakum_service.schedulers.port import HookEvent
 from oakum_service.schedulers.slurm.hooks.event_writer import HookEventWriter
 from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, check_nodes, parse_nodes
 from oakum_service.schedulers.slurm.hooks.rows import HookResult

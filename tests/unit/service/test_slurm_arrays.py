@@ -12,8 +12,7 @@ import msgspec
 import pytest
 
 from oakum_service.errors import SchedulerError, SubmissionRefused
-from oakum_service.schedulers.port import OwnJob
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.port import HookEvent, HookKind, OwnJob
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmReservation
 from oakum_service.states import NodeState
 from slurm_adapter import FAKE, Site, announced, blocked_readings, make_site, node, own, readable

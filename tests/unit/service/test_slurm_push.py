@@ -14,11 +14,10 @@ import pytest
 from cells import each
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import PayloadError, SchedulerError
+from oakum_service.schedulers.port import AGE_HEADER, RequestTime
 from oakum_service.schedulers.slurm.collector import Collector, PostError, PostRefused, StatePoster
 from oakum_service.schedulers.slurm.reading.pushed_source import (
-    AGE_HEADER,
     PushedSource,
-    RequestTime,
     decode_state,
     encode_state,
 )

@@ -12,9 +12,8 @@ import pytest
 
 from cells import each
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.port import JobStart
+from oakum_service.schedulers.port import HookEvent, HookKind, JobStart
 from oakum_service.schedulers.slurm import completing
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.reading.state import SlurmJob
 from oakum_service.states import NodeState
 from slurm_adapter import FAKE, Site, adapter, announced, blocked_readings, make_site, node, own, readable

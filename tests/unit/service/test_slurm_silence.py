@@ -11,9 +11,9 @@ import pytest
 
 from cells import each
 from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.port import HookEvent, HookKind
 from oakum_service.schedulers.slurm import answers
 from oakum_service.schedulers.slurm.answers import ASK_EVERY_S, Answers
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
 from slurm_adapter import FAKE, Site, adapter, make_site, own
 from waiting import DEADLINE_S, wait_until
 

@@ -16,8 +16,9 @@ import msgspec
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
+from oakum_service.schedulers.port import AGE_HEADER
 from oakum_service.schedulers.slurm.read_pace import ReadPace
-from oakum_service.schedulers.slurm.reading.pushed_source import AGE_HEADER, encode_state
+from oakum_service.schedulers.slurm.reading.pushed_source import encode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmState, StateSource
 from oakum_service.schedulers.slurm.unread import UnreadLog
 from oakum_service.tls import client_context

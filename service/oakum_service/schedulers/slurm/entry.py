@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+from collections.abc import Callable
 
 from oakum_service.config import Settings
+from oakum_service.db.engine import Sessions
 from oakum_service.errors import ConfigurationError
 from oakum_service.schedulers.entry import SchedulerEntry
-from oakum_service.schedulers.port import Scheduler
+from oakum_service.schedulers.port import HookEvent, Scheduler
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.grace import grace_s
 from oakum_service.schedulers.slurm.handover import window_s
+from oakum_service.schedulers.slurm.hooks.desk import SlurmHookDesk
+from oakum_service.schedulers.slurm.hooks.routes import router
 from oakum_service.schedulers.slurm.reading.sources import open_source
 from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
 
 
 class SlurmEntry(SchedulerEntry):
-    """Opens a cluster of Slurm's."""
+    """Opens a cluster of Slurm's, and takes what its hooks report."""
+
+    router = router
 
     def open(self, settings: Settings, secret: bytes) -> Scheduler:
         """The adapter for the configured partition. Raises `ConfigurationError` if none is configured, or Slurm's
@@ -38,3 +44,9 @@ class SlurmEntry(SchedulerEntry):
     def describe(self, settings: Settings) -> str:
         """Which nodes fragments may get."""
         return f"the nodes of Slurm's partition {settings.slurm.partition}"
+
+    def open_hooks(
+        self, sessions: Sessions, readers: Sessions, tell: Callable[[HookEvent], None]
+    ) -> SlurmHookDesk:
+        """The desk that writes reports to the database."""
+        return SlurmHookDesk(sessions, readers, tell)

@@ -18,20 +18,19 @@ from pathlib import Path
 from oakum_service.config import SlurmSettings
 from oakum_service.documents.silence import Silence
 from oakum_service.errors import SchedulerError
-from oakum_service.schedulers.port import OwnJob, Snapshot
+from oakum_service.schedulers.port import HookEvent, HookKind, OwnJob, RequestTime, Snapshot
 from oakum_service.schedulers.slurm.answers import Answers
 from oakum_service.schedulers.slurm.arrays import JobArrays
 from oakum_service.schedulers.slurm.cancellation import Cancellations, cancel_jobs, waiting_in_vain
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.completing import CompletingNodes
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
 from oakum_service.schedulers.slurm.job_starts import JobStarts
 from oakum_service.schedulers.slurm.overlay import Overlay
 from oakum_service.schedulers.slurm.partition import PartitionWatch
 from oakum_service.schedulers.slurm.picture import Picture, PictureMaker
 from oakum_service.schedulers.slurm.read_pace import MOST_STRETCH, ReadPace
-from oakum_service.schedulers.slurm.reading.pushed_source import PushedSource
-from oakum_service.schedulers.slurm.reading.state import SlurmState, StateSource
+from oakum_service.schedulers.slurm.reading.pushed_source import PushedSource, decode_state
+from oakum_service.schedulers.slurm.reading.state import StateSource
 from oakum_service.schedulers.slurm.snapshot import HolePolicy, OakumInstance, unfold
 from oakum_service.schedulers.slurm.submission import Submitter
 from oakum_service.schedulers.slurm.unread import UnreadLog
@@ -209,16 +208,18 @@ class SlurmScheduler:
             self._hint()
         self._on_change()
 
-    def on_state(self, state: SlurmState) -> None:
-        """Take in a state that a collector has read. Raises `SchedulerError` if this service reads the state
-        itself."""
+    def on_state(self, body: bytes, arrival: RequestTime) -> float:
+        """Take in a state that a collector has posted; returns when it was read, in Unix seconds. Raises
+        `PayloadError` if it is no state, and `SchedulerError` if this service reads the state itself."""
         if not isinstance(self._source, PushedSource):
             raise SchedulerError(
                 "this service reads Slurm's state itself: set OAKUM_SLURM_STATE=push to have it posted"
             )
+        state = decode_state(body, arrival)
         self._source.take(state)
         with self._changed:
             self._hint()
+        return state.taken_at
 
     def stop(self, *, leave_fragments: bool = False) -> None:
         """Stop reading Slurm's state and cancelling jobs. Fragments go on in any case: they belong to Slurm."""

@@ -20,7 +20,7 @@ from prometheus_client import Histogram
 
 from oakum_service.db.batch_writer import BatchWriter
 from oakum_service.db.engine import Sessions
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.port import HookEvent, HookKind
 from oakum_service.schedulers.slurm.hooks.report import HookReport
 from oakum_service.schedulers.slurm.hooks.rows import HookResult, write_reports
 

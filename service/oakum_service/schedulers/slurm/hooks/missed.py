@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.models.cluster import ForegroundStart, HookEventRecord, NodeInterval
-from oakum_service.schedulers.slurm.hooks.event import HookKind
+from oakum_service.schedulers.port import HookKind
 from oakum_service.schedulers.slurm.hooks.installation import RESTART, TOKEN_NAME
 from oakum_service.states import NodeState
 

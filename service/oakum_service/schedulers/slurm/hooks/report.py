@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet, NodeSetException
 
-from oakum_service.schedulers.slurm.hooks.event import HookKind
+from oakum_service.schedulers.port import HookKind
 from oakum_solver.logs.node_lists import MOST_NODES
 
 # Possessive, and one alternative for each character: users may write what they like, and the event loop waits.

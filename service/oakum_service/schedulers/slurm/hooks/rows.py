@@ -10,7 +10,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.db.models.cluster import HookEventRecord
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind
+from oakum_service.schedulers.port import HookEvent, HookKind
 from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, parse_nodes
 
 STALE_S = 300.0

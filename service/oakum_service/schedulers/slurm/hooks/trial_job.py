@@ -14,7 +14,7 @@ from pathlib import Path
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import CommandFailed
-from oakum_service.schedulers.slurm.hooks.event import HookKind
+from oakum_service.schedulers.port import HookKind
 from oakum_service.schedulers.slurm.hooks.installation import RESTART
 from oakum_service.schedulers.slurm.short_job import run_short_job
 

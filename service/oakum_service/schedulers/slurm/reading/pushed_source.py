@@ -10,28 +10,18 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import msgspec
 
 from oakum_service.errors import PayloadError, SchedulerError
+from oakum_service.schedulers.port import RequestTime
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmReservation, SlurmState
 
-AGE_HEADER = "X-Oakum-State-Age"
-"""HTTP header with the seconds from the beginning of the reading to the sending of the request."""
 _ENDLESS = 1e18
 """Stands for `inf`, which JSON lacks."""
 Ending = TypeVar("Ending", SlurmJob, SlurmReservation)
 _decoder = msgspec.json.Decoder(SlurmState)
-
-
-@runtime_checkable
-class StateListener(Protocol):
-    """Interface of a scheduler that can be given the cluster's state by a collector."""
-
-    def on_state(self, state: SlurmState) -> None:
-        """Accept a state. Raises `SchedulerError` if this service reads the state itself."""
 
 
 class PushedSource:
@@ -84,14 +74,6 @@ class PushedSource:
     def _newest_is_ahead(self) -> bool:
         """Whether the newest state lies in the future, because the clock here was set back."""
         return self._newest is not None and self._newest.taken_at > self._clock()
-
-
-@dataclass(frozen=True)
-class RequestTime:
-    """When a request arrived, in Unix seconds, and the age in seconds that its sender gave, if any."""
-
-    at: float
-    age_s: float | None
 
 
 def encode_state(state: SlurmState) -> bytes:

@@ -13,12 +13,10 @@ from fastapi import APIRouter, Path, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import AfterValidator, BaseModel, Field, model_validator
 
-from oakum_service.api.auth import HookOrAdmin
-from oakum_service.api.context import Context, InContext
 from oakum_service.errors import ServiceError
 from oakum_service.instruments import HOOK_S
-from oakum_service.schedulers.slurm.hooks.event import HookEvent, HookKind, HookListener
-from oakum_service.schedulers.slurm.hooks.event_writer import HookEventWriter
+from oakum_service.schedulers.port import HookKind
+from oakum_service.schedulers.slurm.hooks.desk import SlurmHookDesk
 from oakum_service.schedulers.slurm.hooks.missed import heard_of
 from oakum_service.schedulers.slurm.hooks.report import Hook, HookReport, check_form, check_nodes, num_nodes
 
@@ -93,17 +91,11 @@ class HeardHooks(BaseModel):
     """Empty for a job of which none has told."""
 
 
-def open_event_writer(context: Context) -> HookEventWriter:
-    """Make the writer that records hook events for this app, and tells the scheduler and the controller of new
-    ones. Returns the writer."""
-
-    def tell(event: HookEvent) -> None:
-        if isinstance(context.scheduler, HookListener):
-            context.scheduler.on_hook(event)
-        context.peers.pass_on_hook(event)
-        context.news_for_controller.notify()
-
-    return HookEventWriter(context.sessions, tell)
+def _desk(request: Request) -> SlurmHookDesk:
+    """Who takes the reports that come to this app."""
+    desk = request.app.state.hook_desks["slurm"]
+    assert isinstance(desk, SlurmHookDesk)
+    return desk
 
 
 def _check_nodes(events: Sequence[HookDocument]) -> None:
@@ -121,16 +113,14 @@ def _check_nodes(events: Sequence[HookDocument]) -> None:
 
 
 @router.post("/slurm", status_code=HTTPStatus.NO_CONTENT)
-async def take_hook_events(documents: HookDocuments, _: HookOrAdmin, request: Request) -> None:
+async def take_hook_events(documents: HookDocuments, request: Request) -> None:
     """Record what hooks report. Each report counts once, however often it is sent; an empty list only tests the
     token."""
-    journal = request.app.state.hooks
-    assert isinstance(journal, HookEventWriter)
     if not documents.events:
         return
     await asyncio.to_thread(_check_nodes, documents.events)
     now = time.time()
-    written = journal.submit([document.report(now) for document in documents.events])
+    written = _desk(request).writer.submit([document.report(now) for document in documents.events])
     try:
         with HOOK_S.time():
             await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(written)), _PATIENCE_S)
@@ -139,11 +129,9 @@ async def take_hook_events(documents: HookDocuments, _: HookOrAdmin, request: Re
 
 
 @router.get("/slurm/{job_id}")
-def show_heard_hooks(
-    job_id: Annotated[int, Path(ge=1, lt=2**63)], context: InContext, _: HookOrAdmin
-) -> HeardHooks:
+def show_heard_hooks(job_id: Annotated[int, Path(ge=1, lt=2**63)], request: Request) -> HeardHooks:
     """Say which hooks have told of a job of Slurm's: an admin who has installed them wants to know whether Slurm
     runs them."""
-    with context.readers.begin() as session:
+    with _desk(request).readers.begin() as session:
         heard = heard_of(session, [job_id]).get(job_id, {})
     return HeardHooks.model_validate({"job_id": job_id, "heard": heard})

@@ -1,0 +1,45 @@
+"""The routes of schedulers' hooks, and who takes the hooks' reports in this application."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Depends, FastAPI
+
+from oakum_service.api.auth import hook_or_admin
+from oakum_service.api.context import Context
+from oakum_service.schedulers.entry import HookDesk
+from oakum_service.schedulers.opening import entries
+from oakum_service.schedulers.port import HookEvent, HookListener
+
+
+def _routes() -> APIRouter:
+    """The routes of every scheduler in the table, for whoever may speak for the main scheduler."""
+    routes = APIRouter(dependencies=[Depends(hook_or_admin)])
+    for entry in entries().values():
+        if entry.router is not None:
+            routes.include_router(entry.router)
+    return routes
+
+
+router = _routes()
+
+
+def open_hook_desks(context: Context) -> dict[str, HookDesk]:
+    """Name of a scheduler -> what takes its hooks' reports for this app, and tells this process's adapter and the
+    controller of new events."""
+
+    def tell(event: HookEvent) -> None:
+        if isinstance(context.scheduler, HookListener):
+            context.scheduler.on_hook(event)
+        context.peers.pass_on_hook(event)
+        context.news_for_controller.notify()
+
+    desks = {name: entry.open_hooks(context.sessions, context.readers, tell) for name, entry in entries().items()}
+    return {name: desk for name, desk in desks.items() if desk is not None}
+
+
+def present_desk(app: FastAPI) -> HookDesk | None:
+    """The desk of the scheduler that this service has; None if that has no hooks."""
+    context, desks = app.state.context, app.state.hook_desks
+    assert isinstance(context, Context)
+    desk: HookDesk | None = desks.get(context.scheduler.name)
+    return desk

@@ -1,0 +1,31 @@
+"""What takes the reports of Slurm's hooks for one application, and tells of those that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from oakum_service import instruments
+from oakum_service.db.engine import Sessions
+from oakum_service.schedulers.port import HookEvent
+from oakum_service.schedulers.slurm.hooks.event_writer import HookEventWriter
+from oakum_service.schedulers.slurm.hooks.watch import HookWatch
+
+
+class SlurmHookDesk:
+    """Slurm's `HookDesk`."""
+
+    def __init__(self, sessions: Sessions, readers: Sessions, tell: Callable[[HookEvent], None]) -> None:
+        """`tell` receives each new event."""
+        self.readers = readers
+        self.writer = HookEventWriter(sessions, tell)
+        self.watch = HookWatch(readers)
+
+    def fault(self) -> str | None:
+        """Whether Slurm runs the hooks that are installed: what to do if not. Raises `SQLAlchemyError`."""
+        return self.watch.missed().told or None
+
+    def measure(self) -> None:
+        """Set the gauges of jobs of which no hook has told."""
+        missed = self.watch.known()
+        instruments.HOOKS_MISSED.labels("start").set(len(missed.started))
+        instruments.HOOKS_MISSED.labels("end").set(len(missed.ended))
