@@ -86,8 +86,9 @@ class _FileSource(PydanticBaseSettingsSource):
         for name in section:
             if name not in known:
                 raise ConfigurationError(f"{where}{name} is no setting{nearest(name, known)}")
-        if not group and (unknown := [table for table in read_groups() if table not in _TABLES]):
-            tables = ", ".join(f"[{table}]" for table in _TABLES)
+        expected = dict.fromkeys((*_TABLES, *SCHEDULERS))  # a scheduler reads its own table
+        if not group and (unknown := [table for table in read_groups() if table not in expected]):
+            tables = ", ".join(f"[{table}]" for table in expected)
             raise ConfigurationError(f"{where}[{unknown[0]}] is no group of settings, expected {tables}")
         return section
 
