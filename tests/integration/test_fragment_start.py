@@ -16,11 +16,11 @@ import pytest
 from cells import each
 from fragment_configs import fragment_config
 from oakum_client.cli import trying
+from oakum_service.schedulers.slurm.sbatch import SlurmJobOptions, submit_slurm
 from oakum_service.schedulers.starting import FragmentStarter
 from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.fragment.config_files import FragmentArray, write_config
 from oakum_worker.fragment.rank_starter import RankStarter
-from oakum_worker.launch import SlurmJobOptions, submit_slurm
 from oakum_worker.protocol import RunAs
 from waiting import DEADLINE_S
 

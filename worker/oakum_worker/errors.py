@@ -9,7 +9,7 @@ WorkerError
 │   └── CorruptCheckpointError    a checkpoint's content does not match its manifest
 ├── ScheduleError        a pipeline cannot have the stages or schedule asked for, or a schedule contradicts itself
 ├── ConfigError          a fragment's config asks for what this version of the worker does not know
-├── LaunchError          the scheduler refuses a fragment's job
+├── LaunchError          a fragment cannot be started in its user's account
 ├── NoLoopsError         the fused loops of recurrent layers cannot be compiled or loaded here
 ├── ForkError            no process can be forked from the fork server
 └── GroupError           a generation's process group cannot be formed or has broken
@@ -57,7 +57,7 @@ class ConfigError(WorkerError):
 
 
 class LaunchError(WorkerError):
-    """The scheduler refuses a fragment's job; the message is the scheduler's own."""
+    """A fragment cannot be started in its user's account: the message says what could not be run."""
 
 
 class NoLoopsError(WorkerError):

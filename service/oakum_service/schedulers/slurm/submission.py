@@ -19,11 +19,10 @@ from oakum_service.errors import SchedulerError, SubmissionRefused
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.job_lookup import find_job
+from oakum_service.schedulers.slurm.sbatch import SlurmJobOptions, submit_slurm, submit_slurm_array
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
 from oakum_service.states import NodeState
 from oakum_solver.logs.node_lists import fold
-from oakum_worker.errors import LaunchError
-from oakum_worker.launch import SlurmJobOptions, submit_slurm, submit_slurm_array
 from oakum_worker.protocol import FragmentConfig
 from oakum_worker.spec_options import SlurmSpec
 
@@ -54,10 +53,7 @@ class Submitter:
         soon."""
         limit_min = self._time_limit_min(self._node(config, snapshot))
         options = self._options(config.fragment, config.spec.slurm, limit_min, node=config.node)
-        try:
-            return submit_slurm(self._folder / config.fragment, config, options)
-        except LaunchError as error:
-            raise SubmissionRefused(str(error)) from error
+        return submit_slurm(self._folder / config.fragment, config, options)
 
     def submit_any(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, str]:
         """Submit the fragments to their nodes as one array; returns the job id of each submitted fragment.
@@ -74,10 +70,7 @@ class Submitter:
         others = fold(node.name for node in snapshot.nodes if node.name not in nodes)
         asked = configs[0].spec.slurm  # all are of one trainer
         options = self._options(array, asked, min(limits_min.values()), exclude=others or None)
-        try:
-            job_ids = submit_slurm_array(self._folder / array, configs, options)
-        except LaunchError as error:
-            raise SubmissionRefused(str(error)) from error
+        job_ids = submit_slurm_array(self._folder / array, configs, options)
         return {config.fragment: job_id for config, job_id in zip(configs, job_ids, strict=True)}
 
     def _limits_min(self, configs: Sequence[FragmentConfig], snapshot: Snapshot) -> dict[str, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cells import each
-from oakum_worker.job_ids import read_job_id
+from oakum_service.schedulers.slurm.job_ids import read_job_id
 
 
 @each(
