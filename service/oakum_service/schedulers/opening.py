@@ -5,17 +5,13 @@ from __future__ import annotations
 from pkgutil import resolve_name
 
 from oakum_service.config import Settings
-from oakum_service.errors import ConfigurationError
-from oakum_service.scheduler_table import SCHEDULERS, scheduler_names
+from oakum_service.scheduler_table import SCHEDULERS
 from oakum_service.schedulers.entry import SchedulerEntry
 from oakum_service.schedulers.port import Scheduler
 
 
 def entry_of(name: str) -> SchedulerEntry:
-    """The entry of the scheduler of this name, whose modules are imported. Raises `ConfigurationError` if there is
-    none."""
-    if name not in SCHEDULERS:
-        raise ConfigurationError(f"scheduler {name!r}: expected {scheduler_names()}")
+    """The entry of the scheduler of this name in the table. Imports the scheduler's modules."""
     entry = resolve_name(SCHEDULERS[name].entry)()
     assert isinstance(entry, SchedulerEntry)
     return entry
@@ -27,6 +23,6 @@ def entries() -> dict[str, SchedulerEntry]:
 
 
 def open_scheduler(settings: Settings, secret: bytes) -> Scheduler:
-    """The adapter for the configured scheduler. Raises `ConfigurationError` if there is none of that name, or
-    it cannot be used with these settings."""
+    """The adapter for the configured scheduler. Raises `ConfigurationError` if it cannot be used with these
+    settings."""
     return entry_of(settings.scheduler).open(settings, secret)

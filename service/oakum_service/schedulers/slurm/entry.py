@@ -14,8 +14,8 @@ from oakum_service.schedulers.port import HookEvent, Scheduler
 from oakum_service.schedulers.slurm.commands import SlurmCommands
 from oakum_service.schedulers.slurm.grace import grace_s
 from oakum_service.schedulers.slurm.handover import window_s
+from oakum_service.schedulers.slurm.hooks import routes
 from oakum_service.schedulers.slurm.hooks.desk import SlurmHookDesk
-from oakum_service.schedulers.slurm.hooks.routes import router
 from oakum_service.schedulers.slurm.reading.sources import open_source
 from oakum_service.schedulers.slurm.scheduler import SlurmScheduler
 from oakum_service.schedulers.slurm.snapshot import OakumInstance
@@ -24,7 +24,7 @@ from oakum_service.schedulers.slurm.snapshot import OakumInstance
 class SlurmEntry(SchedulerEntry):
     """Opens a cluster of Slurm's, and takes what its hooks report."""
 
-    router = router
+    router = routes.router
 
     def open(self, settings: Settings, secret: bytes) -> Scheduler:
         """The adapter for the configured partition. Raises `ConfigurationError` if none is configured, or Slurm's
