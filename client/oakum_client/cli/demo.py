@@ -126,10 +126,21 @@ def _chain(examples: Path | None, epochs: int, *, anew: bool) -> TrainerChain:
             "examples with "
             "--examples, or show checkpoints with --recogniser and --autoencoder"
         )
+    owner = folder.stat().st_uid
+    if examples is None and folder is places[0] and owner not in _trusted_accounts():
+        raise CommandError(
+            f"./{folder} belongs to another account (uid {owner}), and its code would run for you: if you trust "
+            f"it, say --examples {folder}; else work in another folder"
+        )
     try:
         return TrainerChain(read_specs(folder, epochs), anew=anew)
     except SpecError as error:
         raise CommandError(str(error)) from error
+
+
+def _trusted_accounts() -> set[int]:
+    """The accounts whose code runs for this one anyway: its own, root, and the owner of Oakum's code."""
+    return {os.geteuid(), 0, Path(__file__).stat().st_uid}
 
 
 def _serve(follower: Follower, at: socket.socket, url: str, *, browser: bool, as_json: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,11 @@ from oakum_worker.errors import reason_of
 USUAL_SOCKET = Path("/run/oakum/oakum.sock")
 """Where clients look for the service's Unix socket if nothing else tells its address."""
 _UNIX = "unix:"
+_FOLDER_VARIABLE, _TOKEN_VARIABLE = "OAKUM_DATA_DIR", "OAKUM_TOKEN"
+_LARGEST_BYTES = 1_000_000
+_ROOT = 0
+"""The account that may write any file anyway."""
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True)
@@ -40,13 +46,29 @@ class Address:
 def find_address(url: str | None = None, token: str | None = None) -> Address:
     """The service's address and token: from the arguments, else from `OAKUM_URL` and `OAKUM_TOKEN`, else from the
     file that `oakum serve` writes, else the socket that `OAKUM_SOCKET` names or is at its usual place. Raises
-    `NotConfigured` where there is none, or it is no HTTP address.
+    `NotConfigured` where there is none, it is no HTTP address, or the token's owner has not chosen it.
 
-    The token in the file is used only for the address in the file, so that no other service ever sees it.
+    The token in the file is used only for the address in the file, so that no other service ever sees it. Where
+    `OAKUM_DATA_DIR` does not name the file's folder, its address takes no other token either: the folder that one
+    works in may be a stranger's, or have been unpacked from what a stranger made.
     """
-    path = Path(os.environ.get("OAKUM_DATA_DIR", ".oakum")) / "client.json"
-    saved = _read_address_file(path)
-    token = token or os.environ.get("OAKUM_TOKEN") or None
+    folder = os.environ.get(_FOLDER_VARIABLE)
+    path = Path(folder or ".oakum") / "client.json"
+    own_token = token or os.environ.get(_TOKEN_VARIABLE) or None
+    chosen_url = url or os.environ.get("OAKUM_URL")
+    saved = _read_address_file(path, is_needed=not chosen_url, is_named=bool(folder))
+    found, source = _address_and_source(url, path, saved)
+    is_saved = saved is not None and saved["url"].rstrip("/") == found
+    saved_token = saved.get("token") if saved and is_saved else None
+    is_trusted = is_saved and (bool(folder) or own_token in (None, saved_token))
+    if is_saved and not chosen_url and not is_trusted:
+        raise _not_chosen(found, path, "the token that is given" if token else _TOKEN_VARIABLE)
+    ca_file = os.environ.get("OAKUM_CA_FILE") or (saved.get("ca_file") if saved and is_trusted else None)
+    return Address(found, source, own_token or saved_token, Path(ca_file) if ca_file else None)
+
+
+def _address_and_source(url: str | None, path: Path, saved: dict[str, str] | None) -> tuple[str, str]:
+    """The service's address, and where it was found."""
     if url:
         found, source = url, "given"
     elif env_url := os.environ.get("OAKUM_URL"):
@@ -64,12 +86,16 @@ def find_address(url: str | None = None, token: str | None = None) -> Address:
         raise NotConfigured(
             f"The service address {found!r} ({source}) does not begin with http://, https:// or unix:/."
         )
-    found = found.rstrip("/")
-    is_saved = saved is not None and saved["url"].rstrip("/") == found
-    if token is None and saved and is_saved:
-        token = saved.get("token")
-    ca_file = os.environ.get("OAKUM_CA_FILE") or (saved.get("ca_file") if saved and is_saved else None)
-    return Address(found, source, token, Path(ca_file) if ca_file else None)
+    return found.rstrip("/"), source
+
+
+def _not_chosen(url: str, path: Path, token: str) -> NotConfigured:
+    """The error for a token that would go to an address which only the working folder's file names."""
+    return NotConfigured(
+        f"{token} is not sent to {url}, since only {path} in this folder names that address, and anybody may have "
+        f"written it. To send it there, set OAKUM_URL={url}, or {_FOLDER_VARIABLE} to the file's folder; to use "
+        f"the token in the file, unset {_TOKEN_VARIABLE}."
+    )
 
 
 def _socket_here() -> str | None:
@@ -79,16 +105,42 @@ def _socket_here() -> str | None:
     return f"{_UNIX}{path.resolve()}" if path.is_socket() else None
 
 
-def _read_address_file(path: Path) -> dict[str, str] | None:
+def _read_address_file(path: Path, *, is_needed: bool, is_named: bool) -> dict[str, str] | None:
+    """What the file says; None where there is none. Raises `NotConfigured` for one that cannot be read, or that
+    others may have written; where it is not needed, None stands for that, too."""
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        # Without waiting: a stranger may have laid a named pipe there.
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
+            stranger = _stranger(os.fstat(file.fileno()), is_named=is_named)
+            document = None if stranger else json.loads(file.read(_LARGEST_BYTES))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
+        if not is_needed:
+            return None
         raise NotConfigured(
             f"{path} cannot be read: {reason_of(error)}. Restart `oakum serve`, which writes it, "
             "or set OAKUM_URL and OAKUM_TOKEN and remove it."
         ) from error
+    if stranger is not None:
+        if not is_needed:
+            return None
+        raise NotConfigured(
+            f"{path} is not read: {stranger}, and it would choose where commands and tokens go. If you trust who "
+            "wrote it, set OAKUM_URL to the address in it; else work in another folder, or remove it."
+        )
     if not isinstance(document, dict) or not isinstance(document.get("url"), str):
         raise NotConfigured(f'{path} has no "url". Restart `oakum serve`, which writes it.')
     return document
+
+
+def _stranger(state: os.stat_result, *, is_named: bool) -> str | None:
+    """Who beside this account may have written the file; None if nobody. Whoever names the file's folder has
+    chosen whose it is."""
+    if not stat.S_ISREG(state.st_mode):
+        return "it is no file"
+    if not is_named and state.st_uid not in (os.geteuid(), _ROOT):
+        return f"it belongs to another account (uid {state.st_uid})"
+    if state.st_mode & _WRITABLE_BY_OTHERS:
+        return f"other accounts may write it (mode {stat.S_IMODE(state.st_mode):04o})"
+    return None

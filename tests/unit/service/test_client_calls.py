@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -207,6 +208,58 @@ def test_a_saved_token_is_never_shown_to_another_service(tmp_path: Path, monkeyp
     assert find_address().token is None
     monkeypatch.setenv("OAKUM_URL", f"{URL}/")
     assert find_address().token == "saved"
+
+
+def _working_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The file in a folder that one works in, without `OAKUM_DATA_DIR`."""
+    monkeypatch.delenv("OAKUM_DATA_DIR")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".oakum").mkdir(exist_ok=True)
+    file = tmp_path / ".oakum" / "client.json"
+    file.write_text(json.dumps({"url": URL, "token": "saved", "ca_file": "/theirs.pem"}))
+    file.chmod(0o600)
+    return file
+
+
+def test_a_token_goes_to_no_address_that_only_the_working_folder_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _working_folder(monkeypatch, tmp_path)
+    assert (find_address().url, find_address().token) == (URL, "saved")
+    monkeypatch.setenv("OAKUM_TOKEN", "own")
+    with pytest.raises(
+        NotConfigured, match=rf"OAKUM_TOKEN is not sent to {URL}.*set OAKUM_URL={URL}.*unset OAKUM_TOKEN"
+    ):
+        find_address()
+    with pytest.raises(NotConfigured, match="the token that is given is not sent"):
+        find_address(token="given")
+    # An address of the owner's choice gets the token, but nothing else of the file counts beside it.
+    monkeypatch.setenv("OAKUM_URL", URL)
+    assert (find_address().token, find_address().ca_file) == ("own", None)
+    monkeypatch.delenv("OAKUM_URL")
+    monkeypatch.setenv("OAKUM_DATA_DIR", str(tmp_path / ".oakum"))
+    assert find_address().token == "own"
+
+
+@each("made", ["another account's", "writable by others", "a named pipe"])
+def test_a_file_that_a_stranger_may_have_written_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
+) -> None:
+    with monkeypatch.context() as patch:
+        file = _working_folder(patch, tmp_path)
+        if made == "another account's":
+            patch.setattr("oakum_service.client.address.os.geteuid", lambda: file.stat().st_uid + 1)
+            patch.setattr("oakum_service.client.address._ROOT", -1)
+        elif made == "writable by others":
+            file.chmod(0o620)
+        else:
+            file.unlink()
+            os.mkfifo(file)
+        with pytest.raises(NotConfigured, match=r"client\.json is not read: .*set OAKUM_URL"):
+            find_address()
+        patch.setenv("OAKUM_URL", URL)
+        assert (find_address().token, find_address().ca_file) == (None, None)
+        file.unlink()
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"token": "x"}'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import shutil
 import socket
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -224,6 +225,16 @@ def test_what_keeps_the_command_from_its_work_is_told_before_there_is_a_page(
     load_commands()
     done = CliRunner().invoke(app, ["demo", "digits", "--no-browser", "--port", "0", *arguments])
     assert (done.exit_code, told in str(done.exception), done.stdout) == (1, True, "")
+
+
+def test_examples_of_another_account_are_not_run_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "examples").mkdir()
+    shutil.copy(EXAMPLES / "rbm-digits.yaml", tmp_path / "examples")
+    monkeypatch.setattr("oakum_service.cli.demo._trusted_accounts", set)
+    monkeypatch.chdir(tmp_path)
+    load_commands()
+    done = CliRunner().invoke(app, ["demo", "digits", "--no-browser", "--port", "0"])
+    assert (done.exit_code, "say --examples examples" in str(done.exception)) == (1, True)
 
 
 def test_a_port_in_use_is_told() -> None:
