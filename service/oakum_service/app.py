@@ -47,6 +47,9 @@ from oakum_service.dashboard.routes import router as dashboard
 
 _COMPRESSION = 4
 """zlib's level: 1 is the fastest, 9 the smallest."""
+_FRAGMENT_REQUESTS_PER_S = 25.0
+"""Requests per second with one fragment's token: an agent sends ten reports at most, and asks again after each
+directive that it gets."""
 _REFUSALS_PER_S = 0.2
 """Refused requests of one token per second that the audit log takes up; more would only fill it."""
 
@@ -65,6 +68,7 @@ def add_parts(app: FastAPI, context: Context) -> FastAPI:
     app.state.event_feed = EventFeed(context.readers, context.news_for_readers)
     app.state.token_uses = TokenUses(context.sessions)
     app.state.rate_limit = RateLimit(context.settings.quota.requests_per_s)
+    app.state.fragment_limit = RateLimit(_FRAGMENT_REQUESTS_PER_S)
     app.state.readiness = readiness.ReadinessProbe(context)
     app.state.refusals = RateLimit(_REFUSALS_PER_S)
     app.state.hook_desks, app.state.recent_hook_tokens = hook_desks.open_hook_desks(context), {}

@@ -10,12 +10,14 @@ import anyio
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
+from sqlalchemy.event import listen
 
-from api_under_test import SPEC, ApiUnderTest, problem_of
+from api_under_test import SPEC, ApiUnderTest, problem_of, report
 from oakum_service.api import events, problems
 from oakum_service.api.auth import Role
 from oakum_service.api.body_limit import LARGEST_BODY_BYTES
 from oakum_service.api.rate_limit import RateLimit
+from oakum_service.app import _FRAGMENT_REQUESTS_PER_S
 from oakum_service.tokens import digest
 
 DETAIL = "the body is larger than 1,000,000 bytes: pass the name of a file instead of its content"
@@ -89,6 +91,32 @@ def test_a_token_that_sends_too_much_waits_and_others_do_not(api: ApiUnderTest) 
     assert {client.get("/v1/hold").status_code for client in (api.user, api.admin)} == {200}
     now[0] += 0.2
     assert [api.viewer.get("/v1/hold").status_code for _ in range(2)] == [200, 429]
+
+
+def test_a_fragments_token_that_sends_too_much_waits_and_asks_no_database(
+    api: ApiUnderTest,
+) -> None:
+    now = [100.0]
+    api.app.state.fragment_limit = RateLimit(_FRAGMENT_REQUESTS_PER_S, clock=lambda: now[0])
+    fragment, other = (api.add_fragment(str(api.submit(name=name)["id"])) for name in ("flood", "calm"))
+    agent, path = api.fragment_client(fragment), f"/v1/fragments/{fragment}/report"
+    for _ in range(10):  # what an agent sends at most: ten reports and as many questions a second
+        now[0] += 1.0
+        assert {agent.post(path, json=report(1)).status_code for _ in range(10)} == {204}
+        assert {agent.get(f"/v1/fragments/{fragment}/directive").status_code for _ in range(10)} == {200}
+    now[0] += 10.0
+    assert [agent.post(path, json=report(1)).status_code for _ in range(101)] == [204] * 100 + [429]
+    statements: list[str] = []
+    listen(api.engine, "before_cursor_execute", lambda _, __, statement, *___: statements.append(statement))
+    api.engine_is_changed = True
+    refused = [agent.post(path, json=report(1)), agent.get(f"/v1/fragments/{fragment}/directive")]
+    for answer in refused:
+        assert problem_of(answer, 429)["detail"] == "this token sends more than 25 requests per second: wait 1 s"
+        assert answer.headers["Retry-After"] == "1"
+    assert statements == []
+    # Who holds no such token takes nothing of it, and others go on.
+    problem_of(api.fragment_client(other).post(path, json=report(1)), 401)
+    assert api.fragment_client(other).post(path.replace(fragment, other), json=report(1)).status_code == 204
 
 
 def test_administrators_are_never_told_to_wait(api: ApiUnderTest) -> None:

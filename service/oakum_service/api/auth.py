@@ -193,8 +193,11 @@ def check_fragment(context: Context, fragment: str, credentials: HTTPAuthorizati
         raise Unauthorized("this call is for the fragment's own agent")
 
 
-async def _fragment(fragment_id: str, context: InContext, credentials: _Credentials) -> str:
+async def _fragment(fragment_id: str, context: InContext, credentials: _Credentials, request: Request) -> str:
     check_fragment(context, fragment_id, credentials)
+    # The trainer's code can read this token. Counted in memory: what is refused costs no access to the database.
+    limit: RateLimit = request.app.state.fragment_limit
+    limit.count(fragment_id)
     return fragment_id
 
 

@@ -103,6 +103,17 @@ def test_a_report_that_the_service_cannot_read_is_told_of_once_with_its_reason(
     )
 
 
+@each(("status", "told", "wait_s"), [(429, "2", 2.0), (429, "900", 5.0), (429, "", 0.3), (503, "5", 0.3)])
+def test_an_agent_that_has_sent_too_much_waits_for_as_long_as_it_is_told(
+    status: int, told: str, wait_s: float
+) -> None:
+    request = httpx.Request("POST", "http://service.test")
+    answer = httpx.Response(status, headers={"Retry-After": told}, request=request)
+    with pytest.raises(httpx.HTTPStatusError) as raised:
+        answer.raise_for_status()
+    assert service_link._wait_s(raised.value) == wait_s
+
+
 class TestIntervals:
     """A service of many agents asks for longer intervals; urgent news do not wait for them."""
 

@@ -23,6 +23,8 @@ _HEARTBEAT_S = 1.0
 """Seconds between two reports where the service does not ask for longer intervals."""
 _LONGEST_INTERVAL_S = 30.0
 _RETRY_S = 0.3
+_LONGEST_WAIT_S = 5.0
+"""Longest wait, in seconds, that a service may ask for: an agent that is silent for longer counts as lost."""
 _LAST_WORDS_S = 10.0
 _HURRIED_LAST_WORDS_S = 0.6
 _LONGEST_TRY_S = 1.0
@@ -157,14 +159,14 @@ class ServiceLink:
 
     def _fail(self, error: httpx.HTTPError | ValidationError) -> None:
         """Report a service that is silent for too long, look for a new address of it, and wait before the next
-        try."""
+        try, for as long as the service asks if it has had too many requests."""
         silent_s = time.monotonic() - self._heard_s
         if silent_s > self._config.orphan_timeout_s:
             self._deliver(Unheard(silent_s))
         if self._config.service_file is not None:
             self._look_up(Path(self._config.service_file))
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping, timeout=_RETRY_S)
+            self._changed.wait_for(lambda: self._stopping, timeout=_wait_s(error))
 
     def _look_up(self, file: Path) -> None:
         try:
@@ -174,6 +176,14 @@ class ServiceLink:
         if url != self._url:
             _log.info("the service has moved to %s", url)
             self._url = url
+
+
+def _wait_s(error: httpx.HTTPError | ValidationError) -> float:
+    """Seconds until the next try: after too many requests what the answer's `Retry-After` says, within reason."""
+    if not isinstance(error, httpx.HTTPStatusError) or error.response.status_code != httpx.codes.TOO_MANY_REQUESTS:
+        return _RETRY_S
+    told = error.response.headers.get("Retry-After", "")
+    return max(_RETRY_S, min(float(told), _LONGEST_WAIT_S)) if told.isdecimal() else _RETRY_S
 
 
 def _interval_s(told: str) -> float:
