@@ -43,6 +43,33 @@ def test_a_name_is_accepted_where_it_is_listed_and_else_refused_with_what_is(
     assert f"slurm.{field}: lower is not allowed here: leave it out, or ask" in refused(api, {field: "lower"})
 
 
+@each("field", ALLOWED)
+def test_a_live_trainers_options_change_within_what_is_allowed_and_hold_for_later_jobs(
+    api: ApiUnderTest, field: str
+) -> None:
+    api.settings.scheduler = "slurm"
+    api.settings.slurm = SlurmSettings(**{ALLOWED[field]: ["low", "lower"]})
+    trainer = api.submit(name=field, slurm={field: "low"})["id"]
+    path = f"/v1/trainers/{trainer}"
+    seen = api.user.get(path).headers["ETag"]
+    api.add_fragment(trainer)
+
+    def change(value: str | None, **headers: str) -> Any:
+        return api.user.patch(path, json={"slurm": {field: value}}, headers=headers)
+
+    assert "low or lower" in problem_of(change("high"), 403)["detail"]
+    assert problem_of(change("a b"), 422)["errors"][0].startswith("slurm")
+    assert change("lower", **{"If-Match": seen}).json()["spec"]["slurm"][field] == "lower"
+    problem_of(change("low", **{"If-Match": seen}), 412)
+    # Fields that are left out stay; null takes back.
+    assert api.user.patch(path, json={"slurm": {}}).json()["spec"]["slurm"][field] == "lower"
+    assert change(None).json()["spec"]["slurm"][field] is None
+    events = api.user.get("/v1/events/recent").json()["events"]
+    told = [event["message"] for event in events if event["subject"] == field]
+    keeps = "1 fragment that is there keeps what the job was submitted with"
+    assert f"ulla changes {{'slurm': {{'{field}': 'lower'}}}}; {keeps}" in told
+
+
 def test_elsewhere_than_on_slurm_nothing_can_be_asked_for(api: ApiUnderTest) -> None:
     api.settings.scheduler = "local"
     assert refused(api, {"qos": "low"}) == "slurm: this service does not submit to Slurm: leave it out"

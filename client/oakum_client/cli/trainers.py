@@ -179,6 +179,7 @@ def _epochs(number: int) -> str:
         "oakum scale digits --max-nodes 8",
         "oakum scale digits --sizes 1,2,4,8",
         "oakum scale digits --weight 2 --priority -5",
+        "oakum scale digits --qos night --reservation ''",
         "oakum pause digits; oakum scale digits --epochs 400; oakum unpause digits",
     ),
 )
@@ -200,9 +201,20 @@ def scale(
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Epochs of a paused trainer; more than it has finished.")
     ] = None,
+    qos: Annotated[str | None, typer.Option(metavar="NAME", help="Slurm QOS of later jobs; '' for none.")] = None,
+    account: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Slurm account of later jobs; '' for none.")
+    ] = None,
+    constraint: Annotated[
+        str | None, typer.Option(metavar="FEATURES", help="Features of its nodes on Slurm; '' for any.")
+    ] = None,
+    reservation: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Slurm reservation whose nodes it gets; '' for none.")
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Change a live trainer's numbers of nodes, weight or priority; while it is paused, also its epochs."""
+    """Change a live trainer's numbers of nodes, weight, priority or Slurm options; while it is paused, also its
+    epochs."""
     from pydantic import ValidationError
 
     from oakum_client.cli.screen import bounds_of
@@ -216,11 +228,15 @@ def scale(
         "sizes": listed,
         "weight": weight,
         "priority": priority,
+        "epochs": epochs,
     }
-    given = {name: value for name, value in (options | {"epochs": epochs}).items() if value is not None}
+    names = {"qos": qos, "account": account, "constraint": constraint, "reservation": reservation}
+    slurm = {name: value or None for name, value in names.items() if value is not None}
+    given = {name: value for name, value in (options | {"slurm": slurm or None}).items() if value is not None}
     if not given:
         raise typer.BadParameter(
-            "nothing to change: give --min-nodes, --max-nodes, --sizes, --weight, --priority or --epochs"
+            "nothing to change: give --min-nodes, --max-nodes, --sizes, --weight, --priority, --epochs, --qos, "
+            "--account, --constraint or --reservation"
         )
     try:
         change = TrainerChange.model_validate(given)

@@ -19,6 +19,7 @@ from oakum_service.api.acceptance import (
     acceptable,
     beginning,
     check_priority,
+    check_slurm,
     give_beginning,
     missing_checkpoints,
     refuse_taken,
@@ -47,6 +48,7 @@ from oakum_service.control.new_trainers import GivenState, add_trainer, add_trai
 from oakum_service.control.restart_points import check_epochs, set_totals
 from oakum_service.control.retrying import retry
 from oakum_service.db import event_log
+from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer, live_of
 from oakum_service.errors import Conflict, RequestError
 from oakum_service.log_fields import about
@@ -262,33 +264,33 @@ def change_trainer(
     key: IdempotencyKey = None,
     if_match: IfMatch = None,
 ) -> JSONResponse:
-    """Change a live trainer's numbers of nodes, weight or priority; while it is paused, also its epochs. With
-    other sizes, bounds that are not given follow from them."""
+    """Change a live trainer's numbers of nodes, weight, priority or Slurm options; while it is paused, also its
+    epochs. With other sizes, bounds that are not given follow from them."""
     if change.priority is not None:
         check_priority(change.priority, user)
 
     def carry_out() -> TrainerView:
         trainer = _live(session, ref, user, if_match)
         before = trainer.spec.model_dump(mode="json")
-        kept = {field: value for field, value in before.items() if field not in change.superseded}
-        spec = kept | change.model_dump(exclude_none=True)
         if change.epochs is not None:
             check_epochs(session, trainer, change.epochs)
-        trainer.spec = TrainerSpec.model_validate(spec)
+        trainer.spec = change.applied_to(trainer.spec)
+        if change.slurm is not None:
+            check_slurm(trainer.spec, context)
         if change.epochs is not None:
             set_totals(trainer, before["epochs"])
         if change.weight is not None:
             check_quota(session, context, trainer.spec, user, is_new=False)
-        changed = change.model_dump(mode="json", exclude_none=True)
+        changed = change.given
         _record(session, user, "changed", trainer, before={name: before[name] for name in changed}, after=changed)
-        told = f"{user.name} changes {change.model_dump(exclude_none=True)}"
+        told = f"{user.name} changes {changed}{_until_when(session, trainer, change)}"
         with about(trainer=trainer.id):
             event_log.record(session, "trainer.changed", trainer.name, told)
         return trainer_view(session, trainer, context.circumstances())
 
     try:
         with context.sessions.begin() as session:
-            request = {"ref": ref, **change.model_dump(exclude_none=True)}
+            request = {"ref": ref, **change.given}
             response = answer_once(session, user, key, request, HTTPStatus.OK, carry_out)
             response.headers[ETAG] = etag_of(find_trainer(session, ref))
     except ValidationError as error:
@@ -296,6 +298,15 @@ def change_trainer(
         return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, f"cannot be changed so: {lines[0]}", lines)
     context.news_for_controller.notify()
     return response
+
+
+def _until_when(session: Session, trainer: Trainer, change: TrainerChange) -> str:
+    """For other Slurm options: how many fragments keep those with which they were submitted."""
+    own = select(func.count()).select_from(Fragment).where(Fragment.trainer_id == trainer.id, Fragment.is_live)
+    if change.slurm is None or not (live := session.scalar(own)):
+        return ""
+    keep = "1 fragment that is there keeps" if live == 1 else f"{live} fragments that are there keep"
+    return f"; {keep} what the job was submitted with"
 
 
 @router.post("/{ref}/cancel", response_model=TrainerView)

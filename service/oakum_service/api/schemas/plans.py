@@ -42,6 +42,10 @@ class SupposedChange(TrainerChange):
 
     trainer: str
     """Name or id."""
+    epochs: None = None
+    """Has no part in plans."""
+    slurm: None = None
+    """Not foreseen."""
 
 
 class WhatIfRequest(BaseModel):

@@ -11,6 +11,7 @@ from oakum_service.standing import Status
 from oakum_service.states import TimeUse, TrainerState
 from oakum_worker.protocol import BestEvaluation
 from oakum_worker.spec import Sizes, TrainerSpec
+from oakum_worker.spec_options import SlurmSpec
 
 
 class MeasuredRateView(BaseModel):
@@ -210,11 +211,26 @@ class TrainerChange(BaseModel):
     """Only administrators may set a priority above 0."""
     epochs: Annotated[int, Field(ge=1)] | None = None
     """Only of a paused trainer whose fragments have left, and more than it has finished."""
+    slurm: SlurmSpec | None = None
+    """What later jobs ask Slurm for, of what an administrator allows: a field that is left out stays as it is, and
+    null takes it back."""
 
     @property
-    def superseded(self) -> tuple[str, ...]:
-        """Fields of the spec whose values no longer hold: bounds of other sizes."""
-        return () if self.sizes in (None, "any") else ("min_nodes", "max_nodes")
+    def given(self) -> dict[str, Any]:
+        """What is to change, by the names of the spec's fields."""
+        given = self.model_dump(mode="json", exclude_none=True, exclude={"slurm"})
+        return given if self.slurm is None else given | {"slurm": self.slurm.model_dump(exclude_unset=True)}
+
+    def applied_to(self, spec: TrainerSpec) -> TrainerSpec:
+        """The spec with the change; bounds of other sizes follow from these where they are not given. Raises
+        pydantic's `ValidationError` where the result is no spec."""
+        fields = spec.model_dump(mode="json")
+        superseded = () if self.sizes in (None, "any") else ("min_nodes", "max_nodes")
+        kept = {name: value for name, value in fields.items() if name not in superseded}
+        given = self.given
+        if self.slurm is not None:
+            given["slurm"] = fields["slurm"] | given["slurm"]
+        return TrainerSpec.model_validate(kept | given)
 
 
 class PauseRequest(BaseModel):

@@ -57,9 +57,17 @@ function unpause(view, carry) {
 
 function scale(view, me, carry, seen) {
   const { min_nodes: least, max_nodes: most, weight, priority } = view.spec;
+  const sizes = typeof view.spec.sizes === "string" ? view.spec.sizes : view.spec.sizes.join(", ");
   const fields = [
     { name: "min_nodes", label: "Fewest nodes", type: "number", min: 1, required: "", value: least },
     { name: "max_nodes", label: "Most nodes", type: "number", min: 1, required: "", value: most },
+    {
+      name: "sizes",
+      label: "Numbers of nodes",
+      required: "",
+      value: sizes,
+      hint: "The only ones it may have, such as 1, 2, 4, 8; powers_of_two, or any. Bounds that you leave as they are follow from a list.",
+    },
     { name: "weight", label: "Weight", type: "number", step: "any", required: "", value: weight },
     {
       name: "priority",
@@ -72,18 +80,25 @@ function scale(view, me, carry, seen) {
       hint: me.role === "admin" ? "Trainers of a higher priority choose their nodes first." : "Only administrators give a priority above 0.",
     },
   ];
-  const before = { min_nodes: least, max_nodes: most, weight, priority };
+  const before = { min_nodes: least, max_nodes: most, sizes, weight, priority };
   return button("Scale", () => {
     const etag = seen();
     ask(
       { title: `Scale ${view.name}`, text: "Other bounds take effect with the next plan, at a step boundary.", fields, action: "Change" },
       async (values) => {
-        const changed = Object.entries(values).filter(([name, value]) => value !== before[name]);
-        if (changed.length === 0) throw new Unusable("Nothing is different yet: change a value, or leave it.");
-        await carry("PATCH", "", Object.fromEntries(changed), await etag);
+        const changed = Object.fromEntries(Object.entries(values).filter(([name, value]) => value !== before[name]));
+        if (Object.keys(changed).length === 0) throw new Unusable("Nothing is different yet: change a value, or leave it.");
+        if ("sizes" in changed) changed.sizes = sizesFrom(changed.sizes);
+        await carry("PATCH", "", changed, await etag);
       },
     );
   });
+}
+
+/** The sizes that a text lists; a word, or what is no number, as it is, for the service to judge. */
+function sizesFrom(text) {
+  const parts = text.replace(/^\[|\]$/g, "").split(/[\s,]+/).filter(Boolean);
+  return parts.every((part) => /^\d+$/.test(part)) ? parts.map(Number) : text;
 }
 
 function cancel(view, carry) {
