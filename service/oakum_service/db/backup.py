@@ -18,13 +18,16 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, Engine, func, inspect, select, text
 from sqlalchemy.orm import Session
 
-from oakum_service.db.engine import migration_scripts, reachable
+from oakum_service.db.engine import migration_scripts, reachable, reading
 from oakum_service.db.models.base import Base
 from oakum_service.db.models.installation import Lease
+from oakum_service.db.stalls import while_it_gets_on
 from oakum_service.errors import ConfigurationError
 
 _PAGES_AT_ONCE = 2000
 _MOST_FAULTS = 20
+_CONNECT_S, _LOCKS_S = "10", "60"
+"""Seconds for which `pg_dump` waits for a connection, and for a lock."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,13 @@ def _dump_postgresql(engine: Engine, file: Path) -> None:
         raise ConfigurationError("pg_dump is not on PATH: install PostgreSQL's client programs")
     url = engine.url
     # A command line is there for all to see, so the password is not on it.
-    environment = dict(os.environ) | ({"PGPASSWORD": str(url.password)} if url.password else {})
+    environment = {"PGCONNECT_TIMEOUT": _CONNECT_S, **os.environ}
+    if url.password:
+        environment["PGPASSWORD"] = str(url.password)
     host, port = url.query.get("host") or url.host, url.query.get("port") or url.port
     words = {"--host": host, "--port": port, "--username": url.username}
     command = [program, "--format=custom", f"--file={file}", f"--dbname={url.database or ''}", "--no-password"]
+    command.append(f"--lock-wait-timeout={_LOCKS_S}s")
     command += [f"{option}={value}" for option, value in words.items() if value]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -98,8 +104,12 @@ def _dump_postgresql(engine: Engine, file: Path) -> None:
 
 def examine(engine: Engine) -> Examination:
     """Check revision, integrity, encoding, and that no row refers to one that is not there. Raises
-    `ConfigurationError` if the database does not answer or is damaged beyond reading."""
+    `ConfigurationError` if the database does not answer, or no longer does, or is damaged beyond reading."""
     _refuse_missing(engine)
+    return while_it_gets_on(engine, "its check", lambda: _examined(engine))
+
+
+def _examined(engine: Engine) -> Examination:
     newest = migration_scripts(engine).get_current_head()
     with reachable(engine), engine.execution_options(read_only=True).connect() as connection:
         revision = MigrationContext.configure(connection).get_current_revision()
@@ -140,7 +150,7 @@ def revisions_after(engine: Engine, revision: str) -> list[str]:
     `ConfigurationError` for a revision that is none, or a later one."""
     _refuse_missing(engine)
     scripts = migration_scripts(engine)
-    with reachable(engine), engine.connect() as connection:
+    with reachable(engine), reading(engine).connect() as connection:
         present = MigrationContext.configure(connection).get_current_revision()
     try:
         undone = [*scripts.iterate_revisions(present, revision)]
@@ -152,7 +162,7 @@ def revisions_after(engine: Engine, revision: str) -> list[str]:
 
 def refuse_downgrade(engine: Engine) -> None:
     """Raise `ConfigurationError` while a service uses the database."""
-    with reachable(engine), Session(engine) as session:
+    with reachable(engine), Session(reading(engine)) as session:
         if "lease" not in inspect(session.connection()).get_table_names():
             return
         holder = session.execute(select(Lease.holder, Lease.expires_at)).first()

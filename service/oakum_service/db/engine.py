@@ -21,6 +21,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
 from oakum_service.data_dir import keep_private
+from oakum_service.db.stalls import while_it_gets_on
 from oakum_service.db.url import parse_url
 from oakum_service.db.writer_turns import WriterTurns, take_turns
 from oakum_service.errors import ConfigurationError
@@ -39,9 +40,13 @@ _READ_S, _WRITE_S = 20.0, 40.0
 _POOL_S = 10.0
 _SQLITE_S = 10.0
 """Within which SQLite's lock has to come."""
+_LOCKS_S = 60.0
+"""Within which PostgreSQL's locks have to come to a change of the schema."""
 _CONNECTIONS = 16
 """Kept to SQLite's file: about as many threads read at once."""
 _TURNS = "writer_turns"
+_LOCK_NOT_AVAILABLE = "55P03"
+"""PostgreSQL's code for a lock that has not come in time."""
 
 
 def open_engine(url: str) -> Engine:
@@ -153,9 +158,11 @@ def _take_turns(connection) -> None:  # type: ignore[no-untyped-def]
     connection.connection.driver_connection.answer_s = options.get("answer_s")
     if options.get("read_only"):
         return
-    # Both in one statement: each costs a way to the server and back. The limit ends with the transaction.
+    # All in one statement: each costs a way to the server and back. The limits end with the transaction.
     pause_ms = round(1000 * options.get("longest_pause_s", _LONGEST_PAUSE_S))
     limit = f"set_config('idle_in_transaction_session_timeout', '{pause_ms}', true)"
+    if (locks_s := options.get("locks_s")) is not None:
+        limit += f", set_config('lock_timeout', '{round(1000 * locks_s)}', true)"
     turn = "" if options.get("out_of_turn") else f", pg_advisory_xact_lock({_WRITERS})"
     connection.exec_driver_sql(f"SELECT {limit}{turn}")
 
@@ -167,9 +174,14 @@ def open_sessions(engine: Engine) -> Sessions:
     return sessions
 
 
+def reading(engine: Engine) -> Engine:
+    """The engine for transactions that only read: they take no turn, and have their answers in time."""
+    return engine.execution_options(read_only=True, answer_s=_READ_S)
+
+
 def open_readers(engine: Engine) -> Sessions:
     """Sessions that only read; on SQLite they never wait for a writer."""
-    return sessionmaker(engine.execution_options(read_only=True, answer_s=_READ_S), expire_on_commit=False)
+    return sessionmaker(reading(engine), expire_on_commit=False)
 
 
 def open_reporters(engine: Engine) -> Sessions:
@@ -197,7 +209,7 @@ def migrations_dir() -> Path:
 def _alembic(engine: Engine) -> Config:
     config = Config()
     config.set_main_option("script_location", str(migrations_dir()))
-    config.attributes["engine"] = engine
+    config.attributes["engine"] = engine.execution_options(locks_s=_LOCKS_S)
     return config
 
 
@@ -209,8 +221,7 @@ def reachable(engine: Engine) -> Iterator[None]:
         yield
     except OperationalError as error:
         raise ConfigurationError(
-            f"database {engine.url.render_as_string()}: {str(error.orig).strip()}: "
-            "check OAKUM_DATABASE_URL and that the server runs"
+            f"database {engine.url.render_as_string()}: {str(error.orig).strip()}: {_advice(error.orig)}"
         ) from error
     except DatabaseError as error:
         if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in (
@@ -222,6 +233,21 @@ def reachable(engine: Engine) -> Iterator[None]:
             f"database {engine.url.render_as_string()}: {error.orig}: the file is damaged. Put a backup in its "
             "place, or move it and its -wal and -shm files away to begin anew; trainers' checkpoints are not in it"
         ) from error
+
+
+def _advice(fault: BaseException | None) -> str:
+    if getattr(fault, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY:
+        return (
+            f"another process has kept it for {_SQLITE_S:g} s: wait until a backup or an upgrade is over, or stop "
+            "the service that uses it (`fuser` names who has the file open), then run this again"
+        )
+    if getattr(fault, "sqlstate", None) == _LOCK_NOT_AVAILABLE:
+        return (
+            f"another transaction has kept what is to be changed for {_LOCKS_S:g} s: stop the services that use "
+            "the database, or end the session that `SELECT pid, query FROM pg_stat_activity` shows, then run this "
+            "again"
+        )
+    return "check OAKUM_DATABASE_URL and that the server runs"
 
 
 def migration_scripts(engine: Engine) -> ScriptDirectory:
@@ -244,12 +270,17 @@ def upgrade(engine: Engine) -> None:
     """Bring the schema to the newest revision.
 
     SQLite's file is made, or made again, readable by its owner only. Raises `ConfigurationError` if the database
-    does not answer, or a newer version of Oakum has made its schema.
+    does not answer or no longer does, somebody else keeps it locked, or a newer version of Oakum has made its
+    schema.
     """
-    _keep_file_private(engine)
-    try:
+
+    def work() -> None:
+        _keep_file_private(engine)
         with reachable(engine):
             command.upgrade(_alembic(engine), "head")
+
+    try:
+        while_it_gets_on(engine, "the upgrade of its schema", work)
     except CommandError as error:
         raise ConfigurationError(
             f"the database's schema cannot be upgraded: {error}: a newer version of Oakum has made it"
@@ -269,14 +300,20 @@ def _keep_file_private(engine: Engine) -> None:
 
 
 def downgrade(engine: Engine, revision: str) -> None:
-    """Take the schema back to `revision`; `base` removes all tables."""
-    command.downgrade(_alembic(engine), revision)
+    """Take the schema back to `revision`; `base` removes all tables. Raises `ConfigurationError` if the database
+    does not answer or no longer does, or somebody else keeps it locked."""
+
+    def work() -> None:
+        with reachable(engine):
+            command.downgrade(_alembic(engine), revision)
+
+    while_it_gets_on(engine, "the way back to an earlier schema", work)
 
 
 def check_schema(engine: Engine) -> None:
     """Raise `ConfigurationError` if the schema is not at the newest revision, or the database does not answer."""
     newest = newest_revision()
-    with reachable(engine), engine.connect() as connection:
+    with reachable(engine), reading(engine).connect() as connection:
         present = MigrationContext.configure(connection).get_current_revision()
     if present != newest:
         raise ConfigurationError(

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
+import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from oakum_service import tokens
+from oakum_service.db import stalls
 from oakum_service.db.engine import Sessions, open_engine, open_sessions, upgrade
 from oakum_service.db.writability import Writability
 from oakum_service.errors import ConfigurationError
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -66,6 +71,48 @@ def test_a_mistake_in_a_query_is_no_fault_of_the_disk(sessions: Sessions, writab
     with pytest.raises(DBAPIError), sessions.begin() as session:
         session.execute(text("SELECT nothing"))
     assert writability.fault is None
+
+
+def test_an_upgrade_waits_for_a_database_that_is_at_work_and_not_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stalls, "_LOOK_S", 0.02)
+    monkeypatch.setattr(stalls, "_STUCK_S", 0.2)
+    engine = open_engine(f"sqlite:///{tmp_path}/oakum.db")
+
+    def count() -> int:
+        """Takes much longer than a disk is waited for."""
+        numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000000)"
+        with engine.connect() as connection:
+            return int(connection.execute(text(f"{numbers} SELECT count(*) FROM n")).scalar_one())
+
+    assert stalls.while_it_gets_on(engine, "its counting", count) == 5_000_000
+    engine.dispose()
+    answers = threading.Event()
+    event.listen(engine, "connect", lambda *_: answers.wait())
+    try:
+        with pytest.raises(
+            ConfigurationError,
+            match=rf"the upgrade of its schema has waited 0\.2 s for the disk of {tmp_path}/oakum\.db, .*`df`",
+        ):
+            upgrade(engine)
+    finally:
+        answers.set()
+    wait_until("its thread has ended", lambda: all("long work" not in one.name for one in threading.enumerate()))
+    engine.dispose()
+
+
+def test_who_keeps_a_file_locked_is_said_to_be_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oakum_service.db.engine._SQLITE_S", 0.05)
+    with closing(sqlite3.connect(tmp_path / "oakum.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        engine = open_engine(f"sqlite:///{tmp_path}/oakum.db")
+        with pytest.raises(ConfigurationError, match=r"another process has kept it for 0\.05 s: .*`fuser`"):
+            upgrade(engine)
+    upgrade(engine)
+    engine.dispose()
 
 
 @pytest.mark.parametrize("content", [b"not a database at all" * 100, b"SQLite format 3\0" + b"\xff" * 4096])

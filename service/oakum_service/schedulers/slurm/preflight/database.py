@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.exc import SQLAlchemyError
 
 from oakum_service.config import Settings
-from oakum_service.db.engine import has_pooler, open_engine
+from oakum_service.db.engine import has_pooler, open_engine, reading
 from oakum_service.errors import ConfigurationError
 from oakum_service.schedulers.slurm.preflight.finding import PreflightFinding, error, note, ok
 
@@ -15,7 +15,7 @@ def check(settings: Settings) -> list[PreflightFinding]:
     if not settings.database.startswith("postgres"):
         return []
     try:
-        engine = open_engine(settings.database).execution_options(read_only=True)
+        engine = reading(open_engine(settings.database))
         try:
             with engine.connect() as connection:
                 pooled = has_pooler(connection.connection.driver_connection)
