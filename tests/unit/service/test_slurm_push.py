@@ -5,16 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from cells import each
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import PayloadError, SchedulerError
 from oakum_service.schedulers.port import AGE_HEADER, RequestTime
+from oakum_service.schedulers.slurm.answers import ASK_EVERY_S
 from oakum_service.schedulers.slurm.collector import Collector, PostError, PostRefused, StatePoster
 from oakum_service.schedulers.slurm.reading.pushed_source import (
     PushedSource,
@@ -75,6 +78,52 @@ def test_the_newest_state_is_read_until_it_is_too_old() -> None:
     now[0] = 1061.0
     with pytest.raises(SchedulerError, match=r"61 s old, more than 60 s.*OAKUM_SLURM_PUSH_MAX_AGE_S"):
         source.read()
+
+
+def test_a_collector_that_is_gone_is_told_of_within_half_a_minute_and_one_that_says_nothing_is_not() -> None:
+    steady = [50.0]
+    source = PushedSource(120.0, lambda: 1000.0, lambda: steady[0])
+    source.ping()  # none has posted yet: reading says so
+    source.take(msgspec.structs.replace(at(1000.0), next_s=10.6))
+    steady[0] += 18.0
+    source.ping()
+    assert source.read().taken_at == 1000.0
+    steady[0] += 29.0 - ASK_EVERY_S - 18.0
+    told = r"posted nothing for 19 s, and meant to within 11 s: .*`oakum collect`"
+    for ask in (source.ping, source.read):
+        with pytest.raises(SchedulerError, match=told):
+            ask()
+    source.take(at(1000.0))
+    steady[0] += 100.0
+    source.ping()
+    assert source.read().taken_at == 1000.0
+
+
+def test_a_collector_says_when_it_posts_again_and_keeps_to_it() -> None:
+    now, posted = [0.0], list[tuple[float, float | None]]()
+
+    class Slow(FakeSource):
+        def read(self) -> SlurmState:
+            now[0] += 3.0 + self.reads  # each reading takes longer than the one before
+            return super().read()
+
+    def post(state: SlurmState, _: Callable[[], float]) -> None:
+        posted.append((now[0], state.next_s))
+        if len(posted) == 8:
+            raise Enough
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    source = Slow(errors=[SchedulerError("no")], cycles=[1.0, 60.0, 60.0, 1.0])
+    with pytest.raises(Enough):
+        Collector(source, post, SlurmSettings(), sleep, lambda: now[0]).run()
+    for (before, said_s), (after, _) in pairwise(posted):
+        assert said_s is not None
+        assert after - before <= said_s
+    posted.clear()
+    Collector(source, post, SlurmSettings(), sleep, lambda: now[0]).once()
+    assert posted[0][1] is None
 
 
 def test_a_clock_that_is_set_back_shuts_no_state_out() -> None:

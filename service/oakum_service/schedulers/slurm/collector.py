@@ -110,10 +110,12 @@ class Collector:
         self._last: tuple[SlurmState, float] | None = None
         """The newest state, and when its reading began."""
         self._unread = UnreadLog()
+        self._goes_on, self._took_s = False, 0.0
 
     def run(self) -> None:
         """Read and post until interrupted. Raises `PostRefused` where the service rejects the states or the token;
         other errors are logged, and the next attempt follows."""
+        self._goes_on = True
         while True:
             self._attempt()
             now = self._clock()
@@ -128,10 +130,20 @@ class Collector:
             self._pace.failed(self._clock())
             raise
         self._pace.took(began, self._clock(), self._source.cycle_s())
+        self._took_s = self._clock() - began
         self._unread.note_reading(state.unread)
         self._last = state, began
-        self._post(state, lambda: self._clock() - began)
+        self._post(self._with_next(state), lambda: self._clock() - began)
         return state
+
+    def _with_next(self, state: SlurmState) -> SlurmState:
+        """The state with when the next one is to come, so that the service knows soon if none does. A reading may
+        take twice as long as the last one."""
+        if not self._goes_on:
+            return state
+        now = self._clock()
+        next_s = self._pace.next_at(now, hinted=False) - now + 2 * self._took_s
+        return msgspec.structs.replace(state, next_s=next_s)
 
     def _attempt(self) -> None:
         try:
@@ -157,8 +169,9 @@ class Collector:
         if self._last is None:
             return
         state, began = self._last
+        told = self._with_next(msgspec.structs.replace(state, failed=str(error)))
         try:
-            self._post(msgspec.structs.replace(state, failed=str(error)), lambda: self._clock() - began)
+            self._post(told, lambda: self._clock() - began)
         except PostRefused:
             raise
         except PostError as failure:

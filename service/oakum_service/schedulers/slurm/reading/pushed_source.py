@@ -18,6 +18,9 @@ from oakum_service.errors import PayloadError, SchedulerError
 from oakum_service.schedulers.port import RequestTime
 from oakum_service.schedulers.slurm.reading.state import SlurmJob, SlurmReservation, SlurmState
 
+_LATE_S = 8.0
+"""Seconds by which a collector may be late before it counts as gone. With a question every 10 s, one that posts
+every 10 s is told of within 30 s."""
 _ENDLESS = 1e18
 """Stands for `inf`, which JSON lacks."""
 Ending = TypeVar("Ending", SlurmJob, SlurmReservation)
@@ -27,26 +30,36 @@ _decoder = msgspec.json.Decoder(SlurmState)
 class PushedSource:
     """A `StateSource` that returns the newest state that a collector has posted."""
 
-    def __init__(self, max_age_s: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        max_age_s: float,
+        clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._max_age_s = max_age_s
         self._clock = clock
+        self._steady = steady
         self._lock = threading.Lock()
         self._newest: SlurmState | None = None
         self._failed = ""
+        self._heard_s, self._next_s = 0.0, math.inf
+        """When a collector posted last, by the steady one, and within how many seconds it means to post again."""
 
     def take(self, state: SlurmState) -> None:
         """Keep the state, unless a newer one is kept already. With a collector's last state, sent once more since
         Slurm does not answer it, remember that."""
         with self._lock:
             self._failed = state.failed
+            self._heard_s = self._steady()
+            self._next_s = math.inf if state.next_s is None else max(0.0, state.next_s)
             if state.failed and self._newest is not None:
                 return
             if self._newest is None or state.taken_at >= self._newest.taken_at or self._newest_is_ahead():
                 self._newest = state
 
     def read(self) -> SlurmState:
-        """The newest posted state. Raises `SchedulerError` if there is none, it is too old, or the collector has
-        said since that Slurm does not answer it."""
+        """The newest posted state. Raises `SchedulerError` if there is none, it is too old, or the collector is
+        gone, or has said since that Slurm does not answer it."""
         with self._lock:
             newest, failed = self._newest, self._failed
         if failed:
@@ -56,6 +69,7 @@ class PushedSource:
                 "no collector has posted Slurm's state yet: run `oakum collect --to <this service>` where Slurm's "
                 "state can be read"
             )
+        self.ping()
         age_s = self._clock() - newest.taken_at
         if age_s > self._max_age_s:
             raise SchedulerError(
@@ -65,7 +79,14 @@ class PushedSource:
         return newest
 
     def ping(self) -> None:
-        """Do nothing: only the collector can ask Slurm."""
+        """Raise `SchedulerError` if the collector has not posted when it meant to: only it can ask Slurm."""
+        with self._lock:
+            silent_s, next_s = self._steady() - self._heard_s, self._next_s
+        if silent_s > next_s + _LATE_S:
+            raise SchedulerError(
+                f"the collector has posted nothing for {silent_s:.0f} s, and meant to within {next_s:.0f} s: it "
+                "has ended, does not reach this service, or waits for Slurm: see what `oakum collect` says"
+            )
 
     def cycle_s(self) -> float | None:
         """Always None: the collector decides how often Slurm is read."""

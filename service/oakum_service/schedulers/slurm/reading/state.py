@@ -98,6 +98,8 @@ class SlurmState(msgspec.Struct, frozen=True, gc=False):
     """What could not be understood."""
     failed: str = ""
     """Why a collector could not read Slurm after this, its last state; empty for a state that it has just read."""
+    next_s: float | None = None
+    """Seconds within which the collector means to post again; None: it has not said."""
 
 
 class StateSource(Protocol):
