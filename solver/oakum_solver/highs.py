@@ -33,6 +33,7 @@ def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: flo
     own_limit_s = max(time_limit_s - _EXIT_MARGIN_S, time_limit_s / 2)
     command = [
         sys.executable,
+        "-P",
         "-m",
         "oakum_solver.highs_child",
         str(model_file),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from cells import each
@@ -21,6 +24,7 @@ from oakum_service.schedulers.starting import FragmentStarter
 from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.fragment.config_files import FragmentArray, write_config
 from oakum_worker.fragment.rank_starter import RankStarter
+from oakum_worker.launch import SlurmJobOptions, submit_local, submit_slurm
 from oakum_worker.protocol import RunAs
 from waiting import DEADLINE_S
 
@@ -231,7 +235,19 @@ def start_a_try(folder: Path) -> None:
         stream.close()
 
 
-@each("start", [start_as_slurm_does, start_a_rank, start_a_fork_server, start_a_try], ids=lambda one: one.__name__)
+def start_without_a_fork_server(folder: Path) -> None:
+    """As the embedded cluster does where nothing can be forked; the fragment's config is gone, which ends it."""
+    controller = submit_local(folder / "f1", fragment_config(folder))
+    (folder / "f1" / CONFIG_NAME).unlink()
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(controller).wait(DEADLINE_S)
+
+
+@each(
+    "start",
+    [start_as_slurm_does, start_without_a_fork_server, start_a_rank, start_a_fork_server, start_a_try],
+    ids=lambda one: one.__name__,
+)
 def test_nothing_is_imported_from_the_folder_that_a_process_begins_in(
     start: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,3 +258,17 @@ def test_nothing_is_imported_from_the_folder_that_a_process_begins_in(
     monkeypatch.chdir(own / "planted")
     start(own)
     assert not told.exists(), told.read_text(encoding="utf-8")
+
+
+def test_every_interpreter_is_started_without_its_folder_as_a_place_for_modules() -> None:
+    """Those of which no process is started above, too."""
+    root = Path(__file__).resolve().parents[2]
+    started = re.compile(r"\[\s*(?:[^\]\[]*,\s*)?sys\.executable,\s*\"([^\"]+)\"")
+    first = {
+        f"{file.relative_to(root)}: {option}"
+        for package in ("service", "worker", "solver")
+        for file in (root / package).rglob("*.py")
+        for option in started.findall(file.read_text(encoding="utf-8"))
+    }
+    assert len(first) >= 5
+    assert [each for each in first if not each.endswith(": -P")] == []

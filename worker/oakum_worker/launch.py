@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import submitit
+from submitit.local.local import LocalJob
 
 from oakum_worker.fragment.config_files import write_config
 from oakum_worker.payload import run_fragment
@@ -26,6 +28,26 @@ PYTHON = (sys.executable, "-P")
 does not have the folder that the service runs in, and in /tmp anybody may lay a module."""
 
 
+class _LocalExecutor(submitit.LocalExecutor):
+    """submitit's executor for this machine, whose controller imports nothing from its working folder."""
+
+    # submitit's own starts it without -P, and takes no other command.
+    def _submit_command(self, command: str) -> LocalJob[None]:
+        told = {
+            "NTASKS": "1",
+            "COMMAND": command,
+            "TIMEOUT_S": str(60 * _NO_TIMEOUT_MIN),
+            "SIGNAL_DELAY_S": "30",
+            "NODEID": "0",
+            "JOB_NUM_NODES": "1",
+            "WITH_SHELL": "",
+        }
+        environment = {**os.environ, **{f"SUBMITIT_LOCAL_{name}": value for name, value in told.items()}}
+        environment |= {"SUBMITIT_STDERR_TO_STDOUT": "1", "SUBMITIT_EXECUTOR": "local", "CUDA_VISIBLE_DEVICES": ""}
+        process = subprocess.Popen([*PYTHON, "-m", "submitit.local._local", str(self.folder)], env=environment)
+        return LocalJob(self.folder, job_id=str(process.pid), process=process)
+
+
 def submit_local(folder: Path, config: FragmentConfig) -> int:
     """Start the fragment on this machine; returns the process id of submitit's controller.
 
@@ -35,10 +57,8 @@ def submit_local(folder: Path, config: FragmentConfig) -> int:
     write_config(folder, config)
     # submitit hands its own environment on; `env` takes what is not meant for users' code out of it.
     dropped = [word for name in withheld(os.environ) for word in ("-u", name)]
-    executor = submitit.LocalExecutor(folder=folder, python=shlex.join(["env", *dropped, *PYTHON]))
-    executor.update_parameters(
-        timeout_min=_NO_TIMEOUT_MIN, tasks_per_node=1, stderr_to_stdout=True, name=config.fragment
-    )
+    executor = _LocalExecutor(folder=folder, python=shlex.join(["env", *dropped, *PYTHON]))
+    executor.update_parameters(timeout_min=_NO_TIMEOUT_MIN, name=config.fragment)
     # Ctrl-C on a terminal reaches every process of the foreground group. Children inherit blocked signals, so the
     # fragment does not get SIGINT or SIGHUP that is meant for the service.
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGHUP})

@@ -339,7 +339,7 @@ class LocalCluster:
         delay_s = job.started_at_s - job.allocated_at_s
         self._starts.append(JobStart(job.request.id, job.started_at_s, len(job.nodes), delay_s, tuple(job.nodes)))
         for _ in job.nodes:
-            command = [sys.executable, "-S", "-c", _SLEEP, f"{job.request.run_s:.3f}"]
+            command = [sys.executable, "-P", "-S", "-c", _SLEEP, f"{job.request.run_s:.3f}"]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
             job.processes.append(process)
             threading.Thread(target=self._wait, args=(process,), daemon=True).start()

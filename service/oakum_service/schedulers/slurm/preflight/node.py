@@ -158,7 +158,7 @@ def _run(settings: Settings, wait_s: int, folder: Path, token: str, url: str) ->
     probe = (files("oakum_service.schedulers.slurm.preflight") / "probe.py").read_text(encoding="utf-8")
     launcher = str(settings.slurm.launcher) if settings.runs_as_submitters else ""
     authorities = "" if settings.ca_file is None else settings.ca_file.read_text(encoding="utf-8")
-    command = [sys.executable, "-c", probe, str(folder), token, url, authorities, launcher]
+    command = [sys.executable, "-P", "-c", probe, str(folder), token, url, authorities, launcher]
     options = (*submit_options(settings.slurm), f"--time={_LIMIT_MIN}")
     name = f"check-oakum-{token}"
     output = run_short_job(settings.slurm, name, command, wait_s=wait_s, most_s=_RUN_S, options=options)
