@@ -17,6 +17,7 @@ from oakum_service.db.engine import Sessions
 from oakum_service.db.models.callers import QuotaRecord
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer, live_of
+from oakum_service.db.models.usage import WeekUse
 from oakum_service.trainer_files import Checkpoints
 
 _WEEK_S = 7 * 24 * 3600.0
@@ -79,20 +80,33 @@ def week_begin(now: float) -> float:
     return now - (now - _FIRST_MONDAY_S) % _WEEK_S
 
 
+def add_to_week(session: Session, user: str | None, launched_at: float, ended_at: float) -> None:
+    """Add the node-time of a fragment of the user that has ended to the week in which it ended."""
+    begin = week_begin(ended_at)
+    key = (round(begin), user or "")
+    row = session.get(WeekUse, key)
+    if row is None:
+        row = WeekUse(week_at=key[0], user_name=key[1], node_s=0.0)
+        session.add(row)
+        session.flush()  # another fragment that ends in this transaction finds it
+    row.node_s += max(0.0, ended_at - max(launched_at, begin))
+
+
 def node_hours_used(session: Session, now: float) -> dict[str, float]:
     """The node-hours of each user in this calendar week, by the user's name. A fragment counts from its launch to
     its end, or to `now`."""
     begin = week_begin(now)
+    ended = select(WeekUse.user_name, WeekUse.node_s).where(WeekUse.week_at == round(begin))
     start = case((Fragment.launched_at > begin, Fragment.launched_at), else_=begin)
-    # Asked of each fragment, not joined: most trainers ended before this week.
-    of_trainer = select(Trainer.user_name).where(Trainer.id == Fragment.trainer_id)
-    owner = of_trainer.correlate(Fragment).scalar_subquery().label("user")
-    ended = select(owner, (Fragment.ended_at - start).label("s")).where(Fragment.ended_at > begin)
-    live = select(owner, (now - start).label("s")).where(Fragment.is_live, Fragment.ended_at.is_(None))
+    live = (
+        select(Trainer.user_name, func.sum(now - start))
+        .join(Fragment, Fragment.trainer_id == Trainer.id)
+        .where(Fragment.is_live, Fragment.ended_at.is_(None))
+        .group_by(Trainer.user_name)
+    )
     used: defaultdict[str, float] = defaultdict(float)
-    for each in (ended.subquery(), live.subquery()):
-        for user, seconds in session.execute(select(each.c.user, func.sum(each.c.s)).group_by(each.c.user)):
-            used[user] += float(seconds) / 3600.0
+    for user, seconds in (*session.execute(ended), *session.execute(live)):
+        used[user or ""] += float(seconds) / 3600.0
     return dict(used)
 
 

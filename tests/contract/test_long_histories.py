@@ -17,8 +17,10 @@ import pytest
 from sqlalchemy import event, text
 
 from api_under_test import ApiUnderTest, FakeScheduler
-from long_history import fill, paths
+from cells import each
+from long_history import TRAINERS_A_DAY, fill, paths
 from oakum_service.db.models.cluster import ForegroundStart
+from oakum_service.node_history.stored_hours import hours_to_store
 from postgres_server import ON_POSTGRES
 from trained_scene import Scene, train_on_two_nodes
 
@@ -32,12 +34,14 @@ _SLACK = 20
 class CountedApi:
     """An API over some days of history, with a count of what its database does."""
 
-    def __init__(self, folder: Path, days: int, url: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, days: int, url: str | None = None, trainers_a_day: int = TRAINERS_A_DAY
+    ) -> None:
         """The database is at `url`, or in the folder; its schema has to be there."""
         self.api = ApiUnderTest(folder, FakeScheduler(), url)
         self.api.engine_is_changed = True
         self.scene: Scene = train_on_two_nodes(self.api)
-        fill(self.api, self.scene.now, days)
+        fill(self.api, self.scene.now, days, trainers_a_day)
         self.count = 0
         if url is None:
             event.listen(self.api.engine, "connect", self._watch)
@@ -117,6 +121,27 @@ def test_no_answer_takes_longer_for_what_has_ended_long_ago(
         if after > before * 1.3 + _SLACK:
             grown[path] = f"{before} -> {after}"
     assert not grown
+
+
+@each("path", ["/v1/quotas", "/v1/timeline/occupancy?from_at={from_at}&to_at={now}"])
+def test_a_first_answer_of_a_dense_week_reads_the_last_hours_and_sums(
+    path: str, empty_database: Path, tmp_path: Path
+) -> None:
+    """A hundred thousand stretches and fragments have ended in it; to read one takes ten instructions and more."""
+    folder = tmp_path / path[4:9]
+    folder.mkdir()
+    shutil.copy(empty_database, folder / "oakum.db")
+    dense = CountedApi(folder, 7, trainers_a_day=1440)
+    now = dense.scene.now
+    with dense.api.sessions.begin() as session:
+        while rows := hours_to_store(session, ["n1", "n2", "n3"], now - 7 * 86400, now):
+            session.add_all(rows)
+            session.flush()
+    dense.count = 0
+    answer = dense.api.admin.get(path.format(from_at=now - 7 * 86400 + 3600, now=now))
+    dense.api.close()
+    assert answer.status_code == 200, answer.text
+    assert dense.count * _INSTRUCTIONS < 200_000
 
 
 def test_a_long_page_of_ended_trainers_is_cut_and_goes_on(short_and_long: tuple[CountedApi, CountedApi]) -> None:

@@ -29,7 +29,13 @@ from oakum_service.control.giving_back import release_wanted
 from oakum_service.control.membership import MembershipUpdater
 from oakum_service.control.meter import ClusterMeter
 from oakum_service.control.node_preference import NodePreferenceTracker
-from oakum_service.control.observe import Observation, end_fragments, place_fragments, write_snapshot
+from oakum_service.control.observe import (
+    Observation,
+    end_fragments,
+    newest_observation,
+    place_fragments,
+    write_snapshot,
+)
 from oakum_service.control.planner import Planner
 from oakum_service.control.retention import EVERY_S, HISTORY_S, forget, remove_folders
 from oakum_service.control.scheduler_news import note_scheduler
@@ -46,6 +52,7 @@ from oakum_service.fragment_configs import FragmentConfigs
 from oakum_service.fragment_logs import last_lines
 from oakum_service.live_settings import current
 from oakum_service.log_fields import about
+from oakum_service.node_history.stored_hours import hours_to_store
 from oakum_service.notices.sender import EVERY_S as SEND_EVERY_S
 from oakum_service.notices.sender import NoticeSender
 from oakum_service.schedulers.port import Scheduler, too_old_s
@@ -244,10 +251,14 @@ class Controller:
     def _forget(self) -> None:
         """Add up the hours that are over, and delete what is too old, in short transactions: agents and hooks wait
         for each of them."""
+        now = time.time()
         with self._readers.begin() as session:
-            hours = complete_hours(session, time.time())
+            hours = complete_hours(session, now)
+            observed = newest_observation(session)
+            nodes = [] if observed is None else [node.name for node in observed.snapshot.nodes]
+            pictures = hours_to_store(session, nodes, now - HISTORY_S, now)
         with self._lease.writing() as session:
-            session.add_all(hours)
+            session.add_all([*hours, *pictures])
         is_all = False
         while not is_all and not self._stopping:
             with self._lease.writing() as session:

@@ -11,19 +11,22 @@ from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.models.usage import Harvest
 from oakum_service.instruments import FRAGMENT_ENDS
+from oakum_service.quotas import add_to_week
 
 _DAY_S = 24 * 3600.0
 
 
 def end_fragment(session: Session, fragment: Fragment, now: float) -> None:
     """Mark the fragment as ended at `now` (Unix seconds), and add its time to the sums of its trainer, of its
-    user's month and of the day. The fragment has its `cause` by now."""
+    user's month and week, and of the day. The fragment has its `cause` by now."""
     fragment.state, fragment.ended_at = FragmentState.ENDED, now
     after_commit(session, lambda: FRAGMENT_ENDS.labels(fragment.cause or "unknown").inc())
     trainer = session.get_one(Trainer, fragment.trainer_id)
     trainer.past_node_s += max(0.0, now - fragment.launched_at)
     trainer.past_warm_up_node_s += max(0.0, (fragment.training_at or now) - fragment.launched_at)
     charge_fragment(session, trainer.user_name, fragment, now)
+    if fragment.cause != "never started":  # it had no node
+        add_to_week(session, trainer.user_name, fragment.launched_at, now)
     if fragment.training_at is not None:
         harvest = session.get(Harvest, int(now // _DAY_S))
         if harvest is None:

@@ -30,6 +30,7 @@ from oakum_service.db.models.fragments import Fragment, Report
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import EvaluationRecord, MeasuredRate, ProgressSample
 from oakum_service.db.models.trainers import GenerationRecord, Trainer
+from oakum_service.db.models.usage import OccupancyHour, WeekUse
 from oakum_service.notices import outbox as notices
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray
 
@@ -86,6 +87,8 @@ def forget(session: Session, now: float, folders_from: float = 0.0) -> Forgotten
         _delete(session, ForegroundStart.job, ForegroundStart.started_at < begin),
         _forget_generations(session, begin),
     ]
+    session.execute(delete(OccupancyHour).where(OccupancyHour.hour < begin // 3600))
+    session.execute(delete(WeekUse).where(WeekUse.week_at < begin - HISTORY_S))
     session.execute(delete(NodeSetback).where(NodeSetback.at < begin))
     session.execute(delete(HookEventRecord).where(HookEventRecord.received_at < now - _HOOK_EVENTS_S))
     notices.forget(session, now)

@@ -8,34 +8,16 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy.orm import Session
 
 from oakum_service.node_history.bars import Window
-from oakum_service.node_history.occupancy import (
-    USES,
-    Shares,
-    band_shares,
-    in_bands,
-    in_columns,
-    round_window,
-    shares_of,
-    times_by_use,
-)
+from oakum_service.node_history.hours import HOUR_S, SETTLED_S, STEP_S, STEPS, Hour, computed, runs
+from oakum_service.node_history.occupancy import USES, Shares, band_shares, in_bands, in_columns, round_window
+from oakum_service.node_history.stored_hours import stored
 
-_HOUR_S = 3600.0
-_STEP_S = 300.0
-_STEPS = 12
-"""Columns of an hour."""
-_SETTLED_S = 600.0
-"""Seconds after an hour's end from which on nothing of it changes any more."""
-_DIRECT_S = 3 * _HOUR_S
+_DIRECT_S = 3 * HOUR_S
 """Up to such a window the stretches themselves are read: that is quick, and exact to the second."""
 _MOST_BYTES = 96 * 2**20
-_DAY_HOURS = 24
-
-_Hour = npt.NDArray[np.uint8]
-"""Shares in 255ths, of shape (uses, nodes, columns of the hour)."""
 
 
 class KeptHours:
@@ -45,7 +27,7 @@ class KeptHours:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._nodes: tuple[str, ...] = ()
-        self._hours: OrderedDict[int, _Hour] = OrderedDict()
+        self._hours: OrderedDict[int, Hour] = OrderedDict()
 
     def occupancy(
         self, session: Session, nodes: Sequence[str], window: Window, most: tuple[int, int], known: Window
@@ -56,27 +38,30 @@ class KeptHours:
         num_bands, num_columns = most
         if window.to_at - window.from_at <= _DIRECT_S:
             return window, band_shares(session, nodes, window, most, known.to_at)
-        window, num_columns = round_window(window, num_columns, _STEP_S)
-        first, last = math.floor(window.from_at / _HOUR_S), math.ceil(window.to_at / _HOUR_S)
+        window, num_columns = round_window(window, num_columns, STEP_S)
+        first, last = math.floor(window.from_at / HOUR_S), math.ceil(window.to_at / HOUR_S)
         with self._lock:
             hours = self._of(session, tuple(nodes), range(first, last), known)
             banded = [_banded(hours.get(hour), min(num_bands, len(nodes))) for hour in range(first, last)]
         steps = np.concatenate(banded, axis=2)
-        skipped = round((window.from_at - first * _HOUR_S) / _STEP_S)
-        wanted = round((window.to_at - window.from_at) / _STEP_S)
+        skipped = round((window.from_at - first * HOUR_S) / STEP_S)
+        wanted = round((window.to_at - window.from_at) / STEP_S)
         return window, in_columns(steps[:, :, skipped : skipped + wanted], num_columns)
 
-    def _of(self, session: Session, nodes: tuple[str, ...], hours: range, known: Window) -> dict[int, _Hour]:
+    def _of(self, session: Session, nodes: tuple[str, ...], hours: range, known: Window) -> dict[int, Hour]:
         if nodes != self._nodes:
             self._nodes = nodes
             self._hours.clear()
-        found: dict[int, _Hour] = {hour: self._hours[hour] for hour in hours if hour in self._hours}
-        kept = range(math.floor(known.from_at / _HOUR_S), hours.stop)
+        found: dict[int, Hour] = {hour: self._hours[hour] for hour in hours if hour in self._hours}
+        kept = range(math.floor(known.from_at / HOUR_S), hours.stop)
         missing = [hour for hour in hours if hour not in found and hour in kept]
         if missing:
-            found.update(_computed(session, nodes, range(missing[0], missing[-1] + 1), known.to_at))
+            in_database = stored(session, nodes, range(missing[0], missing[-1] + 1))
+            found.update({hour: in_database[hour] for hour in missing if hour in in_database})
+            for run in runs(hour for hour in missing if hour not in in_database):
+                found.update(computed(session, nodes, run, known.to_at))
         for hour, shares in found.items():
-            if (hour + 1) * _HOUR_S + _SETTLED_S < known.to_at:
+            if (hour + 1) * HOUR_S + SETTLED_S < known.to_at:
                 self._hours[hour] = shares
                 self._hours.move_to_end(hour)
         self._trim()
@@ -88,22 +73,7 @@ class KeptHours:
             size -= self._hours.popitem(last=False)[1].nbytes
 
 
-def _banded(hour: _Hour | None, num_bands: int) -> Shares:
+def _banded(hour: Hour | None, num_bands: int) -> Shares:
     if hour is None:
-        return np.zeros((len(USES), num_bands, _STEPS), np.float32)
+        return np.zeros((len(USES), num_bands, STEPS), np.float32)
     return in_bands(hour.astype(np.float32) / 255.0, num_bands)
-
-
-def _computed(session: Session, nodes: Sequence[str], hours: range, now: float) -> dict[int, _Hour]:
-    """The shares of each node in each of the hours. A day at a time, which bounds the memory."""
-    whole = Window(hours.start * _HOUR_S, hours.stop * _HOUR_S)
-    times = times_by_use(session, {node: row for row, node in enumerate(nodes)}, whole, now)
-    sizes = np.ones(len(nodes), np.int64)
-    computed = {}
-    for first in range(hours.start, hours.stop, _DAY_HOURS):
-        last = min(first + _DAY_HOURS, hours.stop)
-        window = Window(first * _HOUR_S, last * _HOUR_S)
-        shares = shares_of(times, sizes, window, (last - first) * _STEPS)
-        levels = np.asarray((shares * 255.0).round(), np.uint8).reshape(len(USES), len(nodes), -1, _STEPS)
-        computed.update({first + i: np.ascontiguousarray(levels[:, :, i]) for i in range(last - first)})
-    return computed

@@ -25,6 +25,7 @@ from oakum_service.node_history.bars import (
 )
 from oakum_service.node_history.kept_hours import KeptHours
 from oakum_service.node_history.occupancy import USES, band_shares, round_window
+from oakum_service.node_history.stored_hours import hours_to_store
 from oakum_service.states import NodeState
 from oakum_worker.spec import TrainerSpec
 
@@ -132,6 +133,26 @@ def test_shares_of_days_are_kept_by_hours_and_equal_those_added_up_plainly(fille
     again = hours.occupancy(filled, NODES, wanted, (7, 300), Window(0.0, NOW))[1]
     settled = shares.shape[2] - int(4 * HOUR_S / width_s)
     assert np.array_equal(again[:, :, :settled], shares[:, :, :settled])
+
+
+def test_hours_that_are_over_are_stored_once_and_stand_for_their_stretches(filled: Session) -> None:
+    wanted, known = Window(NOW - 40 * HOUR_S, NOW - 5 * HOUR_S), Window(NOW - 48 * HOUR_S, NOW)
+    before = KeptHours().occupancy(filled, NODES, wanted, (7, 300), known)[1]
+    steps = []
+    while rows := hours_to_store(filled, [*NODES[3:], "gone", *NODES[:3]], known.from_at, NOW):
+        steps.append([row.hour for row in rows])
+        filled.add_all(rows)
+        filled.flush()
+    assert [len(step) for step in steps] == [24, 47 - 24]
+    assert min(steps[0]) > max(steps[1]), "the newest first"
+    for table in (NodeInterval, Fragment):
+        filled.query(table).delete()
+    after = KeptHours().occupancy(filled, NODES, wanted, (7, 300), known)[1]
+    assert np.allclose(after, before, atol=0.005)
+    # Nodes that the cluster did not have then are not those that stand in their place.
+    more = KeptHours().occupancy(filled, ["new", *NODES], wanted, (8, 300), known)[1]
+    assert not more[:, 0].any()
+    assert np.array_equal(more[:, 1:], after)
 
 
 @pytest.mark.parametrize("most_bytes", [1, 2**30])

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from cells import each
 from oakum_service import quotas
 from oakum_service.config import QuotaSettings, Settings
+from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.fragments import Fragment, FragmentState
@@ -35,7 +36,7 @@ def test_a_week_begins_on_monday(at: datetime, began: float) -> None:
     assert week_begin(at.timestamp()) == began
 
 
-def launch(sessions: Sessions, user: str, begin: float, end: float | None) -> None:
+def launch(sessions: Sessions, user: str, begin: float, end: float | None, cause: str = "finished") -> None:
     """A fragment of a new trainer of the user."""
     with sessions.begin() as session:
         spec = TrainerSpec.model_validate(
@@ -43,17 +44,18 @@ def launch(sessions: Sessions, user: str, begin: float, end: float | None) -> No
         )
         trainer = add_trainer(session, spec, user)
         session.flush()
-        state = FragmentState.LIVE if end is None else FragmentState.ENDED
-        session.add(
-            Fragment(
-                id=f"{user}-{begin:.0f}",
-                trainer_id=trainer.id,
-                node="n",
-                state=state,
-                launched_at=begin,
-                ended_at=end,
-            )
+        fragment = Fragment(
+            id=f"{user}-{begin:.0f}",
+            trainer_id=trainer.id,
+            node="n",
+            state=FragmentState.LIVE,
+            launched_at=begin,
+            cause="" if end is None else cause,
         )
+        session.add(fragment)
+        if end is not None:
+            session.flush()
+            end_fragment(session, fragment, end)
 
 
 def test_only_this_weeks_part_of_the_users_own_fragments_counts(sessions: Sessions) -> None:
@@ -62,6 +64,7 @@ def test_only_this_weeks_part_of_the_users_own_fragments_counts(sessions: Sessio
     launch(sessions, "ada", MONDAY + HOUR, MONDAY + 2 * HOUR)
     launch(sessions, "ada", MONDAY - 5 * HOUR, None)
     launch(sessions, "bob", MONDAY, MONDAY + 7 * HOUR)
+    launch(sessions, "bob", MONDAY + HOUR, MONDAY + 2 * HOUR, cause="never started")
     with sessions.begin() as session:
         assert node_hours_used(session, MONDAY + 10 * HOUR) == pytest.approx({"ada": 3 + 1 + 10, "bob": 7})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import String
+from sqlalchemy import BigInteger, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from oakum_service.db.json_columns import JsonOf
@@ -31,6 +31,33 @@ class UsageHour(Base):
     """Node-seconds in holes."""
     used_node_s: Mapped[float]
     """Node-seconds in which fragments trained."""
+
+
+class WeekUse(Base):
+    """What one user's fragments that ended in one calendar week have had of it (`quotas`)."""
+
+    __tablename__ = "week_uses"
+
+    week_at: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
+    """When the week began, in Unix seconds."""
+    user_name: Mapped[str] = mapped_column(String(63), primary_key=True)
+    """Empty for trainers without a user."""
+    node_s: Mapped[float]
+    """Node-seconds from each fragment's launch, or from the week's beginning, to its end."""
+
+
+class OccupancyHour(Base):
+    """The nodes' shares of one hour that is over by use (`node_history.stored_hours`); kept as long as stretches
+    are."""
+
+    __tablename__ = "occupancy_hours"
+
+    hour: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    """Hours since 1970-01-01, UTC."""
+    nodes: Mapped[str] = mapped_column(Text)
+    """The nodes as a folded list, in whose order their shares are."""
+    body: Mapped[bytes] = mapped_column(LargeBinary)
+    """The shares, compressed by zlib."""
 
 
 class LedgerRecord(Base):

@@ -1,0 +1,53 @@
+"""Shares of node-time by use in whole hours, node by node: what pictures of days are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy.orm import Session
+
+from oakum_service.node_history.bars import Window
+from oakum_service.node_history.occupancy import USES, shares_of, times_by_use
+
+HOUR_S = 3600.0
+STEP_S = 300.0
+STEPS = 12
+"""Columns of an hour."""
+SETTLED_S = 600.0
+"""Seconds after an hour's end from which on nothing of it changes any more."""
+_DAY_HOURS = 24
+
+Hour = npt.NDArray[np.uint8]
+"""Shares in 255ths, of shape (uses, nodes, columns of the hour)."""
+
+
+def computed(session: Session, nodes: Sequence[str], hours: range, now: float) -> dict[int, Hour]:
+    """The shares of each node in each of the hours, from the stretches themselves. A day at a time, which bounds
+    the memory."""
+    whole = Window(hours.start * HOUR_S, hours.stop * HOUR_S)
+    times = times_by_use(session, {node: row for row, node in enumerate(nodes)}, whole, now)
+    sizes = np.ones(len(nodes), np.int64)
+    found = {}
+    for first in range(hours.start, hours.stop, _DAY_HOURS):
+        last = min(first + _DAY_HOURS, hours.stop)
+        window = Window(first * HOUR_S, last * HOUR_S)
+        shares = shares_of(times, sizes, window, (last - first) * STEPS)
+        levels = np.asarray((shares * 255.0).round(), np.uint8).reshape(len(USES), len(nodes), -1, STEPS)
+        found.update({first + i: np.ascontiguousarray(levels[:, :, i]) for i in range(last - first)})
+    return found
+
+
+def runs(hours: Iterable[int]) -> Iterator[range]:
+    """The rising hours as ranges without gaps."""
+    begin = end = None
+    for hour in hours:
+        if end is not None and hour == end:
+            end += 1
+            continue
+        if begin is not None and end is not None:
+            yield range(begin, end)
+        begin, end = hour, hour + 1
+    if begin is not None and end is not None:
+        yield range(begin, end)
