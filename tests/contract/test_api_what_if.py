@@ -40,6 +40,8 @@ def test_a_trainer_of_certain_sizes_is_promised_no_other(looked: ApiUnderTest) -
     change = [{"trainer": "first", "max_nodes": 3}]
     refused = problem_of(looked.viewer.post("/v1/plans/preview", json={"change": change}), 409)
     assert "max_nodes is 3: expected one of its sizes, 1, 2, 4" in refused["detail"]
+    for other, then in (("any", 3), ("powers_of_two", 2), ([1], 1), ([3, 5], 3)):
+        assert sizes(asked(looked, change=[{"trainer": "first", "sizes": other}])) == {"first": (0, then)}, other
 
 
 @pytest.fixture
@@ -149,6 +151,9 @@ def test_before_the_first_snapshot_there_is_no_plan(api: ApiUnderTest) -> None:
         ({"remove": ["ended"]}, 409, "only live trainers"),
         ({"change": [{"trainer": "first", "min_nodes": 5}]}, 409, "min_nodes 5 and max_nodes 3"),
         ({"change": [{"trainer": "first", "colour": 5}]}, 422, "colour"),
+        ({"change": [{"trainer": "first", "sizes": [2, 1]}]}, 422, "change.0: sizes: 1 nodes follow 2"),
+        ({"change": [{"trainer": "first", "epochs": 5}]}, 422, "epochs"),
+        ({"change": [{"trainer": "first", "slurm": {"qos": "low"}}]}, 422, "slurm"),
         ({"drain": ["n4"]}, 409, "no plan can give n4"),
         ({"objective": "weight *"}, 422, "objective"),
         ({"add": [{"name": "x"}]}, 422, "add.0"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from fastapi import APIRouter
@@ -50,15 +50,42 @@ def _hypothesis(session: Session, request: WhatIfRequest) -> Hypothesis:
     return Hypothesis(
         added=[_spec(document, number) for number, document in enumerate(request.add)],
         removed={live[ref] for ref in request.remove},
-        changed={live[change.trainer]: _fields(change) for change in request.change},
+        changed=_changed(session, live, request.change),
         drained=set(request.drain),
         num_drained=request.drain_count,
         objective=None if request.objective is None else _objective(request.objective),
     )
 
 
-def _fields(change: SupposedChange) -> dict[str, Any]:
-    return change.model_dump(exclude_none=True, exclude={"trainer"})
+def _changed(
+    session: Session, live: Mapping[str, str], changes: Sequence[SupposedChange]
+) -> dict[str, dict[str, Any]]:
+    """Trainer's id -> what would be otherwise. Other sizes bring bounds of their own, as in a change that is
+    carried out. Raises `RequestValidationError` for sizes that the trainer cannot have."""
+    changed = {
+        live[change.trainer]: change.model_dump(exclude_none=True, exclude={"trainer"}) for change in changes
+    }
+    sized = {live[change.trainer]: (at, change) for at, change in enumerate(changes) if change.sizes is not None}
+    rows = session.execute(select(Trainer.id, Trainer.spec).where(Trainer.id.in_(sized))) if sized else ()
+    for trainer, spec in rows:
+        at, change = sized[trainer]
+        try:
+            then = change.applied_to(spec)
+        except ValidationError as error:
+            raise _invalid(error, "change", at) from error
+        changed[trainer] |= {
+            "sizes": then.listed_sizes,
+            "min_nodes": then.min_nodes,
+            "max_nodes": then.max_nodes,
+        }
+    return changed
+
+
+def _invalid(error: ValidationError, *place: str | int) -> RequestValidationError:
+    lines = explain(error)
+    return RequestValidationError(
+        [{"loc": ("body", *place), "msg": line, "type": "value_error"} for line in lines]
+    )
 
 
 def _live(session: Session, refs: Set[str]) -> dict[str, str]:
@@ -77,8 +104,7 @@ def _spec(document: dict[str, Any], number: int) -> TrainerSpec:
     try:
         spec = TrainerSpec.model_validate(document)
     except ValidationError as error:
-        wrong = [{"loc": ("body", "add", number), "msg": line, "type": "value_error"} for line in explain(error)]
-        raise RequestValidationError(wrong) from error
+        raise _invalid(error, "add", number) from error
     check_size(spec)
     return spec
 

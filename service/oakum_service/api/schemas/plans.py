@@ -47,6 +47,11 @@ class SupposedChange(TrainerChange):
     slurm: None = None
     """Not foreseen."""
 
+    @property
+    def given(self) -> dict[str, Any]:
+        """What would be otherwise, by the names of the spec's fields."""
+        return {name: value for name, value in super().given.items() if name != "trainer"}
+
 
 class WhatIfRequest(BaseModel):
     """What is assumed to be otherwise; nothing, for the plan that would be made now."""
