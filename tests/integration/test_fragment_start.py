@@ -24,7 +24,7 @@ from oakum_service.schedulers.starting import FragmentStarter
 from oakum_worker.fragment import CONFIG_NAME
 from oakum_worker.fragment.config_files import FragmentArray, write_config
 from oakum_worker.fragment.rank_starter import RankStarter
-from oakum_worker.launch import SlurmJobOptions, submit_local, submit_slurm
+from oakum_worker.launch import submit_local
 from oakum_worker.protocol import RunAs
 from waiting import DEADLINE_S
 
@@ -266,7 +266,7 @@ def test_every_interpreter_is_started_without_its_folder_as_a_place_for_modules(
     started = re.compile(r"\[\s*(?:[^\]\[]*,\s*)?sys\.executable,\s*\"([^\"]+)\"")
     first = {
         f"{file.relative_to(root)}: {option}"
-        for package in ("service", "worker", "solver")
+        for package in ("service", "worker", "solver", "client")
         for file in (root / package).rglob("*.py")
         for option in started.findall(file.read_text(encoding="utf-8"))
     }
