@@ -67,18 +67,18 @@ def allocate(model: ValueModel, thorough: bool, left_s: Callable[[], float]) -> 
     """
     alike = len(model.pools.pools) <= 1 and not model.typed and not model.problem.user_caps
     if alike or not model.problem.num_nodes or not model.trainers:
-        found = _by_sizes(model, thorough)
+        solution = _by_sizes(model, thorough)
     else:
-        found = _by_pools(model, thorough, left_s)
-    if not thorough or found.optimal or len(priority_classes(model)) > 1 or left_s() < WORTH_STARTING_S:
-        return found
+        solution = _by_pools(model, thorough, left_s)
+    if not thorough or solution.optimal or len(priority_classes(model)) > 1 or left_s() < WORTH_STARTING_S:
+        return solution
     everything = all_compositions(model)
     if everything is not None:
-        return _chosen(model, everything, dataclasses.replace(found, bound=math.inf, optimal=False), left_s)
-    return _improved(model, found, left_s)
+        return _chosen(model, everything, dataclasses.replace(solution, bound=math.inf, optimal=False), left_s)
+    return _improved(model, solution, left_s)
 
 
-def _improved(model: ValueModel, known: Solution, left_s: Callable[[], float]) -> Solution:
+def _improved(model: ValueModel, best: Solution, left_s: Callable[[], float]) -> Solution:
     """Improve on the known solution, and tighten its bound where prices give a valid one.
 
     Each round computes prices and builds a plan from them; then the MILP runs. The search stops as soon as the
@@ -91,21 +91,21 @@ def _improved(model: ValueModel, known: Solution, left_s: Callable[[], float]) -
     dual, prices, bounded = LagrangianDual(model), _prices_by_seconds(model), _bounded_by_prices(model)
     reach = math.inf
     for _ in range(_PRICE_ROUNDS):
-        prices, bound = tighten_bound(dual, prices, known.value, _PRICE_STEPS, go_on)
+        prices, bound = tighten_bound(dual, prices, best.value, _PRICE_STEPS, go_on)
         if bounded:
             reach = min(reach, bound)
-            known = known.with_bound(dual.safe_bound(prices, dual.best(prices)))
-        if not go_on() or _gap(known.value, reach) <= model.problem.gap:
+            best = best.with_bound(dual.safe_bound(prices, dual.best(prices)))
+        if not go_on() or _gap(best.value, reach) <= model.problem.gap:
             break
         guided = _guided(model, dual, prices, go_on)
-        if guided.value <= known.value:
+        if guided.value <= best.value:
             break
-        known = dataclasses.replace(known, compositions=guided.compositions, values=guided.values, solver="prices")
-    known = known.with_proof()
-    if known.optimal or _gap(known.value, reach) <= model.problem.gap or not go_on():
-        return known
-    slack = max(0.0, dual.bound(prices, dual.best(prices)) - known.value)
-    return _chosen(model, promising_compositions(model, dual, prices, slack), known, left_s)
+        best = dataclasses.replace(best, compositions=guided.compositions, values=guided.values, solver="prices")
+    best = best.with_proof()
+    if best.optimal or _gap(best.value, reach) <= model.problem.gap or not go_on():
+        return best
+    slack = max(0.0, dual.bound(prices, dual.best(prices)) - best.value)
+    return _chosen(model, promising_compositions(model, dual, prices, slack), best, left_s)
 
 
 def _kept(model: ValueModel, compositions: Sequence[Composition]) -> tuple[bool, ...]:
@@ -122,21 +122,24 @@ def _gap(value: float, bound: float) -> float:
     return (bound - value) / max(abs(bound), 1e-12) if bound < math.inf else math.inf
 
 
-def _chosen(model: ValueModel, candidates: Candidates, known: Solution, left_s: Callable[[], float]) -> Solution:
+def _chosen(model: ValueModel, candidates: Candidates, best: Solution, left_s: Callable[[], float]) -> Solution:
     """The better of the known solution and the MILP's selection among the candidates, with a bound; the known one
     where the MILP solver fails."""
     try:
-        found = improve_by_milp(model, candidates, known.compositions, known.values, left_s)
+        better = improve_by_milp(model, candidates, best.compositions, best.values, left_s)
     except MilpError:
-        return known.with_bound(_bound(model)).with_proof()
-    worth, known_worth = math.fsum(found.values), known.value
-    if (_kept(model, found.compositions), worth) > (_kept(model, known.compositions), known_worth):
-        known = dataclasses.replace(
-            known, compositions=found.compositions, values=found.values, solver=model.problem.milp_solver
+        return best.with_bound(_bound(model)).with_proof()
+    worth, best_worth = math.fsum(better.values), best.value
+    if (_kept(model, better.compositions), worth) > (_kept(model, best.compositions), best_worth):
+        best = dataclasses.replace(
+            best,
+            compositions=better.compositions,
+            values=better.values,
+            solver=model.problem.milp_solver,
         )
     if candidates.complete:
-        known = known.with_bound(found.bound)
-    return known.with_proof()
+        best = best.with_bound(better.bound)
+    return best.with_proof()
 
 
 def _prices_by_seconds(model: ValueModel) -> Floats:
@@ -181,9 +184,9 @@ def _guided(model: ValueModel, dual: LagrangianDual, prices: Floats, go_on: Call
         held = sum(draft.after[j].values())
         if more > 0 and (more := model.trainers[j].fitting(held + more) - held) > 0:
             draft.add(j, pool, more)
-    found = _filled(model, draft, thorough=True)
+    filled = _filled(model, draft, thorough=True)
     resplit_pools(draft, list(range(len(draft.after))), go_on)
-    return dataclasses.replace(found, compositions=tuple(draft.after), values=tuple(draft.values()))
+    return dataclasses.replace(filled, compositions=tuple(draft.after), values=tuple(draft.values()))
 
 
 def _filled(model: ValueModel, draft: Draft, thorough: bool) -> Solution:
@@ -214,7 +217,7 @@ def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, fl
     """
     sizes = np.zeros(len(values), dtype=np.int64)
     kept = _guaranteed(model)
-    left, bound, solver, optimal = model.problem.num_nodes - sum(kept.values()), 0.0, "greedy", True
+    remaining, bound, solver, optimal = model.problem.num_nodes - sum(kept.values()), 0.0, "greedy", True
     room = dict(model.problem.user_caps)
     for trainers in priority_classes(model):
         rows = values[trainers]
@@ -224,33 +227,33 @@ def _sizes(model: ValueModel, values: Floats, thorough: bool) -> tuple[Sizes, fl
         for row, j in enumerate(trainers):
             if j in kept and np.isfinite(rows[row, kept[j] :]).any():
                 rows[row, : kept[j]] = -np.inf
-            left += kept.pop(j, 0)
+            remaining += kept.pop(j, 0)
         held = np.array([model.held[j] for j in trainers], dtype=np.int64)
-        found, relaxation = _greedy_sizes(rows, held, left)
-        value = total(rows, found)
+        chosen, relaxation = _greedy_sizes(rows, held, remaining)
+        value = total(rows, chosen)
         if proves_optimal(relaxation.bound, value):
             bound += value
-        elif thorough and (better := exact(rows, left, found, relaxation)) is not None:
-            found, solver = better, "exact"
-            bound += total(rows, found)
+        elif thorough and (better := exact(rows, remaining, chosen, relaxation)) is not None:
+            chosen, solver = better, "exact"
+            bound += total(rows, chosen)
         else:
             optimal = False
             bound += relaxation.bound
-        sizes[trainers] = found
-        left -= int(found.sum())
+        sizes[trainers] = chosen
+        remaining -= int(chosen.sum())
         for row, j in enumerate(trainers):
             if (user := model.trainers[j].user or "") in room:
-                room[user] -= int(found[row])
+                room[user] -= int(chosen[row])
     return sizes, bound, solver, optimal
 
 
 def _guaranteed(model: ValueModel) -> dict[int, int]:
     """Index of each guaranteed trainer whose minimum fits -> that minimum; the longest waiting is served first."""
-    left, chosen = model.problem.num_nodes, {}
+    remaining, chosen = model.problem.num_nodes, {}
     for j, trainer in sorted(enumerate(model.trainers), key=lambda item: -item[1].waited_s):
-        if trainer.guaranteed and trainer.min_nodes <= left:
+        if trainer.guaranteed and trainer.min_nodes <= remaining:
             chosen[j] = trainer.min_nodes
-            left -= trainer.min_nodes
+            remaining -= trainer.min_nodes
     return chosen
 
 
@@ -276,15 +279,15 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
     if not model.typed:
         sizes, _, _, _ = _sizes(model, size_values(model), thorough=False)
         giving = {j: size for j, size in enumerate(sizes.tolist()) if size < model.held[j]}
-    found: list[Solution] = []
+    solutions: list[Solution] = []
     for exactly in (False, True) if thorough else (False,):
         for shrinking in ({}, giving) if giving else ({},):
-            if found and left_s() < WORTH_STARTING_S:
+            if solutions and left_s() < WORTH_STARTING_S:
                 break
             draft = Draft(model)
             for j, size in shrinking.items():
                 draft.shrink(j, size)
-            found.append(_filled(model, draft, exactly))
+            solutions.append(_filled(model, draft, exactly))
     most_free = max(model.pools.free, default=0)
     if any(
         trainer.min_nodes > most_free or (trainer.sizes and (trainer.following(held) or 0) - held > most_free)
@@ -293,8 +296,8 @@ def _by_pools(model: ValueModel, thorough: bool, left_s: Callable[[], float]) ->
         draft = Draft(model)
         for trainers in priority_classes(model):
             gather_next_size(draft, trainers, forced=False)
-        found.append(_filled(model, draft, thorough))
-    best = max(found, key=lambda solution: _by_class(model, solution))
+        solutions.append(_filled(model, draft, thorough))
+    best = max(solutions, key=lambda solution: _by_class(model, solution))
     return best.with_bound(_bound(model)).with_proof()
 
 

@@ -68,8 +68,8 @@ def _command(model_file: Path, solution_file: Path, time_limit_s: float, gap: fl
 def _bound(log: str) -> float | None:
     """The proven bound on the maximisation, read from the last such line of CBC's log (CBC minimises); None where
     the log has none."""
-    found = re.findall(r"^Lower bound:\s+(\S+)$", log, re.MULTILINE)
+    bounds = re.findall(r"^Lower bound:\s+(\S+)$", log, re.MULTILINE)
     try:
-        return -float(found[-1]) if found else None
+        return -float(bounds[-1]) if bounds else None
     except ValueError:
         return None

@@ -57,8 +57,8 @@ def curve_from_points(points: Iterable[tuple[int, float]], max_nodes: int) -> Cu
 
     Raises `ProblemError` where the points contradict each other.
     """
-    given = tuple(sorted((nodes, float(rate)) for nodes, rate in points))
-    return Curve(given) if given else linear_curve(max_nodes)
+    ordered = tuple(sorted((nodes, float(rate)) for nodes, rate in points))
+    return Curve(ordered) if ordered else linear_curve(max_nodes)
 
 
 def newcomer_curve(min_nodes: int, max_nodes: int, rate_per_node: float) -> Curve:
@@ -138,11 +138,11 @@ def fit_curve(samples: Sequence[Sample], prior: Curve | None, max_nodes: int) ->
     the node changes little.
     """
     sizes = _by_size(samples)
-    given = prior is not None and prior.points[-1][1] > 0  # a curve that is 0 everywhere has no shape
-    shape = prior if prior is not None and given else linear_curve(max_nodes)
+    has_prior = prior is not None and prior.points[-1][1] > 0  # a curve that is 0 everywhere has no shape
+    shape = prior if prior is not None and has_prior else linear_curve(max_nodes)
     if not sizes:
         return FittedCurve(shape)
-    believed = _prior_samples(sizes, shape, max_nodes, PRIOR_S if given else _GUESS_S)
+    believed = _prior_samples(sizes, shape, max_nodes, PRIOR_S if has_prior else _GUESS_S)
     model = _fit_model(sizes + believed)
     curve = _blend(sizes, model, max_nodes)
     misses = [Sample(s.nodes, 1.0 + abs(s.rate / curve.rate(s.nodes) - 1.0), s.seconds) for s in samples]
@@ -205,18 +205,18 @@ def _fit_model(samples: list[Sample]) -> StepTime:
 
 def _blend(sizes: list[Sample], model: StepTime, max_nodes: int) -> Curve:
     """The learnt curve: rate(n) of the module's docstring at the sizes of `_grid`, made non-falling."""
-    known = np.array([size.nodes for size in sizes], dtype=np.float64)
+    measured_nodes = np.array([size.nodes for size in sizes], dtype=np.float64)
     measured = np.array([size.rate for size in sizes])
     seconds = np.array([size.seconds for size in sizes])
     believed = np.array([_belief(size.seconds) for size in sizes])
-    modelled = model.rates(known)
+    modelled = model.rates(measured_nodes)
     blended = isotonic(believed * measured + (1 - believed) * modelled, seconds)
     grid = _grid(max_nodes, [size.nodes for size in sizes])
     nodes = np.array(grid, dtype=np.float64)
-    ratio = np.exp(np.interp(np.log2(nodes), np.log2(known), np.log(blended / modelled)))
-    following = np.append(blended, np.inf)[np.searchsorted(known, nodes)]
+    ratio = np.exp(np.interp(np.log2(nodes), np.log2(measured_nodes), np.log(blended / modelled)))
+    following = np.append(blended, np.inf)[np.searchsorted(measured_nodes, nodes)]
     rates = np.minimum(model.rates(nodes) * ratio, following)
-    rates[np.searchsorted(nodes, known)] = blended
+    rates[np.searchsorted(nodes, measured_nodes)] = blended
     return Curve(tuple(zip(grid, np.maximum.accumulate(rates).tolist(), strict=True)))
 
 

@@ -52,12 +52,12 @@ class Draft:
         its own."""
         taken = False
         for j, after in enumerate(self.after):
-            given = after.get(pool, 0) - self.model.pools.held[j].get(pool, 0)
-            rest = sum(after.values()) - given
-            if given <= 0 or (rest > 0 and not self.model.trainers[j].allows(rest)):
+            new_nodes = after.get(pool, 0) - self.model.pools.held[j].get(pool, 0)
+            rest = sum(after.values()) - new_nodes
+            if new_nodes <= 0 or (rest > 0 and not self.model.trainers[j].allows(rest)):
                 continue
-            self.after[j] = {p: left for p, count in after.items() if (left := count - given * (p == pool))}
-            self.free[pool] += given
+            self.after[j] = {p: own for p, count in after.items() if (own := count - new_nodes * (p == pool))}
+            self.free[pool] += new_nodes
             self._update_stalls(j)
             taken = True
         return taken
@@ -228,11 +228,11 @@ class Draft:
             return samples
         joined_s = model.joined_s[model.startup_row[j]]
         held = model.pools.held[j]
-        given = {p: count - held.get(p, 0) for p, count in after.items() if count > held.get(p, 0)}
+        new_nodes = {p: count - held.get(p, 0) for p, count in after.items() if count > held.get(p, 0)}
         more = np.arange(1, len(rates))
-        seconds = sum(count * joined_s[p] for p, count in given.items()) + more * joined_s[pool]
+        seconds = sum(count * joined_s[p] for p, count in new_nodes.items()) + more * joined_s[pool]
         now, then = float(model.now[j, 0]), rates[1:]
-        gained = (then - now) * seconds / (sum(given.values()) + more)
+        gained = (then - now) * seconds / (sum(new_nodes.values()) + more)
         samples[1:] = float(model.base[j, 0]) + gained - trainer.grow_stall_s * (then if terms.new_rate else now)
         if terms.departures:
             samples[1:] -= trainer.shrink_stall_s * self._departures_with(j, after, pool, len(more))

@@ -30,18 +30,18 @@ def equal_shares(model: ValueModel) -> Solution:
 
 
 def _sizes(model: ValueModel) -> list[int]:
-    left, share = model.problem.num_nodes, model.problem.num_nodes // max(1, len(model.trainers))
+    free, share = model.problem.num_nodes, model.problem.num_nodes // max(1, len(model.trainers))
     room = dict(model.problem.user_caps)
     sizes = []
     for trainer in model.trainers:
-        size = min(max(share, trainer.min_nodes), trainer.max_nodes, left, room.get(trainer.user or "", left))
+        size = min(max(share, trainer.min_nodes), trainer.max_nodes, free, room.get(trainer.user or "", free))
         sizes.append(trainer.fitting(size))
-        left -= sizes[-1]
+        free -= sizes[-1]
         room[trainer.user or ""] = room.get(trainer.user or "", model.problem.num_nodes) - sizes[-1]
     for j, trainer in enumerate(model.trainers):
-        most = min(left, room[trainer.user or ""], trainer.max_nodes - sizes[j])
+        most = min(free, room[trainer.user or ""], trainer.max_nodes - sizes[j])
         if most > 0 and (more := trainer.fitting(sizes[j] + most) - sizes[j]) > 0:
             sizes[j] += more
-            left -= more
+            free -= more
             room[trainer.user or ""] -= more
     return sizes

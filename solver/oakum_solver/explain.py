@@ -88,7 +88,7 @@ class _Explained:
             for j, (more, now) in enumerate(zip(larger, self.after, strict=True))
         ]
         values = model.worths(samples, ends)
-        free_values = model.worths([made + lost for made, lost in zip(samples, stalls, strict=True)], ends)
+        free_values = model.worths([net + lost for net, lost in zip(samples, stalls, strict=True)], ends)
         return [
             _Step(
                 end,
@@ -141,8 +141,8 @@ class _Explained:
         more = _more(size, step)
         if self.runnable is not None and not self.runnable[j]:
             restricted = self.model.trainers[j].access is not None
-            told = "one that its options let it have" if restricted else "of a type that it can use more of"
-            return Reason(Why.NO_IDLE_NODE, f"no idle node is {told}")
+            usable = "one that its options let it have" if restricted else "of a type that it can use more of"
+            return Reason(Why.NO_IDLE_NODE, f"no idle node is {usable}")
         if not step.faster:
             return Reason(Why.CURVE_FLAT, f"{more} would not make it faster", step.gross, step.stall)
         if size < self.model.held[j]:
@@ -231,11 +231,11 @@ def _one_size_smaller(model: ValueModel, j: int, after: Composition) -> Composit
     smaller = model.trainers[j].fitting(size - 1)
     if smaller <= model.held[j]:
         return model.kept(j, smaller)
-    left = dict(after)
+    remaining = dict(after)
     for pool, count in after.items():
-        given = min(count - model.pools.held[j].get(pool, 0), sum(left.values()) - smaller)
-        left[pool] -= max(0, given)
-    return {pool: count for pool, count in left.items() if count}
+        removed = min(count - model.pools.held[j].get(pool, 0), sum(remaining.values()) - smaller)
+        remaining[pool] -= max(0, removed)
+    return {pool: count for pool, count in remaining.items() if count}
 
 
 def _nodes(count: int) -> str:

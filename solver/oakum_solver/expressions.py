@@ -73,7 +73,7 @@ Program = tuple[Number | Quantity | OperationStep, ...]
 def _flag(compare: np.ufunc) -> Callable[..., Any]:
     """The comparison as a function that returns 1.0 for true and 0.0 for false, because numpy neither negates nor
     subtracts booleans."""
-    return lambda left, right: np.where(compare(left, right), 1.0, 0.0)
+    return lambda one, other: np.where(compare(one, other), 1.0, 0.0)
 
 
 _OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
@@ -247,11 +247,11 @@ def _exponent(node: ast.expr, source: str) -> float:
     return number
 
 
-def _check_arguments(node: ast.Call, name: str, given: int, source: str) -> None:
+def _check_arguments(node: ast.Call, name: str, num_arguments: int, source: str) -> None:
     fewest, most = _FUNCTIONS[name]
-    if not fewest <= given <= most:
+    if not fewest <= num_arguments <= most:
         expected = f"{'' if fewest == most else 'at least '}{fewest} argument{'s' if fewest > 1 else ''}"
-        raise _refusal(source, node.col_offset + 1, f"{name} takes {expected} and is given {given}")
+        raise _refusal(source, node.col_offset + 1, f"{name} takes {expected} and is given {num_arguments}")
 
 
 def _complaint(node: ast.expr, source: str) -> str:

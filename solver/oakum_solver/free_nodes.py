@@ -24,12 +24,12 @@ def hand_out_free_nodes(draft: Draft, classes: Iterable[list[int]], thorough: bo
     gather_next_size(draft, guaranteed, forced=True)
     for trainers in classes:
         for _ in range(_MOST_ROUNDS):
-            given = sum(draft.free)
+            free_before = sum(draft.free)
             for pool in _in_order(draft):
                 if draft.free[pool]:
                     _split(draft, pool, trainers, thorough)
             gather_next_size(draft, trainers, forced=False)
-            if sum(draft.free) in (0, given):
+            if sum(draft.free) in (0, free_before):
                 break
 
 
@@ -120,14 +120,14 @@ def gather_next_size(draft: Draft, trainers: list[int], forced: bool) -> None:
         need = _missing(draft, j, only_minimum=forced)
         if need <= 0 or draft.shrunk[j] or need > min(sum(draft.free), draft.room_under_cap(j)):
             continue
-        found = minimum_from_pools(draft, j, need)
-        if found is None:
+        nodes_by_pool = minimum_from_pools(draft, j, need)
+        if nodes_by_pool is None:
             continue
         grown = dict(draft.after[j])
-        for pool, count in found.items():
+        for pool, count in nodes_by_pool.items():
             grown[pool] = grown.get(pool, 0) + count
         if forced or draft.model.value(j, grown) > draft.model.value(j, draft.after[j]):
-            for pool, count in found.items():
+            for pool, count in nodes_by_pool.items():
                 draft.add(j, pool, count)
 
 
@@ -161,12 +161,12 @@ def minimum_from_pools(draft: Draft, j: int, need: int) -> dict[int, int] | None
 
 
 def _largest_first(draft: Draft, pools: list[int], need: int) -> dict[int, int]:
-    found = {}
+    nodes_by_pool = {}
     for pool in sorted(pools, key=lambda pool: -draft.free[pool]):
         if need > 0:
-            found[pool] = min(need, draft.free[pool])
-            need -= found[pool]
-    return found
+            nodes_by_pool[pool] = min(need, draft.free[pool])
+            need -= nodes_by_pool[pool]
+    return nodes_by_pool
 
 
 def priority_classes(model: ValueModel) -> list[list[int]]:

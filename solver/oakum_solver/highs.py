@@ -43,10 +43,10 @@ def _solve_in(folder: Path, model: pulp.LpProblem, time_limit_s: float, gap: flo
     ]
     log = run_killable("HiGHS", command, folder, time_limit_s)
     try:
-        found = json.loads(solution_file.read_text(encoding="utf-8"))
+        answer = json.loads(solution_file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise MilpError(f"HiGHS left no readable solution ({error}); its last words: {log[-200:]!r}") from error
-    if found["values"] is None:
-        raise MilpError(f"HiGHS found no solution within {time_limit_s:.3g} s: {found['status']}")
-    values = {name: found["values"].get(short, 0.0) for name, short in names.items()}
-    return MilpSolution(values, found["optimal"], found["bound"])
+    if answer["values"] is None:
+        raise MilpError(f"HiGHS found no solution within {time_limit_s:.3g} s: {answer['status']}")
+    values = {name: answer["values"].get(short, 0.0) for name, short in names.items()}
+    return MilpSolution(values, answer["optimal"], answer["bound"])

@@ -120,25 +120,25 @@ def fill(values: Floats, sizes: Sizes, num_nodes: int) -> Sizes:
     where a trainer has a minimum size or its curve is not concave.
     """
     sizes = sizes.copy()
-    left = num_nodes - int(sizes.sum())
+    remaining = num_nodes - int(sizes.sum())
     ends = np.zeros(len(values), dtype=np.int64)
     slopes = np.zeros(len(values))
     stale = list(range(len(values)))
-    while left > 0:
+    while remaining > 0:
         for trainer in stale:
-            slopes[trainer], ends[trainer] = _best_jump(values[trainer], int(sizes[trainer]), left)
+            slopes[trainer], ends[trainer] = _best_jump(values[trainer], int(sizes[trainer]), remaining)
         trainer = int(slopes.argmax()) if len(slopes) else 0
         if not len(slopes) or slopes[trainer] <= 0:
             break
-        left -= int(ends[trainer] - sizes[trainer])
+        remaining -= int(ends[trainer] - sizes[trainer])
         sizes[trainer] = ends[trainer]
-        stale = [trainer, *np.flatnonzero(ends - sizes > left).tolist()]
+        stale = [trainer, *np.flatnonzero(ends - sizes > remaining).tolist()]
     return sizes
 
 
-def _best_jump(row: Floats, size: int, left: int) -> tuple[float, int]:
-    """(gain per node, new size) of the step from `size`, by at most `left` nodes, that gains most per node."""
-    gains = row[size + 1 : size + 1 + left] - row[size]
+def _best_jump(row: Floats, size: int, most: int) -> tuple[float, int]:
+    """(gain per node, new size) of the step from `size`, by at most `most` nodes, that gains most per node."""
+    gains = row[size + 1 : size + 1 + most] - row[size]
     if not len(gains):
         return 0.0, size
     slopes = gains / np.arange(1, len(gains) + 1)

@@ -141,12 +141,12 @@ class LagrangianDual:
 
 
 def tighten_bound(
-    dual: LagrangianDual, prices: Floats, known: float, steps: int, go_on: Callable[[], bool]
+    dual: LagrangianDual, prices: Floats, known_value: float, steps: int, go_on: Callable[[], bool]
 ) -> tuple[Floats, float]:
     """Lower the bound by at most `steps` subgradient steps from `prices`; stop early when `go_on()` is false.
 
-    Returns the prices with the smallest `LagrangianDual.bound`, and that bound. `known` is the value of a known
-    plan, which sets the step length.
+    Returns the prices with the smallest `LagrangianDual.bound`, and that bound. `known_value` is the value of a
+    known plan, which sets the step length.
     """
     lowest, at = np.inf, prices
     pace, waited = 1.0, 0
@@ -165,7 +165,7 @@ def tighten_bound(
         over = dual.use(best) - dual.sizes
         over[(prices <= 0) & (over < 0)] = 0.0
         length = float(over @ over)
-        if length == 0 or bound - known <= _TIGHT * abs(bound):
+        if length == 0 or bound - known_value <= _TIGHT * abs(bound):
             break
-        prices = np.maximum(0.0, prices + pace * max(bound - known, 0.0) / length * over)
+        prices = np.maximum(0.0, prices + pace * max(bound - known_value, 0.0) / length * over)
     return at, lowest

@@ -51,12 +51,12 @@ def improve_by_milp(
     `values` are the values of the incumbent's compositions. Raises `MilpError` where the solver gives no usable
     answer.
     """
-    found: list[Composition] = []
+    compositions: list[Composition] = []
     choices: list[CompositionOption] = []
     for j, composition in enumerate(incumbent):
         broken = model.trainers[j].guaranteed and not composition and candidates.compositions[j]
         for candidate in _distinct([*([] if broken else [composition]), *candidates.compositions[j]]):
-            found.append(candidate)
+            compositions.append(candidate)
             value = values[j] if candidate == composition else model.value(j, candidate)
             choices.append(CompositionOption(j, _use(model, j, candidate), value))
     capacities = {str(number): pool.size for number, pool in enumerate(model.pools.pools)}
@@ -65,7 +65,7 @@ def improve_by_milp(
     answer = choose(choices, capacities, dict(enumerate(values)), model.problem, left_s, gap)
     picked = {choices[index].trainer: index for index in answer.chosen}
     return Improvement(
-        tuple(found[picked[j]] for j in range(len(incumbent))),
+        tuple(compositions[picked[j]] for j in range(len(incumbent))),
         tuple(choices[picked[j]].value for j in range(len(incumbent))),
         answer.bound,
     )
@@ -150,11 +150,11 @@ def _use(model: ValueModel, j: int, composition: Composition) -> dict[str, int]:
 
 
 def _distinct(candidates: list[Composition]) -> Iterator[Composition]:
-    seen = set()
+    distinct = set()
     for composition in candidates:
         key = tuple(sorted(composition.items()))
-        if key not in seen:
-            seen.add(key)
+        if key not in distinct:
+            distinct.add(key)
             yield composition
 
 

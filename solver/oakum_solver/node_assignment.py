@@ -24,21 +24,21 @@ def assign_nodes(model: ValueModel, compositions: Sequence[Composition]) -> dict
     problem = model.problem
     index = {trainer.id: j for j, trainer in enumerate(problem.trainers)}
     grants: dict[str, list[str]] = {trainer.id: [] for trainer in problem.trainers}
-    left: list[Composition] = [dict(composition) for composition in compositions]
+    unassigned: list[Composition] = [dict(composition) for composition in compositions]
     free: dict[int, list[str]] = defaultdict(list)
     released: dict[int, list[str]] = defaultdict(list)
     for group, pool in zip(problem.groups, model.pools.of_group, strict=True):
         if group.owner is None:
             free[pool] += group.nodes
             continue
-        mine = left[index[group.owner]]
+        mine = unassigned[index[group.owner]]
         kept = min(mine.get(pool, 0), len(group.nodes))
         grants[group.owner] += group.nodes[:kept]
         released[pool] += group.nodes[kept:]
         mine[pool] = mine.get(pool, 0) - kept
-    for j in _dearest_first(model, compositions, left):
+    for j in _dearest_first(model, compositions, unassigned):
         trainer = problem.trainers[j]
-        for pool, count in left[j].items():
+        for pool, count in unassigned[j].items():
             taken = free[pool][:count]
             del free[pool][:count]
             missing = count - len(taken)

@@ -90,7 +90,7 @@ class NodePreference:
 
 def _share_in_order(ranking: Floats, taken: NDArray[np.bool_]) -> float:
     """Share of the pairs (taken node, node left) in which the taken node ranks lower; ties count half."""
-    left = np.sort(ranking[~taken])
-    lower = len(left) - np.searchsorted(left, ranking[taken], side="right")
-    not_higher = len(left) - np.searchsorted(left, ranking[taken], side="left")
-    return float((lower + not_higher).sum()) / (2.0 * len(left) * int(taken.sum()))
+    ranking_of_left = np.sort(ranking[~taken])
+    lower = len(ranking_of_left) - np.searchsorted(ranking_of_left, ranking[taken], side="right")
+    not_higher = len(ranking_of_left) - np.searchsorted(ranking_of_left, ranking[taken], side="left")
+    return float((lower + not_higher).sum()) / (2.0 * len(ranking_of_left) * int(taken.sum()))

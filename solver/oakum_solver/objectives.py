@@ -144,7 +144,7 @@ def worth(
             value = _deadline(facts, look_ahead_s, samples)
         case Expression():
             value = _expression(objective, facts, look_ahead_s, samples, nodes)
-    shape = np.broadcast_shapes(*(np.shape(given) for given in (samples, nodes, *vars(facts).values())))
+    shape = np.broadcast_shapes(*(np.shape(values) for values in (samples, nodes, *vars(facts).values())))
     return np.asarray(value) if np.shape(value) == shape else np.broadcast_to(value, shape).copy()
 
 
@@ -207,10 +207,10 @@ def _deadline(facts: TrainerFacts, look_ahead_s: float, samples: NDArray[np.floa
     asked_rate = np.where(due, remaining, 0.0) / still_s
     late = due & np.less_equal(due_in_s, 0.0)
     required_rate = np.where(late, best_rate, np.minimum(asked_rate, best_rate))
-    made = np.maximum(samples, 0.0)
-    needed = np.minimum(made, required_rate * look_ahead_s)
+    trained = np.maximum(samples, 0.0)
+    needed = np.minimum(trained, required_rate * look_ahead_s)
     on_schedule_s = needed / _nonzero(required_rate)
-    spare_s = SPARE_WORTH * (made - needed) / best_rate
+    spare_s = SPARE_WORTH * (trained - needed) / best_rate
     lost_s = np.where(due, 1.0, SPARE_WORTH) * np.minimum(samples, 0.0) / best_rate
     value: NDArray[np.float64] = facts.weight * (on_schedule_s + spare_s + lost_s)
     return value
@@ -249,9 +249,9 @@ def _expression(
 def _not_finite(expression: Expression, value: NDArray[np.float64], quantities: dict[str, Values]) -> ProblemError:
     """An error that tells for which trainer and size the value is not finite, and the quantities there."""
     names = names_in(expression.program)
-    seen = np.broadcast_arrays(value, quantities["nodes"], *(quantities[name] for name in names))
-    first = tuple(np.argwhere(~np.isfinite(seen[0]))[0])
-    result, size, *rest = (float(array[first]) for array in seen)
+    arrays = np.broadcast_arrays(value, quantities["nodes"], *(quantities[name] for name in names))
+    first = tuple(np.argwhere(~np.isfinite(arrays[0]))[0])
+    result, size, *rest = (float(array[first]) for array in arrays)
     where = ", ".join(f"{name} = {number:g}" for name, number in zip(names, rest, strict=True))
     row = f"trainer {first[0]} (counted from 0) at " if len(first) == 2 else ""
     return ProblemError(

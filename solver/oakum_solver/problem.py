@@ -154,12 +154,12 @@ class PlannedTrainer:
             raise ProblemError(f"trainer {self.label}: curves_by_type names no node type")
 
     def _check_sizes(self) -> None:
-        told = ", ".join(map(str, self.sizes))
+        listed = ", ".join(map(str, self.sizes))
         if any(more <= fewer for fewer, more in itertools.pairwise(self.sizes)):
-            raise ProblemError(f"trainer {self.label}: sizes {told}: expected them in rising order, each once")
+            raise ProblemError(f"trainer {self.label}: sizes {listed}: expected them in rising order, each once")
         for name in ("min_nodes", "max_nodes"):
             if (nodes := getattr(self, name)) not in self.sizes:
-                raise ProblemError(f"trainer {self.label}: {name} is {nodes}: expected one of its sizes, {told}")
+                raise ProblemError(f"trainer {self.label}: {name} is {nodes}: expected one of its sizes, {listed}")
 
 
 @dataclass(frozen=True)

@@ -82,8 +82,8 @@ def _shrunk(model: ValueModel, j: int, departures: bool = True) -> Floats:
     before = np.cumsum(counts) - counts
     kept = np.clip(nodes[:, None] - before, 0, counts)
     rates = np.zeros(size)
-    known = min(size, model.largest + 1)
-    rates[:known] = model.rates[j, :known]
+    num_rates = min(size, model.largest + 1)
+    rates[:num_rates] = model.rates[j, :num_rates]
     lasts_s = np.array([model.lasts_s[pool] for pool, _ in order])
     given_up_s = ((counts - kept) @ lasts_s) / (size - nodes)
     now = float(model.now[j, 0])
@@ -93,8 +93,8 @@ def _shrunk(model: ValueModel, j: int, departures: bool = True) -> Floats:
     )
     if terms.departures and departures:
         leaving = np.array([model.leaving[pool] for pool, _ in order])
-        left = rates[nodes[:, None] - kept] * (kept > 0)
-        samples -= stall_s * (left @ leaving)
+        remaining_rates = rates[nodes[:, None] - kept] * (kept > 0)
+        samples -= stall_s * (remaining_rates @ leaving)
     return samples
 
 

@@ -82,7 +82,7 @@ def _non_negative_fit(columns: Floats, times: Floats, weights: Floats) -> Floats
     normal += _RIDGE * np.trace(normal) * np.eye(3)
     systems = normal * _SUPPORTS[:, :, None] * _SUPPORTS[:, None, :]
     systems += np.eye(3) * (1.0 - _SUPPORTS)[:, :, None] * np.trace(normal)
-    found = np.linalg.solve(systems, (right * _SUPPORTS)[:, :, None])[:, :, 0]
-    errors = np.einsum("si,ij,sj->s", found, normal, found) - 2.0 * found @ right
-    best: Floats = found[np.where((found >= 0.0).all(axis=1), errors, np.inf).argmin()]
+    solutions = np.linalg.solve(systems, (right * _SUPPORTS)[:, :, None])[:, :, 0]
+    errors = np.einsum("si,ij,sj->s", solutions, normal, solutions) - 2.0 * solutions @ right
+    best: Floats = solutions[np.where((solutions >= 0.0).all(axis=1), errors, np.inf).argmin()]
     return best

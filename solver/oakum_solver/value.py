@@ -186,14 +186,14 @@ class ValueModel:
         """D of the module's docstring: expected samples lost to stalls when pools leave."""
         if len(composition) < 2 or not self.problem.terms.departures:
             return 0.0
-        left = 0.0
+        lost_rate = 0.0
         for pool, count in composition.items():
             rest = composition if self.typed else None
             if rest is None:
-                left += self.leaving[pool] * float(self.rates[j, min(nodes - count, self.largest)])
+                lost_rate += self.leaving[pool] * float(self.rates[j, min(nodes - count, self.largest)])
             else:
-                left += self.leaving[pool] * self.rate(j, {p: k for p, k in rest.items() if p != pool})
-        return self.trainers[j].shrink_stall_s * left
+                lost_rate += self.leaving[pool] * self.rate(j, {p: k for p, k in rest.items() if p != pool})
+        return self.trainers[j].shrink_stall_s * lost_rate
 
     def stall_samples(self, j: int, after: Composition) -> float:
         """Samples that trainer j loses in the stall of going from its present nodes to `after`. The samples D
@@ -293,9 +293,9 @@ class ValueModel:
         counts = self.types(composition)
         row = np.zeros(most + 1)
         row[0] = self.rate(j, composition)
-        if (found := _common_curve(trainer, {*counts, node_type})) is None:
+        if (common := _common_curve(trainer, {*counts, node_type})) is None:
             return row
-        curve, shares = found
+        curve, shares = common
         more = np.arange(most + 1)
         nodes = sum(counts.values()) + more
         # The same operations in the same order as in `typed_rate`: at the last size without progress, a sum that
@@ -328,9 +328,9 @@ def typed_rate(trainer: PlannedTrainer, counts: Mapping[str, int]) -> float:
     step shares its batch in proportion to speed. 0 where the trainer may not mix these types or has no curve for
     one of them. Of more nodes than it can train on together, each counts in part.
     """
-    if (found := _common_curve(trainer, counts.keys())) is None:
+    if (common := _common_curve(trainer, counts.keys())) is None:
         return 0.0
-    curve, shares = found
+    curve, shares = common
     effective = 0.0
     for node_type, share in shares.items():
         effective += counts[node_type] * share  # `sum` rounds otherwise from Python 3.12 on
@@ -396,8 +396,8 @@ def _fitting(nodes: NDArray[np.int64], sizes: tuple[int, ...]) -> NDArray[np.int
     themselves where there are no sizes."""
     if not sizes:
         return nodes
-    found: NDArray[np.int64] = np.array([0, *sizes])[np.searchsorted(sizes, nodes, side="right")]
-    return found
+    fitting: NDArray[np.int64] = np.array([0, *sizes])[np.searchsorted(sizes, nodes, side="right")]
+    return fitting
 
 
 def _column(values: list[float] | list[int]) -> Floats:

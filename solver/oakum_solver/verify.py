@@ -29,9 +29,9 @@ _TOLERANCE = 1e-6
 def verify(problem: Problem, plan: Plan) -> None:
     """Raise `InfeasiblePlanError` with the first rule that the plan breaks."""
     expected = [trainer.id for trainer in problem.trainers]
-    given = [allocation.trainer for allocation in plan.allocations]
-    if given != expected:
-        raise InfeasiblePlanError(f"the plan allocates to {given}: expected {expected}, in this order")
+    allocated = [allocation.trainer for allocation in plan.allocations]
+    if allocated != expected:
+        raise InfeasiblePlanError(f"the plan allocates to {allocated}: expected {expected}, in this order")
     _check_nodes(problem, plan)
     grants = {allocation.trainer: allocation.nodes for allocation in plan.allocations}
     for trainer in problem.trainers:
@@ -44,11 +44,11 @@ def verify(problem: Problem, plan: Plan) -> None:
 
 def _check_nodes(problem: Problem, plan: Plan) -> None:
     """Raise `InfeasiblePlanError` unless every granted node exists and is granted once."""
-    known = {node for group in problem.groups for node in group.nodes}
+    existing = {node for group in problem.groups for node in group.nodes}
     granted_to: dict[str, str] = {}
     for allocation in plan.allocations:
         for node in allocation.nodes:
-            if node not in known:
+            if node not in existing:
                 raise InfeasiblePlanError(f"{allocation.trainer} is granted {node}, which is in no group")
             if node in granted_to:
                 raise InfeasiblePlanError(
@@ -157,8 +157,8 @@ class _Recomputation:
             waited_s=trainer.waited_s,
             priority=float(trainer.priority),
         )
-        made, nodes = np.array([[samples]]), np.array([[len(granted)]])
-        return float(worth(problem.objective, facts, problem.look_ahead_s, made, nodes)[0, 0])
+        trained, nodes = np.array([[samples]]), np.array([[len(granted)]])
+        return float(worth(problem.objective, facts, problem.look_ahead_s, trained, nodes)[0, 0])
 
     def _samples(self, trainer: PlannedTrainer, granted: tuple[str, ...]) -> float:
         terms, held = self.problem.terms, self.problem.held[trainer.id]

@@ -35,18 +35,18 @@ def choose_algorithms(layers: Layers, left_bytes: int, *, shared: bool = True) -
     except TooManyStatesError:
         pass
     try:
-        found = choose_by_milp(layers, left_bytes, shared=shared)
+        by_milp = choose_by_milp(layers, left_bytes, shared=shared)
         methods.append("CBC")
     except MilpError:
         if not methods:
             raise
         return AlgorithmChoice(exact, tuple(methods))
     if len(methods) == 1:
-        return AlgorithmChoice(found, tuple(methods))
-    if (exact is None) != (found is None) or (
+        return AlgorithmChoice(by_milp, tuple(methods))
+    if (exact is None) != (by_milp is None) or (
         exact is not None
-        and found is not None
-        and abs(exact.seconds - found.seconds) > _SAME * exact.seconds + 1e-12
+        and by_milp is not None
+        and abs(exact.seconds - by_milp.seconds) > _SAME * exact.seconds + 1e-12
     ):
-        raise MilpError(f"CBC chooses {found} and the dynamic programme {exact}: one of them is wrong")
+        raise MilpError(f"CBC chooses {by_milp} and the dynamic programme {exact}: one of them is wrong")
     return AlgorithmChoice(exact, tuple(methods))

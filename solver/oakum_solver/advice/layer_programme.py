@@ -53,7 +53,7 @@ def choose_by_milp(
     Raises `MilpError` where CBC gives no usable answer in `time_limit_s` seconds for one size of the workspace,
     and `ProblemError` for a layer without options.
     """
-    return _choose(lambda open_, left: _by_cbc(open_, left, time_limit_s), layers, left_bytes, shared=shared)
+    return _choose(lambda open_, spare: _by_cbc(open_, spare, time_limit_s), layers, left_bytes, shared=shared)
 
 
 def _choose(
@@ -78,8 +78,8 @@ def _choose(
             break  # nor is a smaller workspace faster
         options = solve(open_, left_bytes - workspace)
         if options is not None:
-            found = chosen(layers, options, shared=True)
-            best = found if best is None or found.seconds < best.seconds else best
+            choice = chosen(layers, options, shared=True)
+            best = choice if best is None or choice.seconds < best.seconds else best
     return best
 
 
@@ -126,13 +126,13 @@ def _by_cbc(layers: _Indexed, left_bytes: int, time_limit_s: float) -> list[int]
     model, variables = _model(open_, losses, spare)
     answer = run_cbc(model, time_limit_s)
     picked = [[k for k, x in enumerate(layer) if answer.values[x.name] > 0.5] for layer in variables]
-    if any(len(found) != 1 for found in picked):
+    if any(len(picks) != 1 for picks in picked):
         raise MilpError("the solver's answer does not give each layer one algorithm")
     if not answer.optimal:
         raise MilpError(f"CBC has not proven a choice of algorithms in {time_limit_s:.3g} s")
-    if sum(layer[found[0]][2] for layer, found in zip(open_, picked, strict=True)) > spare:
+    if sum(layer[picks[0]][2] for layer, picks in zip(open_, picked, strict=True)) > spare:
         raise MilpError("the solver's answer takes more memory than is left")
-    return [layer[found[0]][0] for layer, found in zip(open_, picked, strict=True)]
+    return [layer[picks[0]][0] for layer, picks in zip(open_, picked, strict=True)]
 
 
 def _model(

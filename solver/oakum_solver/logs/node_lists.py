@@ -59,8 +59,8 @@ def fold(nodes: Iterable[str]) -> str:
         else:
             numbers.setdefault((match[1], len(match[2])), []).append(int(match[2]))
     folded: dict[str, list[str]] = {}
-    for (prefix, width), found in sorted(numbers.items()):
-        folded.setdefault(prefix, []).extend(_folded_ranges(sorted(found), width))
+    for (prefix, width), values in sorted(numbers.items()):
+        folded.setdefault(prefix, []).extend(_folded_ranges(sorted(values), width))
     return ",".join(sorted([*plain, *(_bracketed(prefix, ranges) for prefix, ranges in folded.items())]))
 
 

@@ -112,16 +112,16 @@ def read_swf_holes(
     swf = read_swf(path)
     notes = list(swf.notes)
     if procs_per_node is None:
-        procs_per_node, told = _node_size(swf, nodes)
-        notes += told
+        procs_per_node, new_notes = _node_size(swf, nodes)
+        notes += new_notes
     num_nodes = _machine_size(path, swf, procs_per_node) if nodes is None else nodes
     _check_machine(num_nodes, turnover_s)
     why_skipped = [_why_skipped(job, easy, num_nodes * procs_per_node) for job in swf.jobs]
     ran = [job for job, cause in zip(swf.jobs, why_skipped, strict=True) if cause is None]
     notes += _skipped(why_skipped)
     if easy:
-        started, told = _scheduled(ran, procs_per_node, num_nodes, _part(progress, 0.0, 0.5))
-        notes += told
+        started, new_notes = _scheduled(ran, procs_per_node, num_nodes, _part(progress, 0.0, 0.5))
+        notes += new_notes
     else:
         started = [_started(job, procs_per_node) for job in ran]
     log = holes_of_jobs(
@@ -155,15 +155,15 @@ def _delayed(delay_s: NDArray[np.float64], num_nodes: int) -> list[str]:
     delayed_s = delay_s[delay_s > 0]
     if not len(delayed_s):
         return []
-    told = (
+    note = (
         "jobs started later than recorded, because fewer nodes were free than they needed: "
         f"{len(delayed_s)}, by {delayed_s.mean():.0f} s on average and {delayed_s.max():.0f} s at most"
     )
     if delay_s.mean() <= _LONG_S:
-        return [told]
+        return [note]
     return [
         _doubt(f"all jobs would start {delay_s.mean():,.0f} s later than recorded on average", num_nodes),
-        told,
+        note,
     ]
 
 
@@ -208,9 +208,9 @@ def _check_machine(num_nodes: int, turnover_s: float) -> None:
 def _machine_size(path: Path, log: SwfLog, procs_per_node: int) -> int:
     num_nodes = log.max_nodes or math.ceil((log.max_procs or 0) / procs_per_node)
     if not 1 <= num_nodes <= _MOST_NODES:
-        given = " and ".join(f"{key} is {log.header.get(key, 'missing')!r}" for key in ("MaxNodes", "MaxProcs"))
+        fields = " and ".join(f"{key} is {log.header.get(key, 'missing')!r}" for key in ("MaxNodes", "MaxProcs"))
         raise LogError(
-            f"{path}: in the header {given}: expected one of them with a number that makes from 1 to "
+            f"{path}: in the header {fields}: expected one of them with a number that makes from 1 to "
             f"{_MOST_NODES:,} nodes; give the number of nodes (--nodes)"
         )
     return num_nodes
@@ -223,10 +223,10 @@ def _node_size(log: SwfLog, nodes: int | None) -> tuple[int, list[str]]:
     if log.max_procs is None or num_nodes is None or log.max_procs <= num_nodes:
         return 1, []
     per_node = math.ceil(log.max_procs / num_nodes)
-    told = f"processors of a node: {per_node:,}, as {log.max_procs:,} on {num_nodes:,} nodes"
+    note = f"processors of a node: {per_node:,}, as {log.max_procs:,} on {num_nodes:,} nodes"
     if max((job.procs or 0 for job in log.jobs), default=0) <= num_nodes:
-        told += f"; no job has more than {num_nodes:,}: if the log counts nodes, give --procs-per-node 1"
-    return per_node, [told]
+        note += f"; no job has more than {num_nodes:,}: if the log counts nodes, give --procs-per-node 1"
+    return per_node, [note]
 
 
 def _why_skipped(job: Job, easy: bool, max_procs: int) -> str | None:
@@ -256,8 +256,8 @@ def _scheduled(
     recorded_s = [job.wait_s for job in jobs if job.wait_s is not None]
     mean_recorded_s = sum(recorded_s) / max(1, len(recorded_s))
     if recorded_s and mean_wait_s > max(_LONG_S, _WAITS_LONGER * mean_recorded_s):
-        told = f"jobs would wait {mean_wait_s:,.0f} s on average, in the log {mean_recorded_s:,.0f} s"
-        notes.insert(0, _doubt(told, num_nodes))
+        note = f"jobs would wait {mean_wait_s:,.0f} s on average, in the log {mean_recorded_s:,.0f} s"
+        notes.insert(0, _doubt(note, num_nodes))
     return started, notes
 
 

@@ -36,14 +36,14 @@ def read_log(
     if not name.endswith((".csv", ".csv.gz")):
         raise LogError(f"{path}: expected a name in .swf, .swf.gz (jobs), .csv or .csv.gz (idle log)")
     log = read_idle_log(path)
-    given = {
+    is_given_by_option = {
         "the number of nodes": nodes is not None,
         "processors per node": procs_per_node is not None,
         "the placement": placement != "first",
         "EASY backfilling": easy,
         "the turnover time": turnover_s != 0.0,
     }
-    unused = ", ".join(option for option, is_given in given.items() if is_given)
+    unused = ", ".join(option for option, is_given in is_given_by_option.items() if is_given)
     return (
         replace(log, notes=(*log.notes, f"an idle log lists the holes itself: {unused} not used"))
         if unused

@@ -146,8 +146,8 @@ def _lines(path: Path) -> Iterator[str]:
 def _add_header_field(header: dict[str, str], comment: str) -> None:
     key, colon, value = comment.lstrip("; ").partition(":")
     if colon and key.strip():
-        known = header.get(key.strip())
-        header[key.strip()] = value.strip() if known is None else f"{known}\n{value.strip()}"
+        earlier = header.get(key.strip())
+        header[key.strip()] = value.strip() if earlier is None else f"{earlier}\n{value.strip()}"
 
 
 def _job(line: str, strays: Counter[str]) -> Job:

@@ -26,12 +26,12 @@ _CAUSES = {
 
 def charts(result: ReplayResult) -> list[Chart]:
     """The charts for which the result has data, in the page's order."""
-    made = [losses(result)]
+    drawn = [losses(result)]
     if len(result.steps.time_s) and result.hours > 0:
-        made = [nodes_over_time(result), used_over_time(result), *made, solve_times(result)]
+        drawn = [nodes_over_time(result), used_over_time(result), *drawn, solve_times(result)]
     if result.trainers and result.hours > 0:
-        made.append(sizes(result))
-    return made
+        drawn.append(sizes(result))
+    return drawn
 
 
 def losses(result: ReplayResult) -> Chart:
@@ -50,7 +50,7 @@ def losses(result: ReplayResult) -> Chart:
         "marker": {"color": [f"var(--{cause})" for cause in causes]},
         "hovertemplate": "%{y}: %{x:,.1~f} node-hours<extra></extra>",
     }
-    told = ", ".join(f"{_CAUSES[cause]} {percent(shares[cause])}" for cause in _CAUSES)
+    shares_text = ", ".join(f"{_CAUSES[cause]} {percent(shares[cause])}" for cause in _CAUSES)
     most = max(hours.values())
     layout = {
         # Leaves space for the labels to the right of the bars.
@@ -59,7 +59,7 @@ def losses(result: ReplayResult) -> Chart:
         "showlegend": False,
         "bargap": 0.35,
     }
-    sentence = f"Of the idle node-time, trained nothing: {told}."
+    sentence = f"Of the idle node-time, trained nothing: {shares_text}."
     return Chart("losses", "Lost node-hours by cause", sentence, 300, {"data": [bars], "layout": layout})
 
 

@@ -82,17 +82,17 @@ class _Replay:
     def run(self, progress: Progress | None) -> None:
         total = count_changes(self.log)
         now_s, idle = 0.0, 0
-        for done, (at_s, left, came) in enumerate(self._changes_and_end(), start=1):
+        for done, (at_s, leaving, coming) in enumerate(self._changes_and_end(), start=1):
             while (own_s := self._next_own_event_s()) < at_s:
                 self.idle_node_s += idle * (own_s - now_s)
                 now_s = own_s
                 self._event(now_s, _NONE, _NONE)
             self.idle_node_s += idle * (at_s - now_s)
             now_s = at_s
-            idle += len(came) - len(left)
+            idle += len(coming) - len(leaving)
             self.idle_steps.append((now_s, idle))
             if done <= total:
-                self._event(now_s, left, came)
+                self._event(now_s, leaving, coming)
             if progress is not None:
                 progress(now_s / self.log.duration_s, min(done, total), total)
         for run in self.runs:
@@ -123,7 +123,7 @@ class _Replay:
             return math.inf
         return self.runs[self.waiting[0]].item.submit_s
 
-    def _event(self, now_s: float, left: Nodes, came: Nodes) -> None:
+    def _event(self, now_s: float, leaving: Nodes, coming: Nodes) -> None:
         """Handle one event: trainers end, nodes leave and come, trainers arrive; then make a plan.
 
         Ends come first, so that a trainer that trains its last sample as its nodes leave has ended. Otherwise it
@@ -133,10 +133,10 @@ class _Replay:
         for index in self.live if self.settings.guard.wait_s < math.inf else ():
             self.runs[index].wait_until(now_s, self.settings.guard)
         self._end_runs(now_s)
-        self._take_away(now_s, left)
-        self.owner[came] = _FREE
-        self.cohort[came] = len(self.born_s) - 1
-        self.born_at_s[came] = now_s
+        self._take_away(now_s, leaving)
+        self.owner[coming] = _FREE
+        self.cohort[coming] = len(self.born_s) - 1
+        self.born_at_s[coming] = now_s
         while self._next_arrival_s() <= now_s:
             run = self.waiting.pop(0)
             self.live.append(run)
@@ -152,18 +152,18 @@ class _Replay:
         elif self.rows.used and self.rows.used[-1]:
             self._note(now_s, len(idle), _NO_PLAN)
 
-    def _take_away(self, now_s: float, left: Nodes) -> None:
-        """Take the nodes `left`, which foreground jobs start on, from the runs that hold them. Learns from this
+    def _take_away(self, now_s: float, leaving: Nodes) -> None:
+        """Take the nodes `leaving`, on which foreground jobs start, from the runs that hold them. Learns from this
         which nodes foreground jobs take first, and how long holes last."""
-        if not len(left):
+        if not len(leaving):
             return
         idle = np.flatnonzero(self.owner != _NOT_IDLE)
-        self.preference.learn(idle, np.isin(idle, left), self._since_s(idle))
-        owners = self.owner[left]
+        self.preference.learn(idle, np.isin(idle, leaving), self._since_s(idle))
+        owners = self.owner[leaving]
         for run in np.unique(owners[owners >= 0]).tolist():
-            self._resize(run, now_s, taken=set(left[owners == run].tolist()), cause=Cause.PREEMPTION)
-        self.forecast.learn(now_s - self._since_s(left))
-        self.owner[left] = _NOT_IDLE
+            self._resize(run, now_s, lost=set(leaving[owners == run].tolist()), cause=Cause.PREEMPTION)
+        self.forecast.learn(now_s - self._since_s(leaving))
+        self.owner[leaving] = _NOT_IDLE
 
     def _end_runs(self, now_s: float) -> None:
         """End the runs that have trained their last sample, and free their nodes."""
@@ -279,7 +279,7 @@ class _Replay:
     def _carry_out(self, now_s: float, problem: Problem, plan: Plan) -> None:
         """Change the runs' nodes as the plan says: first take nodes from all runs that shrink, then give nodes
         to those that grow."""
-        given = []
+        growing = []
         for allocation in plan.allocations:
             held = problem.held[allocation.trainer]
             if len(held) == len(allocation.nodes):
@@ -289,27 +289,27 @@ class _Replay:
             after = {self.index[name] for name in allocation.nodes}
             if taken := before - after:
                 self.owner[sorted(taken)] = _FREE
-                self._resize(run, now_s, taken=taken, cause=Cause.SHRINK)
+                self._resize(run, now_s, lost=taken, cause=Cause.SHRINK)
             if new := after - before:
-                given.append((run, new))
-        for run, new in given:
+                growing.append((run, new))
+        for run, new in growing:
             self.owner[sorted(new)] = run
-            self._resize(run, now_s, given=new)
+            self._resize(run, now_s, gained=new)
 
     def _resize(
         self,
         index: int,
         now_s: float,
-        given: set[int] | None = None,
-        taken: set[int] | None = None,
+        gained: set[int] | None = None,
+        lost: set[int] | None = None,
         cause: Cause = Cause.SHRINK,
     ) -> None:
         run = self.runs[index]
         run.advance(now_s)
-        if taken:
-            run.take(taken, cause)
-        if given:
-            run.give(given)
+        if lost:
+            run.take(lost, cause)
+        if gained:
+            run.give(gained)
         self.version[index] += 1
         if (end_s := run.finish_s()) < math.inf:
             heapq.heappush(self.ends, (end_s, index, self.version[index]))

@@ -97,8 +97,8 @@ def gap(steps: ReplaySteps) -> NDArray[np.float64]:
 def gaps(steps: ReplaySteps) -> dict[str, float]:
     """Median, 99th percentile and maximum of the plans' relative gaps, over the plans with a bound: keys `p50`,
     `p99`, `max`."""
-    known = gap(steps)
-    return _spread(known[np.isfinite(known)])
+    relative = gap(steps)
+    return _spread(relative[np.isfinite(relative)])
 
 
 def solve_ms(steps: ReplaySteps) -> dict[str, float]:

@@ -29,7 +29,7 @@ _MOST_ROWS = 1000
 def as_html(result: ReplayResult) -> str:
     """The report on a replay, as the text of an HTML page. Raises `SolverError` where Plotly is not installed."""
     library, script = _plotly(), _static("report.js")
-    made = {chart.id: chart for chart in charts(result)}
+    chart_of = {chart.id: chart for chart in charts(result)}
     return Template(_static("report.html")).substitute(
         policy=f"script-src {_hash_of(library)} {_hash_of(script)}",
         title=html.escape(f"{result.log} replayed: {result.policy}, {result.cost}"),
@@ -38,14 +38,14 @@ def as_html(result: ReplayResult) -> str:
         settings=_settings(result),
         tiles="\n".join(_tiles(result)),
         notes=_notes(result.notes),
-        nodes=_figure(made.get("nodes")),
-        used=_figure(made.get("used")),
-        losses=_figure(made.get("losses")),
-        solve_times=_figure(made.get("solve-times")),
-        sizes=_figure(made.get("sizes")),
+        nodes=_figure(chart_of.get("nodes")),
+        used=_figure(chart_of.get("used")),
+        losses=_figure(chart_of.get("losses")),
+        solve_times=_figure(chart_of.get("solve-times")),
+        sizes=_figure(chart_of.get("sizes")),
         trainers=_trainers(result),
         library=library,
-        figures=_data({chart.id: chart.figure for chart in made.values()}),
+        figures=_data({chart.id: chart.figure for chart in chart_of.values()}),
         script=script,
     )
 

@@ -104,7 +104,7 @@ class TrainerRun:
         others stay. `cause` tells whether foreground jobs or the plan took them."""
         before = self.productive
         self.nodes = self.nodes - nodes
-        self.joining = deque((ready_s, left) for ready_s, joining in self.joining if (left := joining - nodes))
+        self.joining = deque((ready_s, rest) for ready_s, joining in self.joining if (rest := joining - nodes))
         if self.productive < before and self.productive:
             self._stall(self.trainer.shrink_stall_s, cause)
         self._resized()

@@ -168,12 +168,12 @@ def _curve(points: object) -> Curve:
     return Curve(tuple(pairs))
 
 
-def _sizes(given: object) -> tuple[int, ...]:
-    if given is None:
+def _sizes(sizes: object) -> tuple[int, ...]:
+    if sizes is None:
         return ()
-    if not isinstance(given, list) or not given or not all(_is_number(n) and n == int(n) for n in given):
-        raise ValueError(f"sizes is {given!r}: expected a list of whole numbers of nodes, such as [1, 2, 4, 8]")
-    return tuple(int(nodes) for nodes in given)
+    if not isinstance(sizes, list) or not sizes or not all(_is_number(n) and n == int(n) for n in sizes):
+        raise ValueError(f"sizes is {sizes!r}: expected a list of whole numbers of nodes, such as [1, 2, 4, 8]")
+    return tuple(int(nodes) for nodes in sizes)
 
 
 def _text(entry: Mapping[str, Any], key: str) -> str | None:
