@@ -213,10 +213,10 @@ class Controller:
         self._news_for_controller.notify()
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
-            seen = self._news_for_readers.version
+            version = self._news_for_readers.version
             if not await self._in_thread(self._num_live):
                 return
-            await self._news_for_readers.wait(seen, 0.2)
+            await self._news_for_readers.wait(version, 0.2)
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         """Run blocking work in a thread of the controller's own pool and return its result. So it never waits for
@@ -229,7 +229,7 @@ class Controller:
         """Call `turn` whenever `changes` counts a change, and at least every `every_s()` seconds, until the
         controller stops. Errors are counted as those of `loop` and logged, except `LeaseLost`, which is raised."""
         while not self._stopping:
-            seen = changes.version
+            version = changes.version
             try:
                 await turn()
             except LeaseLost:
@@ -242,7 +242,7 @@ class Controller:
                 # A locked database or a full disk passes, and meanwhile nodes still have to be given back.
                 if self._writability.fault is None:  # otherwise that fault was logged already
                     _log.exception("a turn of the control loop failed; the next one tries again")
-            await changes.wait(seen, every_s())
+            await changes.wait(version, every_s())
 
     async def _tidy(self) -> None:
         with instruments.TURN_S.labels("tidying").time():
@@ -424,9 +424,9 @@ class Controller:
 
     def _release_all(self) -> None:
         with self._lease.writing() as session:
-            told = hold.release_all(session)
+            number = hold.release_all(session)
             event_log.record(
-                session, "service.stopping", self._scheduler.name, f"{told} fragments checkpoint and leave"
+                session, "service.stopping", self._scheduler.name, f"{number} fragments checkpoint and leave"
             )
 
     def _num_live(self) -> int:

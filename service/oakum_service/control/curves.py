@@ -31,14 +31,14 @@ def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings:
         return {trainer: curve_from_points(spec.curve, spec.max_nodes) for trainer, spec in specs.items()}
     measured = measured_rates(session, list(specs))
     priors = {trainer.id: _prior(specs[trainer.id], trainer.progress) for trainer in trainers}
-    known = {
+    curves = {
         trainer: _learnt(spec, priors[trainer], measured.get(trainer, []), settings)
         for trainer, spec in specs.items()
         if priors[trainer] is not None or trainer in measured
     }
-    best = max((curve.rate(specs[t].min_nodes) / specs[t].min_nodes for t, curve in known.items()), default=1.0)
-    unknown = {t: _unknown(spec, best, alone=not known) for t, spec in specs.items() if t not in known}
-    return known | unknown
+    best = max((curve.rate(specs[t].min_nodes) / specs[t].min_nodes for t, curve in curves.items()), default=1.0)
+    unknown = {t: _unknown(spec, best, alone=not curves) for t, spec in specs.items() if t not in curves}
+    return curves | unknown
 
 
 def _samples(rows: Sequence[MeasuredRate]) -> tuple[Sample, ...]:
@@ -62,20 +62,20 @@ def _learnt(spec: TrainerSpec, prior: Curve | None, rows: Sequence[MeasuredRate]
 def _prior(spec: TrainerSpec, progress: TrainingProgress | None) -> Curve | None:
     """The spec's curve, of several node types that of the fastest; without one the worker's prediction, as
     pipelines have; else None."""
-    given = [points for points in (spec.curve, *spec.curves_by_type.values()) if points]
+    own_curves = [points for points in (spec.curve, *spec.curves_by_type.values()) if points]
     predicted = _rising(() if progress is None else progress.predicted_curve)
-    curves = [Curve(points) for points in given or ([predicted] if predicted else [])]
+    curves = [Curve(points) for points in own_curves or ([predicted] if predicted else [])]
     return max(curves, key=lambda curve: curve.rate(spec.min_nodes), default=None)
 
 
 def _rising(points: Iterable[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
     """The points that rise above all before them. Agents' reports are not trusted to be a valid curve."""
-    found: list[tuple[int, float]] = []
+    rising: list[tuple[int, float]] = []
     for nodes, rate in points:
-        before = found[-1] if found else (0, 0.0)
+        before = rising[-1] if rising else (0, 0.0)
         if nodes > before[0] and before[1] < rate < math.inf:
-            found.append((nodes, rate))
-    return tuple(found)
+            rising.append((nodes, rate))
+    return tuple(rising)
 
 
 @lru_cache(maxsize=1024)

@@ -43,25 +43,25 @@ def decide(
 ) -> Decision | None:
     """The change of membership that the reports call for, or None when nothing is to be changed yet. `sizes` are
     the only numbers of members that there may be, rising; every number will do where it is empty."""
-    seen = Situation(now, fragments, min_nodes, sizes)
-    if seen.break_is_news:
+    situation = Situation(now, fragments, min_nodes, sizes)
+    if situation.break_is_news:
         return Decision(None, now.generation, cause=_CONNECTION_BROKE)
-    if seen.awaits_answers:
+    if situation.awaits_answers:
         return None
-    if seen.older_break is not None:
-        return Decision(None, seen.older_break, cause=_CONNECTION_BROKE)
-    target = tuple(fragment.id for fragment in seen.next_members)
-    if target == now.members and (not target or not seen.has_ended):
+    if situation.older_break is not None:
+        return Decision(None, situation.older_break, cause=_CONNECTION_BROKE)
+    target = tuple(fragment.id for fragment in situation.next_members)
+    if target == now.members and (not target or not situation.has_ended):
         return None
-    left_out = tuple(fragment.id for fragment in seen.staying if target and fragment.id not in target)
+    left_out = tuple(fragment.id for fragment in situation.staying if target and fragment.id not in target)
     return Decision(
         members=target,
-        ended_through=now.generation if seen.has_ended else now.ended_through,
-        saver=None if target else seen.saver,
-        has_state=_hold_state(seen.next_members),
-        lost=seen.lost,
+        ended_through=now.generation if situation.has_ended else now.ended_through,
+        saver=None if target else situation.saver,
+        has_state=_hold_state(situation.next_members),
+        lost=situation.lost,
         left_out=left_out,
-        cause=_cause(now, target, seen.lost, left_out, broke=bool(now.members) and seen.has_ended),
+        cause=_cause(now, target, situation.lost, left_out, broke=bool(now.members) and situation.has_ended),
     )
 
 
@@ -235,9 +235,9 @@ def _hold_state(fragments: Iterable[FragmentView]) -> bool:
 def _cause(
     now: Membership, target: tuple[str, ...], lost: tuple[str, ...], left_out: tuple[str, ...], *, broke: bool
 ) -> str:
-    joined = len(set(target) - set(now.members))
-    left = len(set(now.members) - set(target) - set(lost) - set(left_out))
-    counts = [(joined, "joined"), (left, "left"), (len(lost), _LOST), (len(left_out), "left out")]
+    num_joined = len(set(target) - set(now.members))
+    num_left = len(set(now.members) - set(target) - set(lost) - set(left_out))
+    counts = [(num_joined, "joined"), (num_left, "left"), (len(lost), _LOST), (len(left_out), "left out")]
     parts = [f"{count} {verb}" for count, verb in counts if count]
     return ", ".join(parts if lost or not broke else [*parts, _REGROUPED])
 

@@ -31,9 +31,9 @@ class Generations:
 
     def of(self, session: Session, trainer: Trainer) -> Generation:
         """The trainer's generation, read from the database once for each revision."""
-        known = self._known.get(trainer.id)
-        if known is not None and known[0] == trainer.revision:
-            return known[1]
+        cached = self._known.get(trainer.id)
+        if cached is not None and cached[0] == trainer.revision:
+            return cached[1]
         generation = _generation(session, trainer)
         self._known[trainer.id] = (trainer.revision, generation)
         while len(self._known) > _MOST_KNOWN:

@@ -46,7 +46,7 @@ class Prospect:
     def changed(self) -> list[tuple[str, int, int]]:
         """(name, nodes now, nodes then) for each other trainer whose size would change."""
         names = {trainer.id: trainer.label for trainer in self.problem.trainers}
-        others = [given for given in self.plan.allocations if given.trainer != self.candidate]
+        others = [allocation for allocation in self.plan.allocations if allocation.trainer != self.candidate]
         sizes = [(names[a.trainer], len(self.problem.held[a.trainer]), len(a.nodes)) for a in others]
         return [size for size in sizes if size[1] != size[2]]
 
@@ -103,7 +103,7 @@ def _rate(spec: TrainerSpec, nodes: tuple[str, ...], observed: Observation) -> f
         return None
     points = spec.curve
     if spec.curves_by_type:
-        found = [observed.snapshot.node(name) for name in nodes]
-        types = {node.node_type for node in found if node is not None}
+        granted = [observed.snapshot.node(name) for name in nodes]
+        types = {node.node_type for node in granted if node is not None}
         points = spec.curves_by_type.get(types.pop(), ()) if len(types) == 1 else ()
     return solver.Curve(points).rate(len(nodes)) if points else None

@@ -40,8 +40,8 @@ def end(session: Session, trainer: Trainer, state: TrainerState, message: str, n
 def finish(session: Session, trainer: Trainer, now: float) -> None:
     """End the trainer as finished: its last step is done and in a durable checkpoint."""
     progress = trainer.progress
-    told = {} if progress is None else progress.metrics
-    metrics = "".join(f", {name} {value:.4g}" for name, value in told.items())
+    newest_metrics = {} if progress is None else progress.metrics
+    metrics = "".join(f", {name} {value:.4g}" for name, value in newest_metrics.items())
     loss = "" if progress is None or progress.loss is None else f", loss {progress.loss:.4g}"
     early = f"; it ended early: {progress.ended_early}" if progress is not None and progress.ended_early else ""
     text = f"finished after {trainer.told_step} steps{loss}{metrics}{early}"

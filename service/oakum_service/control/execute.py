@@ -72,7 +72,7 @@ class Executor:
             if self._is_held(session) or _taken_since(session, observed.snapshot.taken_at):
                 return 0
             plan = session.get_one(PlanRecord, plan_id)
-            grants = {node: trainer for trainer, given in plan.allocations.items() for node in given.nodes}
+            grants = {node: trainer for trainer, grant in plan.allocations.items() for node in grant.nodes}
             _release(session, grants, observed.snapshot)
             launches = _intend(session, plan_id, grants, observed.snapshot, now)
             # Before the commit: after it, a snapshot without the job must not be taken for the fragment's end.
@@ -169,8 +169,8 @@ class Executor:
         """Ids of our jobs that have no live fragment in the database. A crash left them behind, or a scheduler
         accepted them and its answer was lost."""
         live = session.scalars(select(Fragment.id).where(Fragment.is_live))
-        known = set(live) | self.submissions.under_way()
-        return [job.fragment for job in snapshot.own_jobs if job.fragment not in known]
+        expected = set(live) | self.submissions.under_way()
+        return [job.fragment for job in snapshot.own_jobs if job.fragment not in expected]
 
 
 def _taken_since(session: Session, seen_at: float) -> bool:

@@ -27,10 +27,10 @@ def write_starts(session: Session, starts: Sequence[JobStart]) -> None:
     A start may be seen after a later one: a job runs only when the last of its nodes' prologs has ended.
     """
     jobs = [start.job for start in starts]
-    known = set(session.execute(select(ForegroundStart.job).where(ForegroundStart.job.in_(jobs))).scalars())
+    recorded = set(session.execute(select(ForegroundStart.job).where(ForegroundStart.job.in_(jobs))).scalars())
     for start in starts:
-        if start.job not in known:
-            known.add(start.job)
+        if start.job not in recorded:
+            recorded.add(start.job)
             signals = [] if start.delay_s == 0 else _signals(session, start)
             delay_s = start.delay_s
             if delay_s is None:
@@ -50,13 +50,13 @@ def _signals(session: Session, start: JobStart) -> list[tuple[str | None, float]
     the job."""
     nodes = set(start.nodes)
     earliest = start.started_at - _LONGEST_EXIT_S
-    told = (
+    query = (
         select(Fragment.node, Trainer.user_name, Report.body)
         .join(Report, Report.fragment_id == Fragment.id)
         .join(Trainer, Trainer.id == Fragment.trainer_id)
     )
-    live = session.execute(told.where(Fragment.ended_at.is_(None))).all()
-    rows = [*live, *session.execute(told.where(Fragment.ended_at >= earliest))]
+    live = session.execute(query.where(Fragment.ended_at.is_(None))).all()
+    rows = [*live, *session.execute(query.where(Fragment.ended_at >= earliest))]
     return [
         (user, at)
         for node, user, body in rows

@@ -91,24 +91,24 @@ class Late:
     """Whether the deadline for a restarted rank to load the state from its node's memory has passed."""
 
 
-def view(now: Membership, known: Known, report: FragmentReport, late: Late) -> FragmentView:
+def view(now: Membership, fragment: Known, report: FragmentReport, late: Late) -> FragmentView:
     """The fragment as `decide` sees it, from what the service knows of it, what its agent reports, and which
     deadlines have passed."""
     # A planned change waits for a step to end, which may take long; after a loss there is nothing to wait for.
     after_a_loss = now.ended_through >= now.generation - 1 and now.ended_through > 0
     answered = report.generation >= now.generation or report.broken >= now.generation
-    gone = report.phase in SAID_GOODBYE or known.silent or known.given_up or known.ended
+    gone = report.phase in SAID_GOODBYE or fragment.silent or fragment.given_up or fragment.ended
     return FragmentView(
-        id=known.id,
+        id=fragment.id,
         phase=report.phase,
         alive=not gone,
-        released=known.released,
-        hurried=known.preempted or report.phase is Phase.LEAVING,
+        released=fragment.released,
+        hurried=fragment.preempted or report.phase is Phase.LEAVING,
         holds=_holds(report),
         recalls=report.holds is Held.MEMORY and not late.recall,
         formed=report.generation,
         broken=report.broken,
-        ready_at=known.ready_at,
+        ready_at=fragment.ready_at,
         overdue=late.answer and after_a_loss and not answered,
     )
 

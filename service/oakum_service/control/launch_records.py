@@ -38,12 +38,12 @@ def left_out(session: Session, snapshot: Snapshot, now: float) -> set[str]:
     """The nodes on which nothing new is launched for now, since launches there came to nothing."""
     live = session.scalars(select(Trainer).where(Trainer.state.in_(LIVE_STATES)))
     own_jobs = _own_jobs(session)
-    found = (
+    suspects = (
         setbacks.suspected_node(trainer.setback, Surroundings(trainer.spec, snapshot, own_jobs), now)
         for trainer in live
         if trainer.setback is not None
     )
-    return {node for node in found if node is not None} | {row.node for row in avoided(session, now)}
+    return {node for node in suspects if node is not None} | {row.node for row in avoided(session, now)}
 
 
 def avoided(session: Session, now: float) -> list[NodeSetback]:
@@ -156,9 +156,9 @@ def _set_back(
 ) -> Setback:
     """Record that a launch on these nodes came to nothing for the reason `what`, with `fragment` if it got so
     far."""
-    seen = _surroundings(session, trainer, snapshot)
+    surroundings = _surroundings(session, trainer, snapshot)
     begun_at = None if fragment is None else fragment.launched_at
-    setback = setbacks.after(trainer.setback, kind, what, nodes, seen, now, begun_at=begun_at)
+    setback = setbacks.after(trainer.setback, kind, what, nodes, surroundings, now, begun_at=begun_at)
     trainer.setback = setback
     return setback
 

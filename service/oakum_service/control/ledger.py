@@ -95,13 +95,13 @@ def ledger(
 ) -> dict[tuple[str, str], LedgerSums]:
     """(month, user) -> sums, from the month `first` to the month `last`, of one user or of all; fragments that
     have not ended count until `now`. Ordered by month, the newest first, then by user."""
-    found: dict[tuple[str, str], LedgerSums] = {}
+    sums_of: dict[tuple[str, str], LedgerSums] = {}
     rows = select(LedgerRecord).where(LedgerRecord.month >= first, LedgerRecord.month <= last)
     if user is not None:
         rows = rows.where(LedgerRecord.user_name == user)
     for row in session.scalars(rows):
         kept = {name: getattr(row, name) for name in _COLUMNS}
-        found[row.month, row.user_name] = LedgerSums(**kept, ends=row.ends)
+        sums_of[row.month, row.user_name] = LedgerSums(**kept, ends=row.ends)
     live = select(Fragment, Trainer.user_name).join(Trainer, Trainer.id == Fragment.trainer_id)
     live = live.where(Fragment.is_live)
     if user is not None:
@@ -110,10 +110,10 @@ def ledger(
         for name, begin, end in _spans(fragment, now):
             for at, seconds in _by_month(begin, end):
                 if first <= (month := month_of(at)) <= last:
-                    sums = found.setdefault((month, owner or ""), LedgerSums())
+                    sums = sums_of.setdefault((month, owner or ""), LedgerSums())
                     setattr(sums, name, getattr(sums, name) + seconds)
-    by_user = sorted(found, key=lambda key: key[1])
-    return {key: found[key] for key in sorted(by_user, key=lambda key: key[0], reverse=True)}
+    by_user = sorted(sums_of, key=lambda key: key[1])
+    return {key: sums_of[key] for key in sorted(by_user, key=lambda key: key[0], reverse=True)}
 
 
 def _spans(fragment: Fragment, now: float) -> Iterator[tuple[str, float, float]]:

@@ -68,10 +68,10 @@ class MembershipUpdater:
         be cancelled."""
         to_cancel = list(silent)
         trainers = session.execute(select(Trainer).where(Trainer.state.in_(LIVE_STATES))).scalars().all()
-        known = _read(session)
+        rows_by_trainer = _read(session)
         for trainer in trainers:
             with about(trainer=trainer.id):
-                to_cancel.extend(self._turn_of(session, trainer, known.get(trainer.id, []), silent, now))
+                to_cancel.extend(self._turn_of(session, trainer, rows_by_trainer.get(trainer.id, []), silent, now))
         self._reports.forget_trainers_but({trainer.id for trainer in trainers})
         return to_cancel
 
@@ -84,14 +84,14 @@ class MembershipUpdater:
     ) -> tuple[str, ...]:
         """Update one trainer's state, and publish its next generation if its fragments' reports call for one.
         Returns its lost members, whose jobs have to be cancelled."""
-        known = [fragment for fragment, _ in rows]
+        all_fragments = [fragment for fragment, _ in rows]
         reports = {fragment.id: report.body for fragment, report in rows if report is not None}
-        fragments = [fragment for fragment in known if fragment.is_live]
+        fragments = [fragment for fragment in all_fragments if fragment.is_live]
         self._fail_if_hung(session, trainer, [each for each in fragments if each.id in reports], now)
         _move_on(session, trainer, fragments, reports, now)
         if TrainerState(trainer.state).ended:
             return ()
-        decision = self._decide(trainer, known, reports, silent, now)
+        decision = self._decide(trainer, all_fragments, reports, silent, now)
         lost = () if decision is None else decision.lost
         if decision is not None:
             _publish(session, trainer, fragments, decision, now)
@@ -143,12 +143,12 @@ def _read(session: Session) -> dict[str, list[_FragmentRow]]:
         .outerjoin(Report, Report.fragment_id == Fragment.id)
         .where(Trainer.state.in_(LIVE_STATES))
     )
-    found: dict[str, list[_FragmentRow]] = {}
+    rows_by_trainer: dict[str, list[_FragmentRow]] = {}
     # Two queries: one with both conditions would read all fragments that the trainers have ever had.
     for which in (Fragment.ended_at.is_(None), Fragment.ended_at > Trainer.published_at):
         for fragment, report in session.execute(of_live.where(which)):
-            found.setdefault(fragment.trainer_id, []).append((fragment, report))
-    return found
+            rows_by_trainer.setdefault(fragment.trainer_id, []).append((fragment, report))
+    return rows_by_trainer
 
 
 def _move_on(
@@ -219,14 +219,14 @@ def _publish(
     if decision.members is None:
         return
     gained = set(decision.members) - set(trainer.members)
-    left = set(trainer.members) - set(decision.members)
+    removed = set(trainer.members) - set(decision.members)
     released = {fragment.id for fragment in fragments if fragment.released and not fragment.preempted}
     if trainer.started_at is None:
         trainer.started_at = trainer.published_at
         trainer.account = TimeAccount(began_at=trainer.started_at, since=trainer.started_at)
     else:
         trainer.nodes_gained += len(gained)
-    trainer.nodes_lost += len(left - released - set(decision.left_out))
+    trainer.nodes_lost += len(removed - released - set(decision.left_out))
     trainer.rescales += bool(trainer.members)
     trainer.generation += 1
     trainer.members = decision.members

@@ -61,9 +61,9 @@ def add_trainer_from(session: Session, spec: TrainerSpec, user: str, given: Give
     trainer = new_trainer(spec, user, time.time())
     trainer.id, trainer.checkpoint_step = given.trainer, given.step
     session.add(trainer)
-    told = f"{spec.code}, {spec.epochs} epochs, from {given.other} at step {given.step}"
+    text = f"{spec.code}, {spec.epochs} epochs, from {given.other} at step {given.step}"
     with about(trainer=trainer.id):
-        event_log.record(session, "trainer.submitted", spec.name, told)
+        event_log.record(session, "trainer.submitted", spec.name, text)
     return trainer
 
 

@@ -264,8 +264,8 @@ def _end(
         fragment.cause, words = "never reported", setbacks.last_words(log_of(fragment.id))
     end_fragment(session, fragment, now)
     kind = "fragment.left" if fragment.cause not in ("lost", "never reported") else "fragment.lost"
-    told = f"{fragment.node}: {_WORDS.get(fragment.cause, fragment.cause)}" + (f": {words.text}" if words else "")
-    event_log.record(session, kind, trainer.name, told, node=fragment.node, cause=fragment.cause)
+    text = f"{fragment.node}: {_WORDS.get(fragment.cause, fragment.cause)}" + (f": {words.text}" if words else "")
+    event_log.record(session, kind, trainer.name, text, node=fragment.node, cause=fragment.cause)
     if words is not None:
         launch_records.note_unreported(session, trainer, fragment, words, snapshot, now)
     elif fragment.cause == "lost" and not unheard:

@@ -142,7 +142,7 @@ def _trainer(
     spec = row.spec
     curves_by_type = {node_type: solver.Curve(points) for node_type, points in spec.curves_by_type.items()}
     deadline_in_s = math.inf if spec.deadline is None else spec.deadline.timestamp() - now
-    best_rate = max(known.rate(spec.max_nodes) for known in curves_by_type.values() or [curve])
+    best_rate = max(each.rate(spec.max_nodes) for each in curves_by_type.values() or [curve])
     return solver.PlannedTrainer(
         id=row.id,
         name=row.name,
@@ -214,7 +214,7 @@ def write_plan(
     )
     session.add(row)
     session.flush()
-    sizes = ", ".join(f"{names[trainer]} {len(given.nodes)}" for trainer, given in grants.items())
+    sizes = ", ".join(f"{names[trainer]} {len(grant.nodes)}" for trainer, grant in grants.items())
     event_log.record(session, "plan.made", f"plan {row.id}", sizes or "no trainer", plan=row.id)
     return row
 
@@ -233,4 +233,4 @@ def _same(before: Mapping[str, Grant], now: Mapping[str, Grant]) -> bool:
 
 
 def _decided(allocations: Mapping[str, Grant]) -> dict[str, tuple[frozenset[str], str]]:
-    return {trainer: (frozenset(given.nodes), given.why) for trainer, given in allocations.items()}
+    return {trainer: (frozenset(grant.nodes), grant.why) for trainer, grant in allocations.items()}

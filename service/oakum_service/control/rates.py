@@ -71,22 +71,22 @@ class RateRecorder:
 
     def forget_all_but(self, trainers: Collection[str]) -> None:
         """Drop what is remembered of trainers that are not among `trainers`: they have ended."""
-        self._seen = {trainer: seen for trainer, seen in self._seen.items() if trainer in trainers}
+        self._seen = {trainer: progress for trainer, progress in self._seen.items() if trainer in trainers}
         self._windows = {key: window for key, window in self._windows.items() if key[0] in trainers}
 
     def _undisturbed_samples(self, trainer: str, progress: TrainingProgress) -> int:
         """Samples that the trainer has trained since the last progress that was read; 0 if a switch or a
         generation's first step lies in between."""
-        seen = self._seen.get(trainer)
-        if seen is None or progress.generation > seen.generation:
+        last = self._seen.get(trainer)
+        if last is None or progress.generation > last.generation:
             settled = progress.step + _FIRST_STEPS - 1  # it has made at least one step by now
             self._seen[trainer] = _LastProgress(progress.generation, settled, progress.step, progress.samples)
             return 0
-        if progress.generation < seen.generation or progress.step <= seen.step:
+        if progress.generation < last.generation or progress.step <= last.step:
             return 0  # from an earlier rank 0, or read before
-        samples = progress.samples - seen.samples
-        settled = seen.step >= seen.settled
-        seen.step, seen.samples = progress.step, progress.samples
+        samples = progress.samples - last.samples
+        settled = last.step >= last.settled
+        last.step, last.samples = progress.step, progress.samples
         return samples if settled and 0 < samples < _MOST_SAMPLES else 0
 
     def _write(self, session: Session, trainer: str, nodes: int, window: _Window) -> None:
@@ -113,7 +113,7 @@ def measured_rates(session: Session, trainers: Collection[str]) -> dict[str, lis
         .where(MeasuredRate.trainer_id.in_(trainers))
         .order_by(MeasuredRate.trainer_id, MeasuredRate.nodes)
     ).scalars()
-    found: dict[str, list[MeasuredRate]] = {}
+    rates: dict[str, list[MeasuredRate]] = {}
     for row in rows:
-        found.setdefault(row.trainer_id, []).append(row)
-    return found
+        rates.setdefault(row.trainer_id, []).append(row)
+    return rates

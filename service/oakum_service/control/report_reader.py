@@ -88,8 +88,8 @@ class ReportReader:
                 self._rates.take(session, trainer.id, report.progress)
         # After the checkpoint, which clears the message: their order is unknown, and a warning must not get lost.
         _record_warnings(session, trainer, fragment, report.warnings)
-        for told in report.crashes:
-            _record_crash(session, trainer, fragment, told, now)
+        for crash in report.crashes:
+            _record_crash(session, trainer, fragment, crash, now)
         if report.failure is not None and not fragment.cause:
             fragment.cause = "failed"
             _record_failure(session, trainer, fragment, report, report.failure, now)
@@ -112,11 +112,11 @@ def _record_warnings(session: Session, trainer: Trainer, fragment: Fragment, war
     fragment.warnings = tuple(warnings)
 
 
-def _new(known: Sequence[str], newest: Sequence[str]) -> Sequence[str]:
-    """The warnings in `newest` that are not in `known`. Both lists hold only the newest few, so they overlap at
-    the end of `known`."""
-    for overlap in range(min(len(known), len(newest)), 0, -1):
-        if [*known[-overlap:]] == [*newest[:overlap]]:
+def _new(earlier: Sequence[str], newest: Sequence[str]) -> Sequence[str]:
+    """The warnings in `newest` that are not in `earlier`. Both lists hold only the newest few, so they overlap at
+    the end of `earlier`."""
+    for overlap in range(min(len(earlier), len(newest)), 0, -1):
+        if [*earlier[-overlap:]] == [*newest[:overlap]]:
             return newest[overlap:]
     return newest
 
@@ -171,12 +171,12 @@ def _record_progress(
 
 
 def _record_evaluations(
-    session: Session, trainer: Trainer, known: Sequence[Evaluation], told: Sequence[Evaluation], now: float
+    session: Session, trainer: Trainer, recorded: Sequence[Evaluation], reported: Sequence[Evaluation], now: float
 ) -> None:
     """Record the evaluations that are not among the known ones."""
-    for each in told:
-        if each.metrics and each not in known:
-            row = EvaluationRecord(trainer_id=trainer.id, step=each.step, at=now, metrics=each.metrics)
+    for evaluation in reported:
+        if evaluation.metrics and evaluation not in recorded:
+            row = EvaluationRecord(trainer_id=trainer.id, step=evaluation.step, at=now, metrics=evaluation.metrics)
             session.merge(row)
 
 
@@ -301,13 +301,13 @@ def _cause_of_stall(session: Session, row: GenerationRecord, switch: Switch) -> 
 
 
 def _log_switch(session: Session, trainer: Trainer, row: GenerationRecord, switch: Switch) -> None:
-    known = {
+    origins = {
         "survivor": "goes on",
         "memory": "goes on from a copy in memory",
         "checkpoint": "resumes from its checkpoint",
         "scratch": "begins",
     }
-    where = known.get(switch.source, f"goes on from {switch.source}")
+    where = origins.get(switch.source, f"goes on from {switch.source}")
     stall = "" if row.stall_s is None else f", stall {row.stall_s:.2f} s"
     event_log.record(
         session,
@@ -321,24 +321,24 @@ def _log_switch(session: Session, trainer: Trainer, row: GenerationRecord, switc
     )
 
 
-def _record_crash(session: Session, trainer: Trainer, fragment: Fragment, told: Crash, now: float) -> None:
+def _record_crash(session: Session, trainer: Trainer, fragment: Fragment, crash: Crash, now: float) -> None:
     """Record a crash on a node whose agent is still able to report, unless it is recorded already or the trainer
     has ended."""
-    if told.number <= fragment.crashes:
+    if crash.number <= fragment.crashes:
         return
-    fragment.crashes = told.number
+    fragment.crashes = crash.number
     if TrainerState(trainer.state).ended:
         return
-    began_at = attempts.began_at(session, trainer, fragment.launched_at, told.generation)
+    began_at = attempts.began_at(session, trainer, fragment.launched_at, crash.generation)
     # The agent knows what its rank died of; rank 0's progress tells how far training had come.
-    step = told.step if told.identity else max(told.step, trainer.told_step)
-    most = attempts.MOST_OF_ERRORS if told.is_explained else attempts.MOST_OF_DEATHS
-    message = told.message
-    if not told.identity:
+    step = crash.step if crash.identity else max(crash.step, trainer.told_step)
+    most = attempts.MOST_OF_ERRORS if crash.is_explained else attempts.MOST_OF_DEATHS
+    message = crash.message
+    if not crash.identity:
         message += f" ({fragment.node}; its last lines are in `oakum logs {trainer.name}`)"
-    crash = TrainerCrash(step, message, began_at, error=told.identity, traceback=told.traceback, most=most)
-    event_log.record(session, "fragment.crashed", trainer.name, f"{fragment.node}: {told.message}")
-    attempts.record_crash(session, trainer, crash, now)
+    record = TrainerCrash(step, message, began_at, error=crash.identity, traceback=crash.traceback, most=most)
+    event_log.record(session, "fragment.crashed", trainer.name, f"{fragment.node}: {crash.message}")
+    attempts.record_crash(session, trainer, record, now)
 
 
 def _record_failure(

@@ -174,10 +174,10 @@ def _thin_out_samples(session: Session, trainer: str) -> None:
     query = POINTS.add_columns(ProgressSample.id).where(mine).order_by(ProgressSample.id)
     rows = session.execute(query.limit(count - _RECENT_SAMPLES)).all()
     points, ids = [Point(*row[:-1]) for row in rows], [row.id for row in rows]
-    found = groups(points, _OLD_SAMPLES)
-    if len(found) > _MOST_SAMPLES - _RECENT_SAMPLES:
-        found = crowded(len(points), _OLD_SAMPLES)
-    merged = [group for group in found if len(group) > 1]
+    all_groups = groups(points, _OLD_SAMPLES)
+    if len(all_groups) > _MOST_SAMPLES - _RECENT_SAMPLES:
+        all_groups = crowded(len(points), _OLD_SAMPLES)
+    merged = [group for group in all_groups if len(group) > 1]
     changed = [{"id": ids[group[-1]], **together([points[n] for n in group])._asdict()} for group in merged]
     doomed = [ids[number] for group in merged for number in group[:-1]]
     for begin in range(0, len(doomed), _BATCH):

@@ -56,9 +56,9 @@ class LastWords:
 
 def last_words(lines: Iterable[str]) -> LastWords:
     """The line of a log that tells why its fragment ended."""
-    told = [line.strip() for line in lines if line.strip()]
-    text = next((line for line in reversed(told) if not line.startswith(_NOISE)), told[-1] if told else "")
-    is_own = any(_RAISED in line for line in told) and not text.startswith(_OF_NODES)
+    texts = [line.strip() for line in lines if line.strip()]
+    text = next((line for line in reversed(texts) if not line.startswith(_NOISE)), texts[-1] if texts else "")
+    is_own = any(_RAISED in line for line in texts) and not text.startswith(_OF_NODES)
     return LastWords(text[:_LONGEST_TEXT] or "its log is empty", is_own)
 
 
@@ -84,7 +84,7 @@ def after(
     kind: SetbackKind,
     what: str,
     nodes: Iterable[str],
-    seen: Surroundings,
+    surroundings: Surroundings,
     now: float,
     *,
     begun_at: float | None = None,
@@ -102,8 +102,8 @@ def after(
         times=times,
         next_at=now + delay_s(times, _FIRST_S[kind]),
         nodes=tried,
-        basis=_basis(seen, tried),
-        own_jobs=seen.own_jobs,
+        basis=_basis(surroundings, tried),
+        own_jobs=surroundings.own_jobs,
     )
 
 
@@ -112,17 +112,17 @@ def delay_s(times: int, first_s: float, longest_s: float = LONGEST_S) -> float:
     return min(first_s * 2.0 ** min(times - 1, 30), longest_s)
 
 
-def may_launch(last: Setback | None, nodes: Collection[str], seen: Surroundings, now: float) -> bool:
+def may_launch(last: Setback | None, nodes: Collection[str], surroundings: Surroundings, now: float) -> bool:
     """Whether a trainer with this setback may be launched on `nodes` now."""
-    if last is None or _is_due(last, seen, now):
+    if last is None or _is_due(last, surroundings, now):
         return True
     return len(last.nodes) == 1 and last.nodes[0] not in nodes
 
 
-def suspected_node(last: Setback | None, seen: Surroundings, now: float) -> str | None:
+def suspected_node(last: Setback | None, surroundings: Surroundings, now: float) -> str | None:
     """The node that is left out of plans because the only launches that came to nothing were to run there; None if
     there is none."""
-    if last is None or len(last.nodes) > 1 or _is_due(last, seen, now):
+    if last is None or len(last.nodes) > 1 or _is_due(last, surroundings, now):
         return None
     return last.nodes[0]
 
@@ -135,14 +135,14 @@ def after_acceptance(last: Setback | None, nodes: Collection[str]) -> Setback | 
     return last if len(last.nodes) == 1 and last.nodes[0] not in nodes else None
 
 
-def _is_due(last: Setback, seen: Surroundings, now: float) -> bool:
-    has_room = last.kind is not SetbackKind.UNREPORTED and seen.own_jobs < last.own_jobs
-    return now >= last.next_at or has_room or _basis(seen, last.nodes) != last.basis
+def _is_due(last: Setback, surroundings: Surroundings, now: float) -> bool:
+    has_room = last.kind is not SetbackKind.UNREPORTED and surroundings.own_jobs < last.own_jobs
+    return now >= last.next_at or has_room or _basis(surroundings, last.nodes) != last.basis
 
 
-def _basis(seen: Surroundings, nodes: Iterable[str]) -> str:
+def _basis(surroundings: Surroundings, nodes: Iterable[str]) -> str:
     """Identifies what a launch on these nodes depends on."""
-    found = ((name, seen.snapshot.node(name)) for name in nodes)
-    states = [(name, node and (node.state, node.node_type, node.address)) for name, node in found]
-    text = f"{seen.spec.model_dump_json()} {states} {seen.snapshot.closed}"
+    nodes_now = ((name, surroundings.snapshot.node(name)) for name in nodes)
+    states = [(name, node and (node.state, node.node_type, node.address)) for name, node in nodes_now]
+    text = f"{surroundings.spec.model_dump_json()} {states} {surroundings.snapshot.closed}"
     return hashlib.sha256(text.encode()).hexdigest()[:16]

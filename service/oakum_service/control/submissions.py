@@ -20,8 +20,8 @@ class Submissions:
         of a fragment that does not count yet."""
         with self._lock:
             begun = set(fragments)
-            for known in (self._under_way, *self._watched):
-                known |= begun
+            for fragments_seen in (self._under_way, *self._watched):
+                fragments_seen |= begun
 
     def end(self, fragments: Iterable[str]) -> None:
         """Count these fragments as under way no more: the scheduler has answered, and their rows say so."""
@@ -38,10 +38,10 @@ class Submissions:
         """Ids of all fragments that are under way at some moment of the context. The collection grows as further
         submissions begin, and keeps those that end."""
         with self._lock:
-            seen = set(self._under_way)
-            self._watched.append(seen)
+            under_way = set(self._under_way)
+            self._watched.append(under_way)
         try:
-            yield seen
+            yield under_way
         finally:
             with self._lock:
-                self._watched = [others for others in self._watched if others is not seen]
+                self._watched = [others for others in self._watched if others is not under_way]

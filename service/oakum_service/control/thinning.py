@@ -43,9 +43,9 @@ def groups(points: Sequence[Point], most: int) -> list[range]:
     span_s = max(points[-1].at - points[0].at, 1e-3)
     width_s = 2.0 ** math.floor(math.log2(span_s / most))
     while True:
-        found = list(_cut(points, width_s))
-        if len(found) <= most or width_s > span_s:
-            return found
+        merged = list(_cut(points, width_s))
+        if len(merged) <= most or width_s > span_s:
+            return merged
         width_s *= 2
 
 
@@ -57,10 +57,10 @@ def crowded(num_points: int, most: int) -> list[range]:
 
 def at_most(points: Sequence[Point], most: int) -> list[Point]:
     """The points, in order of time, neighbours put together where there are more than `most`."""
-    found = groups(points, most)
-    if len(found) > most:
-        found = crowded(len(points), most)
-    return [together(points[group.start : group.stop]) for group in found]
+    merged = groups(points, most)
+    if len(merged) > most:
+        merged = crowded(len(points), most)
+    return [together(points[group.start : group.stop]) for group in merged]
 
 
 def together(points: Sequence[Point]) -> Point:
@@ -70,12 +70,12 @@ def together(points: Sequence[Point]) -> Point:
         return last
     rates = [point.samples_per_s for point in points if point.samples_per_s is not None]
     losses = [_with_losses(point) for point in points if point.loss is not None]
-    known = [(mean, point.reports) for point in losses if (mean := point.loss_mean) is not None]
+    means = [(mean, point.reports) for point in losses if (mean := point.loss_mean) is not None]
     return last._replace(
         loss=losses[-1].loss if losses else None,
         samples_per_s=sum(rates) / len(rates) if rates else None,
         reports=sum(point.reports for point in points),
-        loss_mean=sum(mean * count for mean, count in known) / sum(n for _, n in known) if known else None,
+        loss_mean=sum(mean * count for mean, count in means) / sum(n for _, n in means) if means else None,
         loss_min=min((point.loss_min for point in losses if point.loss_min is not None), default=None),
         loss_max=max((point.loss_max for point in losses if point.loss_max is not None), default=None),
     )

@@ -93,8 +93,8 @@ def outcome(present: Problem, supposed: Problem, new: frozenset[str]) -> Outcome
 
 def _groups(groups: Sequence[NodeGroup], hypothesis: Hypothesis) -> tuple[NodeGroup, ...]:
     """The groups without the drained nodes; nodes of removed trainers are free."""
-    known = {node for group in groups for node in group.nodes}
-    if unknown := sorted(set(hypothesis.drained) - known):
+    plannable = {node for group in groups for node in group.nodes}
+    if unknown := sorted(set(hypothesis.drained) - plannable):
         raise Conflict(
             f"no plan can give {', '.join(unknown[:3])} to a trainer now, so draining it changes nothing: "
             "`oakum nodes` shows which nodes are holes"
@@ -102,12 +102,14 @@ def _groups(groups: Sequence[NodeGroup], hypothesis: Hypothesis) -> tuple[NodeGr
     freed = [
         dataclasses.replace(group, owner=None) if group.owner in hypothesis.removed else group for group in groups
     ]
-    left = [[node for node in group.nodes if node not in hypothesis.drained] for group in freed]
+    left_nodes = [[node for node in group.nodes if node not in hypothesis.drained] for group in freed]
     missing = hypothesis.num_drained
     for at in sorted(range(len(freed)), key=lambda index: freed[index].owner is not None):
-        taken = min(missing, len(left[at]))
-        left[at] = left[at][: len(left[at]) - taken]
+        taken = min(missing, len(left_nodes[at]))
+        left_nodes[at] = left_nodes[at][: len(left_nodes[at]) - taken]
         missing -= taken
     return tuple(
-        dataclasses.replace(group, nodes=tuple(nodes)) for group, nodes in zip(freed, left, strict=True) if nodes
+        dataclasses.replace(group, nodes=tuple(nodes))
+        for group, nodes in zip(freed, left_nodes, strict=True)
+        if nodes
     )

@@ -130,7 +130,7 @@ def _sqlite_faults(connection: Connection) -> list[str]:
 
 def _orphans(connection: Connection) -> list[str]:
     """A sentence for each foreign key whose rows refer to nothing."""
-    found, present = [], set(inspect(connection).get_table_names())
+    sentences, present = [], set(inspect(connection).get_table_names())
     for table in Base.metadata.sorted_tables:
         for key in table.foreign_keys:
             if not {table.name, key.column.table.name} <= present:
@@ -138,11 +138,11 @@ def _orphans(connection: Connection) -> list[str]:
             missing = select(key.column).where(key.column == key.parent).exists()
             query = select(func.count()).select_from(table).where(key.parent.is_not(None), ~missing)
             if number := connection.scalar(query):
-                found.append(
+                sentences.append(
                     f"{number} rows of {table.name} refer by {key.parent.name} to no row of "
                     f"{key.column.table.name}"
                 )
-    return found
+    return sentences
 
 
 def revisions_after(engine: Engine, revision: str) -> list[str]:

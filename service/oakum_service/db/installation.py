@@ -21,15 +21,15 @@ def claim(session: Session, secret: bytes, data_dir: Path) -> str:
     """Note that the database belongs to the installation with this secret, if it belongs to none. Returns a text
     that no other database has. Raises `ConfigurationError` if the database belongs to another installation."""
     key = hashlib.sha256(b"installation" + secret).hexdigest()[:16]
-    known = session.get(Installation, 1)
-    if known is None:
-        known = Installation(id=1, key=key, data_dir=str(data_dir.resolve()), host=this_host())
-        session.add(known)
-    elif known.key != key:
+    owner = session.get(Installation, 1)
+    if owner is None:
+        owner = Installation(id=1, key=key, data_dir=str(data_dir.resolve()), host=this_host())
+        session.add(owner)
+    elif owner.key != key:
         raise ConfigurationError(
-            f"the database belongs to the service with the data directory {known.data_dir}, first started on "
-            f"{known.host}; this one has {data_dir.resolve()}. Start this service with that directory, which has "
+            f"the database belongs to the service with the data directory {owner.data_dir}, first started on "
+            f"{owner.host}; this one has {data_dir.resolve()}. Start this service with that directory, which has "
             "the fragments' and checkpoints' folders, or give it a database of its own"
         )
-    known.database = known.database or uuid.uuid4().hex
-    return known.database
+    owner.database = owner.database or uuid.uuid4().hex
+    return owner.database

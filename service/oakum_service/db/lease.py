@@ -42,10 +42,10 @@ class SeenOfScheduler:
 def seen_of_scheduler(session: Session) -> SeenOfScheduler:
     """What the newest controller has seen of the scheduler."""
     columns = (Lease.closed, Lease.silent_since, Lease.silent_tried)
-    found = session.execute(select(*columns).where(Lease.id == 1)).one_or_none()
-    if found is None:
+    row = session.execute(select(*columns).where(Lease.id == 1)).one_or_none()
+    if row is None:
         return SeenOfScheduler()
-    closed, since, tried = found
+    closed, since, tried = row
     return SeenOfScheduler(closed, None if since is None else Silence(since, tried))
 
 

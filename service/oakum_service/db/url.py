@@ -36,10 +36,10 @@ def _with_hosts_in_query(url: str) -> str:
     several = _SEVERAL.fullmatch(url)
     if several is None:
         return url
-    found = [_HOST.fullmatch(one) for one in several["hosts"].split(",")]
-    if not all(found):
+    matches = [_HOST.fullmatch(one) for one in several["hosts"].split(",")]
+    if not all(matches):
         return url
-    hosts = ",".join(one["host"].strip("[]") for one in found if one)
-    ports = ",".join(one["port"] or "5432" for one in found if one)
+    hosts = ",".join(one["host"].strip("[]") for one in matches if one)
+    ports = ",".join(one["port"] or "5432" for one in matches if one)
     query = "&".join(filter(None, [f"host={hosts}", f"port={ports}", several["query"]]))
     return f"{several['begin']}{several['user'] or ''}{several['name'] or '/'}?{query}"

@@ -42,8 +42,8 @@ class Writability:
     def _on_error(self, context: ExceptionContext) -> None:
         if (reason := _reason(context.original_exception)) is None:
             return
-        known, self.fault = self.fault, self._sentence(reason)
-        if known is None:
+        earlier, self.fault = self.fault, self._sentence(reason)
+        if earlier is None:
             _log.error("%s", self.fault)
 
     def _on_commit(self, session: Session) -> None:

@@ -40,5 +40,5 @@ def duration(measured: Measured, kind: str) -> Duration | None:
 def expected_s(measured: Measured, kind: str, otherwise_s: float) -> float:
     """Expected seconds of the next duration of this kind: the median, or `otherwise_s` before the first
     measurement."""
-    known = duration(measured, kind)
-    return otherwise_s if known is None else known.median_s
+    past = duration(measured, kind)
+    return otherwise_s if past is None else past.median_s

@@ -91,10 +91,10 @@ def stretches(
         for present in _present(ended, window, changed_after, begun)
         for row in session.execute(select(*columns).where(*within, present))
     ]
-    found = [
+    unsorted = [
         Stretch(node, start, end, state, job or "", name or "") for node, start, end, state, job, name in rows
     ]
-    return sorted(found, key=_PLACE)
+    return sorted(unsorted, key=_PLACE)
 
 
 def fragment_bars(

@@ -80,8 +80,8 @@ def _arrays(
         flags.append(np.array([row[3] for row in part], np.bool_))
     row, end_at = np.concatenate(rows), np.concatenate(ends)
     times = Times(row, np.concatenate(begins), np.where(np.isnan(end_at), now, end_at))
-    known = row >= 0
-    return _of(times, known), np.concatenate(flags)[known]
+    is_wanted = row >= 0
+    return _of(times, is_wanted), np.concatenate(flags)[is_wanted]
 
 
 def _of(times: Times, which: npt.NDArray[np.bool_]) -> Times:

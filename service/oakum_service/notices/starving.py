@@ -20,15 +20,15 @@ def starving(session: Session, now: float, after_s: float) -> list[tuple[Trainer
     plan = session.scalars(select(PlanRecord).order_by(PlanRecord.id.desc()).limit(1)).first()
     if plan is None:
         return []
-    granted = sum(len(given.nodes) for given in plan.allocations.values())
+    granted = sum(len(grant.nodes) for grant in plan.allocations.values())
     waiting = select(Trainer).where(Trainer.state.in_(LIVE_STATES), Trainer.waiting_since <= now - after_s)
-    found = []
+    notices = []
     for trainer in session.scalars(waiting):
-        given = plan.allocations.get(trainer.id)
-        if given is None or given.nodes or given.why == Why.NO_IDLE_NODE:
+        grant = plan.allocations.get(trainer.id)
+        if grant is None or grant.nodes or grant.why == Why.NO_IDLE_NODE:
             continue
-        if given.why == Why.BELOW_MINIMUM and granted < trainer.spec.min_nodes:
+        if grant.why == Why.BELOW_MINIMUM and granted < trainer.spec.min_nodes:
             continue  # all nodes together are too few for this trainer, whoever has them
         waited_min = (now - (trainer.waiting_since or now)) / 60
-        found.append((trainer, f"has waited {waited_min:.0f} min, though nodes are idle: {given.reason}"))
-    return found
+        notices.append((trainer, f"has waited {waited_min:.0f} min, though nodes are idle: {grant.reason}"))
+    return notices

@@ -51,7 +51,7 @@ class UserAccounts:
             self._allowed = {one: at for one, at in self._allowed.items() if now_s - at < _REMEMBERED_S}
             self._allowed[user] = now_s
 
-    def run(self, program: str, user: str, given: bytes = b"") -> bytes:
+    def run(self, program: str, user: str, request: bytes = b"") -> bytes:
         """Run one of the launcher's programs in the user's account; returns what it writes to stdout.
 
         Raises `Forbidden` where the launcher refuses the account, `AccountUnavailable` where the program cannot
@@ -60,7 +60,7 @@ class UserAccounts:
         command = ["sudo", "-n", "--", str(self.launcher), program, "--account", user]
         with self._place_for(user):
             try:
-                process = begin(command, given)
+                process = begin(command, request)
             except OSError as error:
                 raise AccountUnavailable(f"{self.launcher} could not be run: {error}") from error
             try:
@@ -73,14 +73,14 @@ class UserAccounts:
                 ) from error
         if done.status == 0:
             return done.stdout
-        told = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        last_line = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         if done.status == REFUSED:
             raise Forbidden(
                 f"trainers' code runs in their users' Unix accounts here, and {user!r} has none for that "
-                f"({told.removeprefix('run-as: ')}): use a token whose name is that of your account"
+                f"({last_line.removeprefix('run-as: ')}): use a token whose name is that of your account"
             )
         raise AccountUnavailable(
-            f"{self.launcher} could not be run in {user}'s account ({told or f'status {done.status}'}): see "
+            f"{self.launcher} could not be run in {user}'s account ({last_line or f'status {done.status}'}): see "
             "`oakum run-as check`"
         )
 

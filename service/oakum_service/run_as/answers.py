@@ -31,13 +31,13 @@ class Answer:
     stderr: bytes
 
 
-def begin(command: Sequence[str], given: bytes) -> subprocess.Popen[bytes]:
-    """Start a program with `given` to read on its stdin. Raises `OSError` where it cannot be started."""
+def begin(command: Sequence[str], request: bytes) -> subprocess.Popen[bytes]:
+    """Start a program with `request` to read on its stdin. Raises `OSError` where it cannot be started."""
     # A file without a name: a pipe would have this process wait for a program that does not read.
     stdin = os.memfd_create("request")
     try:
         with os.fdopen(stdin, "wb", closefd=False) as file:
-            file.write(given)
+            file.write(request)
         os.lseek(stdin, 0, os.SEEK_SET)
         return subprocess.Popen(command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     finally:
@@ -50,23 +50,23 @@ def answer_of(process: subprocess.Popen[bytes], within_s: float) -> Answer:
     assert process.stdout is not None
     assert process.stderr is not None
     until_s = time.monotonic() + within_s
-    told = {process.stdout: bytearray(), process.stderr: bytearray()}
+    output = {process.stdout: bytearray(), process.stderr: bytearray()}
     with selectors.DefaultSelector() as waiting, process.stdout, process.stderr:
         try:
-            for stream in told:
+            for stream in output:
                 waiting.register(stream, selectors.EVENT_READ)
             while waiting.get_map():
                 for ready, _ in _ready(waiting, until_s, within_s):
                     part = os.read(ready.fd, _CHUNK_BYTES)
                     if not part:
                         waiting.unregister(ready.fileobj)
-                    _add(told[ready.fileobj], part)  # type: ignore[index]
+                    _add(output[ready.fileobj], part)  # type: ignore[index]
             status = process.wait(max(0.0, until_s - time.monotonic()))
         except (NoAnswerError, subprocess.TimeoutExpired) as error:
             with suppress(PermissionError):
                 process.terminate()  # which sudo hands on
             raise NoAnswerError(str(error)) from error
-    return Answer(status, *map(bytes, told.values()))
+    return Answer(status, *map(bytes, output.values()))
 
 
 def _ready(
@@ -78,7 +78,7 @@ def _ready(
     return ready
 
 
-def _add(told: bytearray, part: bytes) -> None:
-    told += part
-    if len(told) > _MOST_BYTES:
+def _add(output: bytearray, part: bytes) -> None:
+    output += part
+    if len(output) > _MOST_BYTES:
         raise NoAnswerError(f"it writes more than the {_MOST_BYTES:,} bytes that an answer may have")

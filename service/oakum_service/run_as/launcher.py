@@ -101,13 +101,13 @@ def read_config(file: Path) -> dict[str, Any]:
     for name in ("python", "spool"):
         if not Path(config[name]).is_absolute():
             raise InstallationError(f"{file}: {name} is {config[name]!r}, expected an absolute path")
-    found: dict[str, Any] = config
-    return found
+    complete: dict[str, Any] = config
+    return complete
 
 
-def refuse_changeable(path: Path, found: os.stat_result) -> None:
+def refuse_changeable(path: Path, status: os.stat_result) -> None:
     """Raise `InstallationError` where others than root may change the file or folder at the path."""
-    if found.st_uid != 0 or found.st_mode & _WRITABLE_BY_OTHERS:
+    if status.st_uid != 0 or status.st_mode & _WRITABLE_BY_OTHERS:
         raise InstallationError(f"{path} has to belong to root, and to be writable by root alone")
 
 
@@ -137,8 +137,8 @@ def own_folder(spool: Path, account: pwd.struct_passwd) -> Path:
         os.chown(folder, account.pw_uid, account.pw_gid, follow_symlinks=False)
     except FileExistsError:
         pass
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != account.pw_uid or found.st_mode & 0o077:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != account.pw_uid or status.st_mode & 0o077:
         raise InstallationError(f"{folder} has to be {account.pw_name}'s, closed to everybody else (mode 0700)")
     return folder
 
