@@ -69,13 +69,13 @@ def run(
 
 
 def _spec_from(path: Path | None, overrides: dict[str, Any]) -> TrainerSpec:
-    given = (
+    fields = (
         read_spec(path).model_dump(exclude_unset=True) if path else {"name": "alone", "workdir": str(Path.cwd())}
     )
     if path is None:
-        given |= {"epochs": 1, "global_batch": 64}
+        fields |= {"epochs": 1, "global_batch": 64}
     try:
-        return TrainerSpec.model_validate(given | overrides)
+        return TrainerSpec.model_validate(fields | overrides)
     except ValidationError as error:
         raise SpecError("\n".join(explain(error))) from error
 

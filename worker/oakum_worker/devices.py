@@ -19,8 +19,8 @@ def device_memory_bytes(device: torch.device) -> int:
 
 def accelerator() -> str | None:
     """The kind of this process's accelerator, such as "cuda"; None if it has none."""
-    found = torch.accelerator.current_accelerator(check_available=True)
-    return None if found is None else found.type
+    device = torch.accelerator.current_accelerator(check_available=True)
+    return None if device is None else device.type
 
 
 def device_name(device: torch.device) -> str:

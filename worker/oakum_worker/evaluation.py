@@ -90,19 +90,19 @@ def sum_over(
         start = (number if is_left else 0) * batch_size
         seed_everything(mix(ranks.seed, start))
         samples = read_samples(dataset, range(start, min(start + batch_size, len(dataset))))
-        found = numbers_by_name(sums(collate(samples)), "the function that sum_over was given")
+        added = numbers_by_name(sums(collate(samples)), "the function that sum_over was given")
         if is_left:
-            own[number] = found
-    told = gather_documents(list(own.items()), ranks.group, ranks.world_size)
-    return _added([values for _, values in sorted(pair for one in told for pair in one)])
+            own[number] = added
+    sums_by_rank = gather_documents(list(own.items()), ranks.group, ranks.world_size)
+    return _added([values for _, values in sorted(pair for one in sums_by_rank for pair in one)])
 
 
-def numbers_by_name(given: Any, who: str) -> dict[str, float]:
+def numbers_by_name(returned: Any, who: str) -> dict[str, float]:
     """The numbers by name that `who` has returned, as floats. Raises `TaskError` that says what to change where
     they are something else."""
-    if not isinstance(given, Mapping):
-        raise TaskError(f"{who} returned a {type(given).__name__}: return a dict of numbers by name")
-    return {str(name): _number(name, value, who) for name, value in given.items()}
+    if not isinstance(returned, Mapping):
+        raise TaskError(f"{who} returned a {type(returned).__name__}: return a dict of numbers by name")
+    return {str(name): _number(name, value, who) for name, value in returned.items()}
 
 
 def _number(name: object, value: Any, who: str) -> float:

@@ -256,9 +256,9 @@ def _refuse_other_shapes(values: torch.Tensor, group: dist.ProcessGroup) -> None
         raise TaskError(f"a tensor of {values.ndim} dimensions is to be gathered: flatten it to at most 8")
     own = torch.zeros(_MOST_DIMENSIONS + 1, dtype=torch.int64, device=values.device)
     own[: len(described)] = torch.tensor(described)
-    told = {tuple(one.tolist()) for one in all_gather(own, group)}
-    if len(told) > 1:
-        shapes = ", ".join(sorted({str(one[2 : 1 + one[0]]) for one in told}))
+    descriptions = {tuple(one.tolist()) for one in all_gather(own, group)}
+    if len(descriptions) > 1:
+        shapes = ", ".join(sorted({str(one[2 : 1 + one[0]]) for one in descriptions}))
         raise TaskError(
             f"ranks gather rows of different shapes or types ({shapes}): pad them to one length, or gather what "
             "does not depend on it"

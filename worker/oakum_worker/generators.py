@@ -59,8 +59,8 @@ class Reading:
         self.was_asked = True
         if kind not in self._made:
             self._made[kind] = make(mix(self._key or 0, *kind.encode()))
-        made: _G = self._made[kind]
-        return made
+        generator: _G = self._made[kind]
+        return generator
 
 
 _READING: ContextVar[Reading | None] = ContextVar("sample that is read", default=None)

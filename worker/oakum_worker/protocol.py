@@ -33,7 +33,7 @@ _LONGEST_TEXT, _LONGEST_TRACEBACK = 4000, 20_000
 
 def _newest(most: int) -> AfterValidator:
     """Leaves the last ones of more than so many."""
-    return AfterValidator(lambda given: given[-most:])
+    return AfterValidator(lambda items: items[-most:])
 
 
 # Texts and lists are cut, not refused: an agent without whose reports a fragment counts as lost sends them.

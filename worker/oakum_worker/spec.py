@@ -317,9 +317,9 @@ class TrainerSpec(Strict):
             object.__setattr__(self, "min_nodes", sizes[0])
         for name in ("min_nodes", "max_nodes") if sizes else ():
             if (nodes := getattr(self, name)) not in sizes:
-                told = self.sizes if isinstance(self.sizes, str) else ", ".join(map(str, sizes))
+                listed = self.sizes if isinstance(self.sizes, str) else ", ".join(map(str, sizes))
                 raise ValueError(
-                    f"{name} {nodes} is not among sizes ({told}): give one of these, or leave {name} out"
+                    f"{name} {nodes} is not among sizes ({listed}): give one of these, or leave {name} out"
                 )
         return self
 

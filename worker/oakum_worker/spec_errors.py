@@ -62,13 +62,13 @@ def explain_errors(error: ValidationError, model: type[BaseModel]) -> list[str]:
             missing[".".join(map(str, place))] = len(lines)
             lines.append(f"{'.'.join(map(str, place))}: required and not given")
         else:
-            lines.append(f"{'.'.join(map(str, place)) or 'spec'}: {_told(items)}")
+            lines.append(f"{'.'.join(map(str, place)) or 'spec'}: {_describe(items)}")
     once = {missing[name] for name in meant & missing.keys() if name is not None}
-    told = [line for number, line in enumerate(lines) if number not in once]
-    return [*told, "and more, of which these are the first"] if next(by_place, None) is not None else told
+    shown = [line for number, line in enumerate(lines) if number not in once]
+    return [*shown, "and more, of which these are the first"] if next(by_place, None) is not None else shown
 
 
-def _told(items: Sequence[dict[str, Any]]) -> str:
+def _describe(items: Sequence[dict[str, Any]]) -> str:
     messages = [fault_of(item) for item in items]
     if len(items) == 1:
         return messages[0]
@@ -82,8 +82,8 @@ def _unknown(place: Sequence[int | str], similar: str | None, model: type[BaseMo
         return f"unknown field {name!r}: did you mean `{similar}`?"
     if place[-1] in _IN_THE_TASK:
         return f"unknown field {name!r}: remove it; it belongs in the Task that the entrypoint returns"
-    known = list(_model_at(place[:-1], model).model_fields)
-    advice = f"use one of: {', '.join(known)}" if len(known) <= _FEW else "see the fields in docs/trainer.md"
+    fields = list(_model_at(place[:-1], model).model_fields)
+    advice = f"use one of: {', '.join(fields)}" if len(fields) <= _FEW else "see the fields in docs/trainer.md"
     return f"unknown field {name!r}: remove it, or {advice}"
 
 

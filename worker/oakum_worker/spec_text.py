@@ -75,14 +75,14 @@ def _document(text: str) -> Any:
 
 
 def _nodes(root: yaml.Node) -> Iterator[yaml.Node]:
-    left = [root]
-    while left:
-        node = left.pop()
+    nodes_to_visit = [root]
+    while nodes_to_visit:
+        node = nodes_to_visit.pop()
         yield node
         if isinstance(node, yaml.MappingNode):
-            left += [one for pair in node.value for one in pair]
+            nodes_to_visit += [one for pair in node.value for one in pair]
         elif isinstance(node, yaml.SequenceNode):
-            left += node.value
+            nodes_to_visit += node.value
 
 
 def _refuse_fields_given_twice(node: yaml.Node) -> None:

@@ -169,8 +169,8 @@ def build_task(function: Callable[..., Any], spec: TrainerSpec) -> Task:
     """
     task = _call(function, spec)
     if not isinstance(task, Task):
-        given = "None (is a `return` missing?)" if task is None else f"{type(task).__name__} object"
-        raise TaskError(f"entrypoint {spec.entrypoint} returned {given}: return an oakum_worker.task.Task")
+        returned = "None (is a `return` missing?)" if task is None else f"{type(task).__name__} object"
+        raise TaskError(f"entrypoint {spec.entrypoint} returned {returned}: return an oakum_worker.task.Task")
     if spec.initial is not None and isinstance(task.model, nn.Module):
         begin_from_file(task.model, Path(spec.workdir or ".", spec.initial))
     return task

@@ -200,12 +200,12 @@ def disable_autocast() -> None:
 
 def float_types_of_graph(result: torch.Tensor) -> set[torch.dtype]:
     """The types with a fraction in which a result and whatever autograd has recorded for it were computed."""
-    found, seen, left = {result.dtype}, set(), [result.grad_fn]
-    while left:
-        node: Any = left.pop()
-        if node is None or node in seen:
+    types, visited, nodes_to_visit = {result.dtype}, set(), [result.grad_fn]
+    while nodes_to_visit:
+        node: Any = nodes_to_visit.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
-        found |= {made.dtype for made in node._input_metadata}
-        left += [function for function, _ in node.next_functions]
-    return {dtype for dtype in found if dtype.is_floating_point}
+        visited.add(node)
+        types |= {metadata.dtype for metadata in node._input_metadata}
+        nodes_to_visit += [function for function, _ in node.next_functions]
+    return {dtype for dtype in types if dtype.is_floating_point}

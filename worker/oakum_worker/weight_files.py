@@ -79,10 +79,10 @@ def _read(path: Path) -> dict[str, torch.Tensor]:
 def _tensors_of(loaded: Any, path: Path) -> dict[str, torch.Tensor]:
     if isinstance(loaded, Mapping) and loaded and all(map(torch.is_tensor, loaded.values())):
         return dict(loaded)
-    found = f"a {type(loaded).__name__}"
+    content = f"a {type(loaded).__name__}"
     if isinstance(loaded, Mapping):
-        found = f"a dict with {', '.join(repr(key) for key in [*loaded][:_SHOWN]) or 'nothing'} in it"
-    raise TaskError(f"{path} holds {found}, not tensors by name: save model.state_dict() alone")
+        content = f"a dict with {', '.join(repr(key) for key in [*loaded][:_SHOWN]) or 'nothing'} in it"
+    raise TaskError(f"{path} holds {content}, not tensors by name: save model.state_dict() alone")
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -114,19 +114,21 @@ def _mapped(memory: mmap.mmap, base: int, name: str, entry: Mapping[str, Any]) -
 
 def _differing(weights: Mapping[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> str:
     """What differs in names and shapes between the file's weights and the model's; empty where nothing does."""
-    given = {id(own[name]) for name in weights if name in own}
-    missing = [name for name, value in own.items() if name not in weights and id(value) not in given]
+    given_ids = {id(own[name]) for name in weights if name in own}
+    missing = [name for name, value in own.items() if name not in weights and id(value) not in given_ids]
     unexpected = [name for name in weights if name not in own]
     shapes = [
         f"{name} is {tuple(value.shape)} in the file and {tuple(own[name].shape)} in the model"
         for name, value in weights.items()
         if name in own and value.shape != own[name].shape
     ]
-    told = [
+    differences = [
         f"{what} {some_of(names, _SHOWN)}"
         for what, names in (("missing:", missing), ("unexpected:", unexpected), ("other shapes:", shapes))
         if names
     ]
     if unexpected and all(name.startswith("module.") for name in unexpected):
-        told.append("names begin with `module.`, as DistributedDataParallel writes them: save its module's state")
-    return "; ".join(told)
+        differences.append(
+            "names begin with `module.`, as DistributedDataParallel writes them: save its module's state"
+        )
+    return "; ".join(differences)

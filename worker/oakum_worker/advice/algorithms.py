@@ -58,24 +58,26 @@ def algorithms(module: nn.Module, *, attends: bool, compiles: bool) -> list[Algo
     `attends`: whether it computes scaled dot-product attention. `compiles`: whether torch.compile is tried, which
     takes long.
     """
-    found = [Algorithm(AS_BUILT, lambda module: module.forward)]
+    candidates = [Algorithm(AS_BUILT, lambda module: module.forward)]
     if isinstance(module, _CONVOLUTIONS):
-        found += [
+        candidates += [
             Algorithm("channels-last", _channels_last),
             Algorithm("im2col", _im2col),
             Algorithm("cuDNN benchmark", _cudnn_benchmark),
         ]
     if isinstance(module, nn.RNNBase):
-        found.append(Algorithm("fused loops", _fused_loops))
+        candidates.append(Algorithm("fused loops", _fused_loops))
     if isinstance(module, (*_CONVOLUTIONS, nn.Linear, nn.RNNBase)):
-        found.append(Algorithm("without oneDNN", _without_onednn))
+        candidates.append(Algorithm("without oneDNN", _without_onednn))
     if attends:
-        found += [Algorithm(f"SDPA {name}", partial(_attention, backend)) for name, backend in _BACKENDS.items()]
+        candidates += [
+            Algorithm(f"SDPA {name}", partial(_attention, backend)) for name, backend in _BACKENDS.items()
+        ]
     if not isinstance(module, (*_CONVOLUTIONS, nn.Linear)):
-        found.append(Algorithm("recompute", _recompute))
+        candidates.append(Algorithm("recompute", _recompute))
     if compiles:
-        found.append(Algorithm(COMPILED, _compiled))
-    return found
+        candidates.append(Algorithm(COMPILED, _compiled))
+    return candidates
 
 
 _BACKENDS = {
@@ -144,14 +146,14 @@ def _within(module: nn.Module, context: Callable[[], AbstractContextManager[Any]
 
     def compute(x: torch.Tensor, *others: Any) -> Any:
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        made: list[Any] = []
+        outputs: list[Any] = []
 
         def run(own: torch.Tensor) -> list[torch.Tensor]:
-            made.append(forward(own, *others))
-            return [leaf for leaf in tree_leaves(made[0]) if isinstance(leaf, torch.Tensor)]
+            outputs.append(forward(own, *others))
+            return [leaf for leaf in tree_leaves(outputs[0]) if isinstance(leaf, torch.Tensor)]
 
         results = iter(_InContext.apply(context, run, x, *trained))
-        return tree_map(lambda leaf: next(results) if isinstance(leaf, torch.Tensor) else leaf, made[0])
+        return tree_map(lambda leaf: next(results) if isinstance(leaf, torch.Tensor) else leaf, outputs[0])
 
     return compute
 
@@ -172,10 +174,10 @@ class _InContext(torch.autograd.Function):
         own, results = ctx.graph
         wanted = [*([own] if own.requires_grad else []), *ctx.trained]
         with ctx.context():
-            found = list(torch.autograd.grad(results, wanted, gradients, allow_unused=True))
+            computed = list(torch.autograd.grad(results, wanted, gradients, allow_unused=True))
         ctx.graph = None
-        of_x = found.pop(0) if own.requires_grad else None
-        return None, None, of_x, *found
+        of_x = computed.pop(0) if own.requires_grad else None
+        return None, None, of_x, *computed
 
 
 def _fused_loops(module: nn.Module) -> Forward:

@@ -180,13 +180,13 @@ def _values(module: nn.Module, unit: Unit) -> list[torch.Tensor]:
     ]
 
 
-def _difference(found: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
-    if len(found) != len(expected):
+def _difference(values: list[torch.Tensor], expected: list[torch.Tensor]) -> float:
+    if len(values) != len(expected):
         return float("inf")
     # A gradient that is 0 but for rounding, as of a key's bias, is compared at the scale of the others.
     least = 0.01 * max((float(one.abs().max()) for one in expected if one.numel()), default=0.0)
     largest = 0.0
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(values, expected, strict=True):
         if one.shape != other.shape or not one.isfinite().all():
             return float("inf")
         if other.numel():
@@ -224,18 +224,18 @@ def kept_bytes(output: torch.Tensor, others: Iterable[torch.Tensor]) -> int:
     """Bytes of the output and of all tensors that its autograd graph keeps for the backward pass, except the
     memory of `others`."""
     counted = {other.untyped_storage().data_ptr() for other in others}
-    nodes, seen = [output.grad_fn], set()
+    nodes_to_visit, visited = [output.grad_fn], set()
     tensors = [output]
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
+    while nodes_to_visit:
+        node = nodes_to_visit.pop()
+        if node is None or node in visited:
             continue
-        seen.add(node)
+        visited.add(node)
         saved = (
             getattr(node, name) for name in dir(node) if name.startswith("_saved_") or name == "saved_tensors"
         )
         tensors += [leaf for leaf in tree_leaves(list(saved)) if isinstance(leaf, torch.Tensor)]
-        nodes += [following for following, _ in node.next_functions]
+        nodes_to_visit += [following for following, _ in node.next_functions]
     total = 0
     for tensor in tensors:
         storage = tensor.untyped_storage()

@@ -35,7 +35,7 @@ _CLOSE = 0.02
 _MOST_TRIED_AT = 256
 """Samples at which layers' algorithms are measured at most."""
 
-Told = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 """Takes what is to be said of a check, ready for JSON."""
 
 
@@ -100,11 +100,11 @@ class Survey:
 class Surveyor:
     """Measures one task."""
 
-    def __init__(self, spec: TrainerSpec, limit_bytes: int | None, told: Told, *, compiles: bool) -> None:
+    def __init__(self, spec: TrainerSpec, limit_bytes: int | None, report: Report, *, compiles: bool) -> None:
         """`limit_bytes` is what one rank may use, by default what the device has."""
         self._spec = spec.model_copy(update={"compile": False})
         self._given_bytes = limit_bytes
-        self._told = told
+        self._report = report
         self._compiles = compiles
 
     def survey(self) -> Survey:
@@ -161,7 +161,7 @@ class Surveyor:
         ]
 
     def _checked(self, task: Task, chosen: Mapping[str, str], size: int, limit: int) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        verdict: dict[str, Any] = {
             "samples": size,
             "peak_bytes": None,
             "seconds": None,
@@ -177,7 +177,7 @@ class Surveyor:
                 probe = Probe(task, self._spec, limit)
                 footprint = probe.footprint(size)
             if footprint is None:
-                return found
+                return verdict
 
             def time_once(forwards: Forwards) -> float:
                 with _replaced(forwards):
@@ -185,9 +185,9 @@ class Surveyor:
 
             compared = compare([forwards, *([()] if fits_plainly else [])], time_once, close=_CLOSE)
         except Exception as error:
-            return {**found, "why": describe(error)}
+            return {**verdict, "why": describe(error)}
         return {
-            **found,
+            **verdict,
             "peak_bytes": footprint.static_bytes + footprint.working_bytes,
             "seconds": compared.seconds[forwards],
             "plain_s": compared.seconds.get(()),
@@ -200,28 +200,28 @@ class Surveyor:
         return min(probe.pass_times(size, _TURN_S, fewest=1, clock=clock))
 
     def _step(self, name: str, run: Callable[[], Any], detail: Callable[[Any], str] = lambda _: "") -> Any:
-        self._told({"check": name, "state": "begun", "patience_s": None})
+        self._report({"check": name, "state": "begun", "patience_s": None})
         began_s = time.perf_counter()
         result = run()
         seconds = time.perf_counter() - began_s
-        self._told({"check": name, "state": "done", "seconds": seconds, "detail": detail(result)})
+        self._report({"check": name, "state": "done", "seconds": seconds, "detail": detail(result)})
         return result
 
     def _least(self, task: Task, smallest: int, device: torch.device) -> Footprint:
-        found = Probe(task, self._spec, device_memory_bytes(device)).footprint(smallest)
-        if found is None:
+        footprint = Probe(task, self._spec, device_memory_bytes(device)).footprint(smallest)
+        if footprint is None:
             raise TaskError(
                 f"training on {smallest} samples takes more than the whole memory of this machine: measure on a "
                 "larger one, or make the model smaller"
             )
-        return found
+        return footprint
 
     def _sizes(
         self, task: Task, probe: Probe, sizes: Sequence[int], share: int
     ) -> tuple[list[MeasuredSize], float]:
         """(measurements of all sizes that fit, the share by which another size may be faster than the one that
         seems fastest)."""
-        footprints = {size: found for size in sizes if (found := probe.footprint(size)) is not None}
+        footprints = {size: footprint for size in sizes if (footprint := probe.footprint(size)) is not None}
         if not footprints:
             return [], 0.0
         passes = {size: -(-share // size) for size in footprints}
@@ -245,7 +245,7 @@ class Surveyor:
 
     def _layers(self, task: Task, smallest: int, largest: int) -> list[MeasuredLayer]:
         high = min(largest, _MOST_TRIED_AT)
-        found = []
+        layers = []
         for size in sorted({max(smallest, high // 4), high}):
             for unit in self._units(task, size):
                 trials, skipped = self._step(
@@ -253,8 +253,8 @@ class Surveyor:
                     partial(try_unit, unit, compiles=self._compiles),
                     lambda result: f"{len(result[0])} algorithms",
                 )
-                found.append(MeasuredLayer(unit.names, unit.kind, size, trials, skipped))
-        return found
+                layers.append(MeasuredLayer(unit.names, unit.kind, size, trials, skipped))
+        return layers
 
     def _units(self, task: Task, size: int) -> list[Unit]:
         batch = _read(task, size)

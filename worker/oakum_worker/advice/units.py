@@ -101,7 +101,7 @@ def _within(model: nn.Module, name: str, attending: set[nn.Module]) -> Iterator[
 def _attending(model: nn.Module, run: Callable[[], Any]) -> set[nn.Module]:
     """The modules whose own code calls scaled dot-product attention."""
     running: list[nn.Module] = []
-    found: set[nn.Module] = set()
+    attending: set[nn.Module] = set()
 
     def begin(module: nn.Module, _: object) -> None:
         running.append(module)
@@ -113,9 +113,9 @@ def _attending(model: nn.Module, run: Callable[[], Any]) -> set[nn.Module]:
         for module in model.modules():
             hooks.enter_context(module.register_forward_pre_hook(begin))
             hooks.enter_context(module.register_forward_hook(end, always_call=True))
-        hooks.enter_context(AttentionCalls(lambda: found.update(running[-1:])))
+        hooks.enter_context(AttentionCalls(lambda: attending.update(running[-1:])))
         run()
-    return found
+    return attending
 
 
 class AttentionCalls(TorchFunctionMode):
@@ -126,12 +126,12 @@ class AttentionCalls(TorchFunctionMode):
         self._note = note
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        options = kwargs or {}
         # What torch's own layers call with weights wanted computes them by products, and hides what it calls.
-        whole = func is functional.multi_head_attention_forward and not given.get("need_weights", True)
+        whole = func is functional.multi_head_attention_forward and not options.get("need_weights", True)
         if whole or func is functional.scaled_dot_product_attention:
             self._note()
-        return func(*args, **given)
+        return func(*args, **options)
 
 
 def _noting(name: str, calls: dict[str, Call]) -> Callable[..., None]:

@@ -22,22 +22,22 @@ def adopt(source: Path, target: Path, trainer: str, step: int | None = None) -> 
     without harm to the other. Raises `CheckpointError` where `source` has no such checkpoint, or where a
     checkpoint cannot be read or `target` cannot be written to; `target` is then removed.
     """
-    found = {int(match[1]): path for path in _folders(source) if (match := _FINAL.fullmatch(path.name))}
-    if not found:
+    folders = {int(match[1]): path for path in _folders(source) if (match := _FINAL.fullmatch(path.name))}
+    if not folders:
         raise CheckpointError(f"there is no durable checkpoint in {source}")
-    if step is not None and step not in found:
-        there = ", ".join(map(str, sorted(found)))
+    if step is not None and step not in folders:
+        there = ", ".join(map(str, sorted(folders)))
         raise CheckpointError(f"there is no checkpoint after step {step} in {source}; there are: {there}")
-    found = found if step is None else {step: found[step]}
+    folders = folders if step is None else {step: folders[step]}
     try:
-        for path in found.values():
+        for path in folders.values():
             _adopt_one(path, target / path.name, trainer)
     except (OSError, CorruptCheckpointError) as error:
         shutil.rmtree(target, ignore_errors=True)
         raise CheckpointError(
             f"the checkpoints in {source} cannot be put into {target}: {reason_of(error)}"
         ) from error
-    return max(found)
+    return max(folders)
 
 
 def is_adopted(folder: Path) -> bool:
@@ -53,12 +53,12 @@ def _folders(source: Path) -> list[Path]:
 
 
 def _adopt_one(checkpoint: Path, final: Path, trainer: str) -> None:
-    known = manifest.read(checkpoint)
+    record = manifest.read(checkpoint)
     temporary = final.with_name(f"{final.name}.tmp-{uuid.uuid4().hex}")
     temporary.mkdir(parents=True)
-    for name in known.files:
+    for name in record.files:
         _share(checkpoint / name, temporary / name)
-    manifest.write(temporary, known.model_copy(update={"adopted_from": known.adopted_from or trainer}))
+    manifest.write(temporary, record.model_copy(update={"adopted_from": record.adopted_from or trainer}))
     temporary.rename(final)
     manifest.sync(final.parent)
 

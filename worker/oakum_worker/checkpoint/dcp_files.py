@@ -43,7 +43,7 @@ def own_errors() -> Iterator[None]:
 def _first(error: BaseException) -> BaseException:
     """The first `OSError` among the error and its causes, else the error: torch's writers fail again on
     closing."""
-    found: BaseException | None = error
-    while found is not None and not isinstance(found, OSError):
-        found = found.__cause__ or found.__context__
-    return found or error
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    return cause or error

@@ -63,9 +63,9 @@ class _Index(pickle.Unpickler):
         if (module, name) == ("builtins", "getattr"):
             return _member
         if module == _CLASSES or (module, name) in _OTHERS or (module == "torch" and _is_type(name)):
-            found = super().find_class(module, name)
-            if module != _CLASSES or getattr(found, "__module__", "") == _CLASSES:
-                return found
+            member = super().find_class(module, name)
+            if module != _CLASSES or getattr(member, "__module__", "") == _CLASSES:
+                return member
         raise CorruptCheckpointError(f"the index has {module}.{name} in it, which is no part of one")
 
 

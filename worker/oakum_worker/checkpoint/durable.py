@@ -148,8 +148,8 @@ class DurableCheckpoints:
             raise CheckpointError(
                 f"{self._directory} cannot be read: {error.strerror}; make it readable"
             ) from error
-        found = [self.named(path.name) for path in paths if _FINAL.fullmatch(path.name)]
-        return sorted(found, key=lambda checkpoint: checkpoint.step, reverse=True)
+        checkpoints = [self.named(path.name) for path in paths if _FINAL.fullmatch(path.name)]
+        return sorted(checkpoints, key=lambda checkpoint: checkpoint.step, reverse=True)
 
     def named(self, name: str) -> Checkpoint:
         """The checkpoint whose folder has the name `name`, such as `step-1200`. Whether the folder exists is not
@@ -176,10 +176,10 @@ class DurableCheckpoints:
     def check(self, tensors: Mapping[str, torch.Tensor], step: int) -> None:
         """Raise `CheckpointError` where a tensor whose path is in `finite` holds an infinite value or NaN; `step`
         is for the message."""
-        found = first_not_finite((path, tensor) for path, tensor in tensors.items() if path in self.finite)
-        if found is not None:
+        name = first_not_finite((path, tensor) for path, tensor in tensors.items() if path in self.finite)
+        if name is not None:
             raise CheckpointError(
-                f"no checkpoint of step {step} is written: the weights of {found.removeprefix('model.')} are not "
+                f"no checkpoint of step {step} is written: the weights of {name.removeprefix('model.')} are not "
                 "finite. Older checkpoints are untouched"
             )
 
@@ -189,15 +189,17 @@ class DurableCheckpoints:
             if _TEMPORARY.fullmatch(path.name) and path != keep:
                 shutil.rmtree(path, ignore_errors=True)
 
-    def publish(self, temporary: Path, step: int, known: Mapping[str, FileRecord] = MappingProxyType({})) -> Path:
+    def publish(
+        self, temporary: Path, step: int, records: Mapping[str, FileRecord] = MappingProxyType({})
+    ) -> Path:
         """Make the folder `temporary`, which has all files of a checkpoint, the checkpoint of `step`, then remove
-        old checkpoints beyond the number to keep. Returns the checkpoint's folder. Files with a `known` record are
-        not read again for their checksums.
+        old checkpoints beyond the number to keep. Returns the checkpoint's folder. Files with a record in
+        `records` are not read again for their checksums.
 
         Raises `CheckpointError` and removes `temporary` when this fails.
         """
         with self._turn, self._writing(temporary):
-            self._rename(temporary, step, known)
+            self._rename(temporary, step, records)
         return self._conclude(step)
 
     def prepare(self) -> None:
@@ -257,8 +259,8 @@ class DurableCheckpoints:
                 "free space there or make it writable. Older checkpoints are untouched"
             ) from error
 
-    def _rename(self, temporary: Path, step: int, known: Mapping[str, FileRecord]) -> None:
-        manifest.seal(temporary, step, known)
+    def _rename(self, temporary: Path, step: int, records: Mapping[str, FileRecord]) -> None:
+        manifest.seal(temporary, step, records)
         if self._final(step).exists():
             _discard(self._final(step))
         temporary.rename(self._final(step))

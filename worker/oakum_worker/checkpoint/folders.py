@@ -41,11 +41,11 @@ class CheckpointFolders:
 
 
 def _size_bytes(folder: Path) -> int:
-    seen: dict[tuple[int, int], int] = {}
+    bytes_of: dict[tuple[int, int], int] = {}
     for path in folder.rglob("*"):
         try:
-            found = path.lstat()
+            status = path.lstat()
         except FileNotFoundError:  # a checkpoint that was just replaced
             continue
-        seen[found.st_dev, found.st_ino] = found.st_blocks * 512
-    return sum(seen.values())
+        bytes_of[status.st_dev, status.st_ino] = status.st_blocks * 512
+    return sum(bytes_of.values())

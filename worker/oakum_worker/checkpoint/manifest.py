@@ -44,10 +44,10 @@ class Manifest(_Record):
     """Id of the trainer that wrote the checkpoint, where another one begins from it."""
 
 
-def seal(folder: Path, step: int, known: Mapping[str, FileRecord] = MappingProxyType({})) -> None:
+def seal(folder: Path, step: int, records: Mapping[str, FileRecord] = MappingProxyType({})) -> None:
     """Write the manifest of all files in `folder` and flush files and folder to the disk (fsync). Files with a
-    `known` record are not read for their checksums."""
-    files = {path.name: known.get(path.name) or record_of(path) for path in sorted(folder.iterdir())}
+    record in `records` are not read for their checksums."""
+    files = {path.name: records.get(path.name) or record_of(path) for path in sorted(folder.iterdir())}
     manifest = Manifest(format=FORMAT, step=step, written_s=time.time(), files=files)
     write(folder, manifest)
     for path in folder.iterdir():

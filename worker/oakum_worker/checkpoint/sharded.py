@@ -51,7 +51,7 @@ class _Attempt:
     folder: Path
     results: Sequence[Any] = ()
     error: CheckpointError | None = None
-    told: bool = False
+    is_reported: bool = False
     thread: threading.Thread = field(default_factory=threading.Thread)
 
 
@@ -112,14 +112,14 @@ class ShardedCheckpoints:
         """What this rank has to vote in this step: (1, 0) once its share is written, (0, 1) if that failed. Each
         is returned once for a checkpoint, and (0, 0) at all other calls."""
         attempt = self._attempt
-        if attempt is None or attempt.told or attempt.thread.is_alive():
+        if attempt is None or attempt.is_reported or attempt.thread.is_alive():
             return 0, 0
-        attempt.told = True
+        attempt.is_reported = True
         return (1, 0) if attempt.error is None else (0, 1)
 
     def count(self, num_written: int, num_failed: int) -> None:
-        """Take in how many ranks have told in a step that their share is written, and how many that it failed. A
-        failure ends the checkpoint in progress; when all ranks have written, it is published."""
+        """Take in how many ranks have reported in a step that their share is written, and how many that it failed.
+        A failure ends the checkpoint in progress; when all ranks have written, it is published."""
         self._num_written += num_written
         if num_failed:
             self.conclude(publish=False)
@@ -158,8 +158,8 @@ class ShardedCheckpoints:
         """The checkpoints that are whole, newest first, among those that rank 0 finds. Collective, at each one:
         every rank verifies a share of the files, and `tell` sends each rank's JSON document to all. Rank 0 warns
         the user of unusable ones."""
-        found = [checkpoint.path.name for checkpoint in self._checkpoints.candidates()]
-        names = tell(found if place.rank == 0 else None)[0]
+        own_names = [checkpoint.path.name for checkpoint in self._checkpoints.candidates()]
+        names = tell(own_names if place.rank == 0 else None)[0]
         for checkpoint in map(self._checkpoints.named, names):
             stored, fault = _look_into(checkpoint, place)
             faults = [fault for fault in tell(fault) if fault is not None]
@@ -202,8 +202,8 @@ class ShardedCheckpoints:
         try:
             indexes = [folder / f"rank-{rank}.json" for rank in range(attempt.place.world_size)]
             shares = [json.loads(index.read_text(encoding="utf-8")) for index in indexes]
-            known = _records(shares)
-            for name, record in known.items():
+            records = _records(shares)
+            for name, record in records.items():
                 if (folder / name).stat().st_size != record.size_bytes:
                     raise OSError(f"{name} is not as long as it was written")
             described = [share["results"] for share in shares]
@@ -213,7 +213,7 @@ class ShardedCheckpoints:
             for index in indexes:
                 index.unlink()
             (folder / DOCUMENT).write_text(json.dumps(state.document), encoding="utf-8")
-            self._checkpoints.publish(folder, attempt.step, known)
+            self._checkpoints.publish(folder, attempt.step, records)
         except CheckpointError as error:
             self._warn(str(error))
         except Exception as error:

@@ -75,13 +75,13 @@ def find_checkpoint(folder: Path) -> Checkpoint:
 
 def _differing(weights: dict[str, object], own: dict[str, object]) -> str:
     """Up to three differences in names or shapes between the checkpoint's weights and the model's."""
-    told = [f"{name} is not in the model" for name in weights.keys() - own.keys()]
-    told += [f"{name} is not in the checkpoint" for name in own.keys() - weights.keys()]
+    differences = [f"{name} is not in the model" for name in weights.keys() - own.keys()]
+    differences += [f"{name} is not in the checkpoint" for name in own.keys() - weights.keys()]
     for name in weights.keys() & own.keys():
         here, there = (getattr(state[name], "shape", None) for state in (own, weights))
         if here != there:
-            told.append(f"{name} has the shape {_shape(there)} there and {_shape(here)} in the model")
-    return ", ".join(sorted(told)[:3])
+            differences.append(f"{name} has the shape {_shape(there)} there and {_shape(here)} in the model")
+    return ", ".join(sorted(differences)[:3])
 
 
 def _shape(shape: object) -> str:

@@ -207,8 +207,8 @@ class Agent:
         before."""
         if not self._raised or not self._is_staying:
             return False
-        told = [(failure.identity, failure.step) for failure in self._raised]
-        return len(told) < _MOST_RAISED and told[-1] not in told[:-1]
+        raised = [(failure.identity, failure.step) for failure in self._raised]
+        return len(raised) < _MOST_RAISED and raised[-1] not in raised[:-1]
 
     def _tell_death(self, ended: RankExit, phase: Phase) -> None:
         """Report why a rank has died, as a warning and, while the fragment stays, as a crash."""
@@ -227,9 +227,9 @@ class Agent:
             )
 
     def _tell_crash(self, failure: Failure, *, is_explained: bool = True, is_member: bool = True) -> None:
-        known = self._report.crashes
+        crashes = self._report.crashes
         crash = Crash(
-            number=known[-1].number + 1 if known else 1,
+            number=crashes[-1].number + 1 if crashes else 1,
             generation=self._report.generation if is_member else 0,
             step=failure.step,
             message=failure.message,
@@ -237,7 +237,7 @@ class Agent:
             is_explained=is_explained,
             traceback=failure.traceback,
         )
-        self._tell(crashes=(*known[-_KEPT_CRASHES:], crash))
+        self._tell(crashes=(*crashes[-_KEPT_CRASHES:], crash))
 
     @property
     def _is_staying(self) -> bool:

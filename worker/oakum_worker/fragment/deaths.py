@@ -26,8 +26,8 @@ class DeathWatch:
         """Record the memory that the processes `pids` use now, and the kernel's counts of kills. To be called
         about once a second."""
         self._kills.append(kills(self._cgroup))
-        found = {pid: memory_of(pid, self._cgroup) for pid in pids}
-        self._uses = {pid: use for pid in pids if (use := found[pid] or self._uses.get(pid)) is not None}
+        measured = {pid: memory_of(pid, self._cgroup) for pid in pids}
+        self._uses = {pid: use for pid in pids if (use := measured[pid] or self._uses.get(pid)) is not None}
 
     def explain(self, pid: int, status: int, who: str, where: str) -> tuple[str, bool]:
         """A sentence on how a process ended, and whether the out-of-memory killer is known to be the cause.
@@ -42,8 +42,8 @@ class DeathWatch:
         killer = self._killer(pid)
         if killer:
             return f"{who} was killed (SIGKILL){where}: {killer}{_held(use)}. {memory_advice(self._spec)}", True
-        told = f"{who} was killed (SIGKILL){where}, and the kernel reports no out-of-memory kill{_held(use)}"
-        return (f"{told}. {memory_advice(self._spec)}" if use is not None and use.is_short else told), False
+        text = f"{who} was killed (SIGKILL){where}, and the kernel reports no out-of-memory kill{_held(use)}"
+        return (f"{text}. {memory_advice(self._spec)}" if use is not None and use.is_short else text), False
 
     def _killer(self, pid: int) -> str:
         """Text that says how the kernel's out-of-memory killer is known to have killed the process; empty without

@@ -132,7 +132,7 @@ class _Loop:
     def _answer(self, received: Sequence[int]) -> ForkRequest | None:
         """Fork a child. Returns the request in the child and None in the server. Where no child can be forked, the
         owner finds its channel closed."""
-        document, number, *given = received
+        document, number, *descriptors = received
         channel = socket.socket(fileno=number)
         try:
             with os.fdopen(document, "rb") as file:
@@ -143,16 +143,16 @@ class _Loop:
             channel.close()
         else:
             if not pid:
-                self._become(request, channel, given)
+                self._become(request, channel, descriptors)
                 return request
             child = os.pidfd_open(pid)
             self._owners[child] = pid, channel
             self._selector.register(child, selectors.EVENT_READ)
-        for descriptor in given:
+        for descriptor in descriptors:
             os.close(descriptor)
         return None
 
-    def _become(self, request: ForkRequest, channel: socket.socket, given: Sequence[int]) -> None:
+    def _become(self, request: ForkRequest, channel: socket.socket, descriptors: Sequence[int]) -> None:
         """In a child: wait until the owner confirms, close the server's descriptors, and set up the process as the
         request says."""
         try:
@@ -163,7 +163,7 @@ class _Loop:
                 os._exit(0)
             self._close()
             channel.close()
-            _take(request, given)
+            _take(request, descriptors)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -190,7 +190,7 @@ def _entitle(command: Sequence[str]) -> None:
     ctypes.memmove(start, line, len(line))
 
 
-def _take(request: ForkRequest, given: Sequence[int]) -> None:
+def _take(request: ForkRequest, descriptors: Sequence[int]) -> None:
     """Set up this child as a freshly started process would be: environment, folder, descriptors, signals,
     session, niceness. Random states need no reset: `load_task` seeds all of them before it imports the task."""
     for number in _RESET:
@@ -199,14 +199,14 @@ def _take(request: ForkRequest, given: Sequence[int]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.nice(request.nice)
     os.chdir(request.folder)
-    _take_descriptors(request, given)
+    _take_descriptors(request, descriptors)
     _take_environment(request)
 
 
-def _take_descriptors(request: ForkRequest, given: Sequence[int]) -> None:
+def _take_descriptors(request: ForkRequest, received: Sequence[int]) -> None:
     highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
     above = max(highest, *request.descriptors, 2) + 1
-    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in given]
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in received]
     os.closerange(3, above)
     for descriptor, number in zip(moved, request.descriptors, strict=True):
         os.dup2(descriptor, number)

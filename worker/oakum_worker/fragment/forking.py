@@ -92,8 +92,8 @@ class ForkServer:
         if said != READY:
             raise ForkError("the fork server has ended before it was ready")
 
-    def start(self, request: ForkRequest, given: tuple[int, ...] = ()) -> ForkedProcess:
-        """Start a child that has the `given` descriptors under the numbers which the request names.
+    def start(self, request: ForkRequest, descriptors: tuple[int, ...] = ()) -> ForkedProcess:
+        """Start a child that has these `descriptors` under the numbers which the request names.
 
         Raises `ForkError` when the server is gone or does not answer; then no child runs the module.
         """
@@ -101,12 +101,12 @@ class ForkServer:
         try:
             with theirs, _memory_file(request.document()) as document:
                 self._control.settimeout(_ANSWER_S)
-                socket.send_fds(self._control, [b"fork"], [document, theirs.fileno(), *given])
+                socket.send_fds(self._control, [b"fork"], [document, theirs.fileno(), *descriptors])
             channel.settimeout(_ANSWER_S)
-            said = channel.recv(32)
-            if not said:
+            reply = channel.recv(32)
+            if not reply:
                 raise ForkError("the fork server has ended")
-            process = ForkedProcess(int(said), channel)
+            process = ForkedProcess(int(reply), channel)
             channel.send(GO)
             return process
         except OSError as error:
@@ -170,11 +170,11 @@ class ForkedProcess:
         ended.register(self._descriptor, select.POLLIN)
         ended.poll()
         try:
-            found = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
+            end = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED)
         except ChildProcessError:
             return UNKNOWN_STATUS
-        assert found is not None
-        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+        assert end is not None
+        return end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
 
 
 @contextlib.contextmanager

@@ -67,8 +67,8 @@ class Cgroup:
         names = ("memory.current", "memory.max")
         if not self.unified:
             names = ("memory.usage_in_bytes", "memory.limit_in_bytes")
-        found = [tuple(_number(folder / name) for name in names) for folder in self._folders()]
-        limits = [(used, limit) for used, limit in found if used is not None and limit is not None]
+        uses = [tuple(_number(folder / name) for name in names) for folder in self._folders()]
+        limits = [(used, limit) for used, limit in uses if used is not None and limit is not None]
         return min((each for each in limits if each[1] < _UNLIMITED), key=lambda each: each[1], default=None)
 
     def _folders(self) -> Iterator[Path]:
@@ -115,7 +115,7 @@ def memory_of(pid: int, cgroup: Cgroup | None, proc: Path = _PROC) -> MemoryUse 
 
 def is_in_kernel_log(pid: int, log: Path = _KERNEL_LOG) -> bool:
     """Whether the kernel's log says that it has killed the process. Most users may not read it."""
-    told = re.compile(rf"Killed process {pid}\b|oom-kill:.*\bpid={pid}\b")
+    kill_line = re.compile(rf"Killed process {pid}\b|oom-kill:.*\bpid={pid}\b")
     with contextlib.suppress(OSError):
         descriptor = os.open(log, os.O_RDONLY | os.O_NONBLOCK)
         try:
@@ -123,7 +123,7 @@ def is_in_kernel_log(pid: int, log: Path = _KERNEL_LOG) -> bool:
                 record = os.read(descriptor, 8192)
                 if not record:
                     return False
-                if told.search(record.decode(errors="replace")):
+                if kill_line.search(record.decode(errors="replace")):
                     return True
         finally:
             os.close(descriptor)

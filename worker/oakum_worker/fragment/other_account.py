@@ -41,18 +41,18 @@ def enter_account(config_file: Path) -> None:
     run_as = config.pop("run_as", None)
     if run_as is None:
         return
-    given = {"config": config, "environment": _handed_on(os.environ)}
+    request = {"config": config, "environment": _handed_on(os.environ)}
     command = ["sudo", "-n", "--", run_as["launcher"], "fragment", "--account", run_as["account"]]
-    _end_with(command, json.dumps(given).encode())
+    _end_with(command, json.dumps(request).encode())
 
 
-def _end_with(command: Sequence[str], given: bytes) -> NoReturn:
+def _end_with(command: Sequence[str], request: bytes) -> NoReturn:
     """Run the command, hand on what it prints, and end this process as it ends."""
     output = FragmentOutput(1, _MOST_BYTES)
     printing, stdin = output.open(), os.memfd_create("fragment-config")
     try:
         with os.fdopen(stdin, "wb", closefd=False) as file:
-            file.write(given)
+            file.write(request)
         os.lseek(stdin, 0, os.SEEK_SET)
         process = subprocess.Popen(command, stdin=stdin, stdout=printing, stderr=printing)
     except OSError as error:
@@ -72,14 +72,14 @@ def _end_with(command: Sequence[str], given: bytes) -> NoReturn:
 def receive(stream: BinaryIO, account_folder: Path) -> Path:
     """In the user's account: read what `enter_account` has handed over, take its environment on, and write its
     config into a folder of the fragment's below the account's. Returns this folder."""
-    given: dict[str, Any] = json.loads(stream.read())
-    os.environ.update(given["environment"])
+    request: dict[str, Any] = json.loads(stream.read())
+    os.environ.update(request["environment"])
     fragments = account_folder / "fragments"
     _remove_stale(fragments)
-    folder = fragments / Path(given["config"]["fragment"]).name
+    folder = fragments / Path(request["config"]["fragment"]).name
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with os.fdopen(os.open(folder / CONFIG_NAME, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(given["config"], file)
+        json.dump(request["config"], file)
     return folder
 
 

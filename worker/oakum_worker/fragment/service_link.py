@@ -186,9 +186,9 @@ def _wait_s(error: httpx.HTTPError | ValidationError) -> float:
     return max(_RETRY_S, min(float(told), _LONGEST_WAIT_S)) if told.isdecimal() else _RETRY_S
 
 
-def _interval_s(told: str) -> float:
+def _interval_s(text: str) -> float:
     """The interval that the service has told, in seconds; 1 s where it has told none that makes sense."""
     try:
-        return min(_LONGEST_INTERVAL_S, max(_HEARTBEAT_S, float(told)))
+        return min(_LONGEST_INTERVAL_S, max(_HEARTBEAT_S, float(text)))
     except ValueError:
         return _HEARTBEAT_S

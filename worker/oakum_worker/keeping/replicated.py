@@ -56,8 +56,8 @@ class ReplicatedKeeper(Keeper):
     def recall(self) -> None:
         """Load the copy of the state that an earlier process of this rank left in the node's memory; does nothing
         without one, or where a durable checkpoint is newer."""
-        if self._memory is not None and (found := self._memory.load()) is not None:
-            state, step = found
+        if self._memory is not None and (copy := self._memory.load()) is not None:
+            state, step = copy
             newest = self._checkpoints.newest()
             if newest is not None and newest.step > step:
                 return  # The checkpoint was written after the copy and has finished more steps.
@@ -99,15 +99,15 @@ class ReplicatedKeeper(Keeper):
         step = self._loop.step_count if self._has_state else NO_STATE
         age_ms = int(1000 * (time.monotonic() - self._durable_s)) if self._has_state else 0
         mine = torch.tensor([step, age_ms])
-        told = [mine]
+        rows = [mine]
         if world_size > 1:
             group = dist.group.WORLD
             assert group is not None
             try:
-                told = all_gather(mine, group)
+                rows = all_gather(mine, group)
             except RuntimeError as error:
                 raise GroupError(f"a rank was lost while the generation began: {error}") from error
-        return [int(one[0]) for one in told], [int(one[1]) / 1000 for one in told]
+        return [int(one[0]) for one in rows], [int(one[1]) / 1000 for one in rows]
 
     def _load_newest(self) -> str:
         newest = self._checkpoints.newest()

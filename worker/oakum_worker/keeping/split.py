@@ -90,22 +90,22 @@ class SplitStateKeeper(Keeper):
         self._generation, self._rank, self._world_size = generation.number, rank, generation.world_size
         snapshots = [*self._held, *self._hot.snapshots()]
         finished = None if self._first is not None else self._loop.step_count
-        told = self._tell_each_other(recovery.announce(snapshots, finished, self._durable.age_s))
-        if generation.has_state and not recovery.has_anybody_trained(told):
+        announcements = self._tell_each_other(recovery.announce(snapshots, finished, self._durable.age_s))
+        if generation.has_state and not recovery.has_anybody_trained(announcements):
             raise GroupError("no member has the state any more: the service has to find out who else has it")
         # Any rank may become rank 0, which asks for the next durable checkpoint.
-        self._durable.take_over_age(recovery.greatest_age_s(told))
-        source = recovery.choose_source(told)
+        self._durable.take_over_age(recovery.greatest_age_s(announcements))
+        source = recovery.choose_source(announcements)
         self._split.lay_out(self._engine.group, rank, self._world_size, self._tell_each_other)
         if source is not None:
             self._take_up(source, snapshots)
-            origin = "survivor" if source.step == recovery.most_finished(told) else "memory"
+            origin = "survivor" if source.step == recovery.most_finished(announcements) else "memory"
         elif self._load_newest():
             origin = "checkpoint"
         else:
             self._begin_anew()
             origin = "scratch"
-        self._report(recovery.most_finished(told) - self._loop.step_count)
+        self._report(recovery.most_finished(announcements) - self._loop.step_count)
         self._go_on()
         return origin
 
@@ -256,8 +256,8 @@ class SplitStateKeeper(Keeper):
         entries: list[Any] = []
         if self._split.is_partial:
             # Of the step's copy this rank may know more than of the step itself: what a neighbour has told it.
-            known = [snapshot.document["optimizer"]["state"] for snapshot in own]
-            entries = self._tell_each_other({name: values for state in known for name, values in state.items()})
+            states = [snapshot.document["optimizer"]["state"] for snapshot in own]
+            entries = self._tell_each_other({name: values for state in states for name, values in state.items()})
         if source.speaker == self._rank:
             spoken = {"document": self._split.joined(own[0].document, entries), "whole": own[0].whole}
         held = PartLocations(list(source.holders.items()), source.rows(snapshots, self._rank))
@@ -314,10 +314,10 @@ class SplitStateKeeper(Keeper):
         at_least = self._generation + 1
         while True:
             following = self._process.successor(at_least)
-            told = self._tell_each_other(following)
-            numbers = {answer[0] for answer in told if answer is not None}
+            successors = self._tell_each_other(following)
+            numbers = {answer[0] for answer in successors if answer is not None}
             if len(numbers) <= 1:
-                return [None if answer is None else answer[1] for answer in told]
+                return [None if answer is None else answer[1] for answer in successors]
             at_least = max(numbers)
 
     def _hand_over(self, state: LocalState, staying: list[int]) -> RankSnapshot:

@@ -86,10 +86,10 @@ class Dealer:
         self._slow.discard(rank)
         self._mapped[rank] = 0
         self._holds[rank].clear()
-        for node, found in nodes.items():
-            self.sums.offer(node, found)
-        known = self.sums.blocks
-        self._again = [block for block in self._again if block not in known]
+        for node, arrays in nodes.items():
+            self.sums.offer(node, arrays)
+        added = self.sums.blocks
+        self._again = [block for block in self._again if block not in added]
         return None if self.is_complete else self._next(rank, now_s)
 
     def orders_at(self, now_s: float) -> dict[int, Order]:

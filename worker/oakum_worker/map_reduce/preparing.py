@@ -34,27 +34,27 @@ class Preparation:
 
     def key(self) -> bytes:
         """A digest of the arrays' names, types, shapes and bits."""
-        told = hashlib.sha256()
+        hashed = hashlib.sha256()
         for name, array in self.arrays.items():
-            told.update(repr((name, array.dtype.str, array.shape)).encode())
-            told.update(np.ascontiguousarray(array).data)
-        return told.digest()
+            hashed.update(repr((name, array.dtype.str, array.shape)).encode())
+            hashed.update(np.ascontiguousarray(array).data)
+        return hashed.digest()
 
     def pickled(self, block: Any, name: bytes) -> bytes:
         """The prepared block, pickled; `name` is the block's `digest`. Raises `TaskError` where the job's
         `prepare` returns nothing that can be kept, loses examples or changes the block, and whatever it raises
         itself."""
-        found = self.job.prepare({name: read_only(array) for name, array in self.arrays.items()}, block)
+        prepared = self.job.prepare({name: read_only(array) for name, array in self.arrays.items()}, block)
         if digest(block) != name:
             raise TaskError("prepare has changed the block that it was given: have it change a copy")
-        if found is None:
+        if prepared is None:
             raise TaskError("prepare returned None: return the prepared block, which `map` gets")
-        _compare_rows(block, found)
+        _compare_rows(block, prepared)
         try:
-            return pickle.dumps(found, protocol=5)
+            return pickle.dumps(prepared, protocol=5)
         except Exception as error:  # whatever the parts of the user's object raise
             raise TaskError(
-                f"prepare returned a {type(found).__name__} that cannot be kept ({error}): return arrays, or "
+                f"prepare returned a {type(prepared).__name__} that cannot be kept ({error}): return arrays, or "
                 "tuples and dicts of arrays and numbers"
             ) from error
 
@@ -90,12 +90,12 @@ class PreparedBlocks:
 
     def _prepared(self, preparation: Preparation, block: Any) -> Any:
         name = digest(block)
-        found = self._kept.get(name)
-        if found is None:
-            found = preparation.pickled(block, name)
+        pickled = self._kept.get(name)
+        if pickled is None:
+            pickled = preparation.pickled(block, name)
             self.blocks_prepared += 1
-            self._keep(name, found)
-        return pickle.loads(found)  # noqa: S301 - pickled by this process
+            self._keep(name, pickled)
+        return pickle.loads(pickled)  # noqa: S301 - pickled by this process
 
     def _keep(self, name: bytes, pickled: bytes) -> None:
         """What has to go is drawn. The block that was not used for longest would be the next one needed wherever

@@ -48,12 +48,12 @@ class BlockSums:
         """Add a node of blocks of which some may have been added. A node whose blocks are all known adds nothing;
         a node that covers known ones takes their place, with equal bits."""
         offered = set(blocks_of(node, self.num_blocks))
-        for known in list(self.nodes):
-            blocks = blocks_of(known, self.num_blocks)
+        for added in list(self.nodes):
+            blocks = blocks_of(added, self.num_blocks)
             if offered.issubset(blocks):
                 return
             if offered.issuperset(blocks):
-                del self.nodes[known]
+                del self.nodes[added]
         self.add_node(node, statistics)
 
     @property
@@ -69,11 +69,11 @@ class BlockSums:
     def levels(self) -> list[int]:
         """One number for each block: 0 if its statistics have not been added, else 1 + the level of the topmost
         node of the summation tree that contains them. A single block is a node of level 0."""
-        found = [0] * self.num_blocks
+        levels = [0] * self.num_blocks
         for node in self.nodes:
             for block in blocks_of(node, self.num_blocks):
-                found[block] = 1 + node[0]
-        return found
+                levels[block] = 1 + node[0]
+        return levels
 
     def keep_only(self, nodes: set[Node]) -> None:
         """Drop all other nodes."""

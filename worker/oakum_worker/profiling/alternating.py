@@ -121,8 +121,8 @@ class _Times(Generic[Way]):
         """How far the difference of two ways' costs may be off, with about 95 % confidence."""
         if way == other:
             return 0.0
-        apart = [one - two for one, two in zip(self._logs[way], self._logs[other], strict=False)]
-        middle = statistics.median(apart)
-        deviation = _MAD_TO_SIGMA * statistics.median(abs(one - middle) for one in apart)
-        few = 1 + 2 / len(apart)  # a deviation of few values is itself uncertain
-        return 2 * few * _MEDIAN_TO_MEAN * deviation / math.sqrt(len(apart))
+        differences = [one - two for one, two in zip(self._logs[way], self._logs[other], strict=False)]
+        middle = statistics.median(differences)
+        deviation = _MAD_TO_SIGMA * statistics.median(abs(one - middle) for one in differences)
+        correction = 1 + 2 / len(differences)  # a deviation of few values is itself uncertain
+        return 2 * correction * _MEDIAN_TO_MEAN * deviation / math.sqrt(len(differences))

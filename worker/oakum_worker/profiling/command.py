@@ -51,8 +51,8 @@ def micro_batch(
 ) -> None:
     """Measure which micro-batch trains fastest within a rank's memory."""
     with reported():
-        found = measure(spec, memory, pipeline_stages, batch, largest=largest, fresh=fresh)
-    typer.echo(as_document(found) if as_json else as_text(found))
+        profile = measure(spec, memory, pipeline_stages, batch, largest=largest, fresh=fresh)
+    typer.echo(as_document(profile) if as_json else as_text(profile))
 
 
 def measure(
@@ -66,7 +66,7 @@ def measure(
     """
     limit_bytes = parse_bytes(memory) if memory is not None else None
     trainer_spec = read_spec(spec)
-    with told(trainer_spec.name) as progress:
+    with progress_bar(trainer_spec.name) as progress:
         return profile_micro_batch(
             trainer_spec,
             limit_bytes=limit_bytes,
@@ -89,7 +89,7 @@ def reported() -> Iterator[None]:
 
 
 @contextmanager
-def told(name: str) -> Iterator[Callable[[str], None]]:
+def progress_bar(name: str) -> Iterator[Callable[[str], None]]:
     """Context that shows a moving bar where standard error is a terminal. Yields a function to be called with the
     name of each next step, which the bar then shows after `name`."""
     errors = Console(stderr=True)
@@ -99,35 +99,35 @@ def told(name: str) -> Iterator[Callable[[str], None]]:
         yield lambda what: progress.update(bar, description=f"{name}: {what}")
 
 
-def as_document(found: MicroBatchProfile | LayoutProfile | GridsProfile) -> str:
+def as_document(profile: MicroBatchProfile | LayoutProfile | GridsProfile) -> str:
     """All fields of the profile as indented JSON."""
-    return json.dumps(asdict(found), indent=2)
+    return json.dumps(asdict(profile), indent=2)
 
 
-def as_text(found: MicroBatchProfile) -> str:
+def as_text(profile: MicroBatchProfile) -> str:
     """The profile as text: the fastest micro-batch, then a table with a line for each micro-batch that was
     measured, then the device and the limits."""
-    best = found.best
+    best = profile.best
     lines = [
-        f"micro_batch: {best.micro_batch}  ({best.num_micro_batches} of them make {found.batch} samples, at "
+        f"micro_batch: {best.micro_batch}  ({best.num_micro_batches} of them make {profile.batch} samples, at "
         f"{best.samples_per_s:,.0f} samples/s)",
         "",
         "micro-batch   number   peak memory     samples/s",
     ]
-    fast = {candidate.micro_batch: candidate for candidate in found.candidates}
-    for size in sorted({*fast, *found.peak_bytes}):
-        peak = found.peak_bytes.get(size)
+    fast = {candidate.micro_batch: candidate for candidate in profile.candidates}
+    for size in sorted({*fast, *profile.peak_bytes}):
+        peak = profile.peak_bytes.get(size)
         memory = f"{peak / 2**20:,.1f} MiB" if peak is not None else ""
         rate = f"{fast[size].samples_per_s:,.0f}" if size in fast else "too large"
         mark = "  *" if size == best.micro_batch else ""
-        lines.append(f"{size:11,}{found.batch // size:9,}{memory:>14}{rate:>14}{mark}")
-    lines += ["", f"on {found.device}, within {found.limit_bytes / 2**20:,.0f} MiB"]
-    if found.stages > 1:
-        lines[-1] += f" for each of {found.stages} equal stages"
-    if found.largest_at_once is not None:
-        lines.append(f"{found.largest_at_once:,} samples fit at once")
-    if found.largest_batch is not None:
-        lines.append(f"batches of up to {found.largest_batch:,} samples can be trained in micro-batches")
-    if found.remembered:
+        lines.append(f"{size:11,}{profile.batch // size:9,}{memory:>14}{rate:>14}{mark}")
+    lines += ["", f"on {profile.device}, within {profile.limit_bytes / 2**20:,.0f} MiB"]
+    if profile.stages > 1:
+        lines[-1] += f" for each of {profile.stages} equal stages"
+    if profile.largest_at_once is not None:
+        lines.append(f"{profile.largest_at_once:,} samples fit at once")
+    if profile.largest_batch is not None:
+        lines.append(f"batches of up to {profile.largest_batch:,} samples can be trained in micro-batches")
+    if profile.remembered:
         lines.append("measured before; --fresh measures again")
     return "\n".join(lines)

@@ -145,12 +145,12 @@ def _row(nodes: int, layout: GridLayout) -> NodesGrid:
     )
 
 
-def grids_as_text(found: GridsProfile) -> str:
+def grids_as_text(profile: GridsProfile) -> str:
     """The predictions as text: a table with a line for each number of nodes, then what was assumed of memory and
     links. A `*` marks the fastest grid that fits."""
-    fastest = max((row.samples_per_s for row in found.layouts if row.fits), default=None)
+    fastest = max((row.samples_per_s for row in profile.layouts if row.fits), default=None)
     lines = ["nodes  replicas  grid          micro-batches   samples/s   peak memory"]
-    for row in found.layouts:
+    for row in profile.layouts:
         is_fastest = row.fits and row.samples_per_s == fastest
         fastest = None if is_fastest else fastest
         remarks = {"does not fit": not row.fits, "*": is_fastest}
@@ -164,27 +164,27 @@ def grids_as_text(found: GridsProfile) -> str:
         [
             *lines,
             "",
-            *_grids_as_text(found),
+            *_grids_as_text(profile),
             "",
-            f"{found.products} products on {found.device}, {found.memory_bytes / 2**20:,.1f} MiB for each rank; "
-            f"{found.global_batch:,} samples in a step",
-            f"links of {1e6 * found.latency_s:,.0f} us and {found.bandwidth_bytes_per_s / 1e9:,.3g} GB/s; "
+            f"{profile.products} products on {profile.device}, {profile.memory_bytes / 2**20:,.1f} MiB for each "
+            f"rank; {profile.global_batch:,} samples in a step",
+            f"links of {1e6 * profile.latency_s:,.0f} us and {profile.bandwidth_bytes_per_s / 1e9:,.3g} GB/s; "
             "what a running trainer measures of them takes their place",
-            *_converted_as_text(found),
+            *_converted_as_text(profile),
         ]
     )
 
 
-def _grids_as_text(found: GridsProfile) -> Iterator[str]:
+def _grids_as_text(profile: GridsProfile) -> Iterator[str]:
     """The grids on the largest number of nodes, of lines and shards only the best; then those onto which the model
     does not go, by the reason."""
-    yield f"grids on {len(found.layouts)} nodes    replicas  ranks  micro-batches        step   peak memory"
-    told: set[str] = set()
-    for row in found.grids:
+    yield f"grids on {len(profile.layouts)} nodes    replicas  ranks  micro-batches        step   peak memory"
+    shown_kinds: set[str] = set()
+    for row in profile.grids:
         kind = re.sub(r"[ 0-9]", "", row.grid)
-        if kind in told and kind in ("lineof", "shards"):
+        if kind in shown_kinds and kind in ("lineof", "shards"):
             continue
-        told.add(kind)
+        shown_kinds.add(kind)
         micro_batches = f"{row.micro_batches:,} x {row.micro_batch:,}"
         line = (
             f"{row.grid:18}{row.replicas:10}{row.ranks_per_grid:7}{micro_batches:>15}{1e3 * row.step_s:9,.1f} ms"
@@ -192,18 +192,18 @@ def _grids_as_text(found: GridsProfile) -> Iterator[str]:
         )
         yield line if row.fits else f"{line}  does not fit"
     reasons: dict[str, list[str]] = {}
-    for grid, why in found.refused:
+    for grid, why in profile.refused:
         reasons.setdefault(why, []).append(grid)
     yield from (f"not {', '.join(grids)}: {why}" for why, grids in reasons.items())
 
 
-def _converted_as_text(found: GridsProfile) -> Iterator[str]:
+def _converted_as_text(profile: GridsProfile) -> Iterator[str]:
     """How the parameters are divided; those whose names differ in numbers alone share a line."""
-    if not found.converted:
+    if not profile.converted:
         return
-    article = "" if found.largest_grid.endswith("shards") else "a "
-    yield f"\nParameters on {article}{found.largest_grid}:"
-    kinds = Counter(f"{re.sub(r'[0-9]+', '*', one.name)}: {_divided(one)}" for one in found.converted)
+    article = "" if profile.largest_grid.endswith("shards") else "a "
+    yield f"\nParameters on {article}{profile.largest_grid}:"
+    kinds = Counter(f"{re.sub(r'[0-9]+', '*', one.name)}: {_divided(one)}" for one in profile.converted)
     for kind, number in kinds.items():
         yield f"  {kind}" if number == 1 else f"  {kind} ({number} parameters)"
 

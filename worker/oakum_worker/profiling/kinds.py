@@ -52,16 +52,18 @@ def compare_kinds(
     arranger.note_links(links)
     on_grids = [*_on_grids(arranger, num_ranks)] if isinstance(arranger, StackedArranger) else []
     on_shards = any(one.kind == "sharded" for one in on_grids)
-    found = [*_whole(arranger, num_ranks, links, with_shards=not on_shards), *on_grids]
-    return tuple(sorted(found, key=lambda one: (not one.fits, one.step_s)))
+    kinds = [*_whole(arranger, num_ranks, links, with_shards=not on_shards), *on_grids]
+    return tuple(sorted(kinds, key=lambda one: (not one.fits, one.step_s)))
 
 
 def _open(spec: TrainerSpec) -> TrainerSpec:
     """The spec with the choice of stages and grid left to Oakum, within the memory that it names."""
-    given = spec.parallel
-    pipeline = PipelineSpec(memory_bytes=given.pipeline.memory_bytes if given.pipeline else None)
-    tensor = TensorSpec(memory_bytes=given.tensor.memory_bytes if given.tensor else None)
-    return spec.model_copy(update={"parallel": given.model_copy(update={"pipeline": pipeline, "tensor": tensor})})
+    parallel = spec.parallel
+    pipeline = PipelineSpec(memory_bytes=parallel.pipeline.memory_bytes if parallel.pipeline else None)
+    tensor = TensorSpec(memory_bytes=parallel.tensor.memory_bytes if parallel.tensor else None)
+    return spec.model_copy(
+        update={"parallel": parallel.model_copy(update={"pipeline": pipeline, "tensor": tensor})}
+    )
 
 
 def _whole(
@@ -94,9 +96,9 @@ def _named(layout: StackedLayout) -> tuple[Layout, str]:
     return layout.stages, name_for_people(layout.grid)
 
 
-def _best(kind: str, found: list[tuple[Layout, str]]) -> Iterator[KindOfLayout]:
-    if found:
-        best, grid = min(found, key=lambda one: (not one[0].fits, one[0].predicted_step_s))
+def _best(kind: str, layouts: list[tuple[Layout, str]]) -> Iterator[KindOfLayout]:
+    if layouts:
+        best, grid = min(layouts, key=lambda one: (not one[0].fits, one[0].predicted_step_s))
         yield _kind(kind, best, grid)
 
 
@@ -121,10 +123,10 @@ def _sharded(alone: Layout, profile: ModelProfile, links: LinkCosts, memory_byte
     return KindOfLayout("sharded", ranks, 1, "none", step_s, peak, peak <= memory_bytes)
 
 
-def kinds_as_text(found: tuple[KindOfLayout, ...], nodes: int) -> str:
+def kinds_as_text(kinds: tuple[KindOfLayout, ...], nodes: int) -> str:
     """The comparison on `nodes` nodes as a table, the fastest kind that fits first."""
     lines = [f"kinds on {nodes} nodes    replicas  stages  grid             step   peak memory"]
-    for one in found:
+    for one in kinds:
         peak = f"{one.peak_bytes / 2**20:,.2f} MiB"
         line = f"{one.kind:20}{one.replicas:10}{one.stages:8}  {one.grid:12}{1e3 * one.step_s:7,.1f} ms{peak:>14}"
         lines.append(line if one.fits else f"{line}  does not fit")

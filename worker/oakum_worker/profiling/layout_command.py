@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 
 from oakum_worker.parallel.link_costs import LinkCosts
-from oakum_worker.profiling.command import as_document, profile_app, reported, told
+from oakum_worker.profiling.command import as_document, profile_app, progress_bar, reported
 from oakum_worker.profiling.grid_profile import GridsProfile, grids_as_text, profile_grids
 from oakum_worker.profiling.kinds import kinds_as_text
 from oakum_worker.profiling.layout_profile import LayoutProfile, profile_layouts
@@ -36,8 +36,8 @@ def layout(
 ) -> None:
     """Predict the fastest layout for each number of nodes, from times on this machine: stages or grids."""
     with reported():
-        found = measure_layouts(spec, nodes, memory, latency_us, bandwidth)
-    typer.echo(as_document(found) if as_json else layouts_as_text(found))
+        profile = measure_layouts(spec, nodes, memory, latency_us, bandwidth)
+    typer.echo(as_document(profile) if as_json else layouts_as_text(profile))
 
 
 def measure_layouts(
@@ -53,7 +53,7 @@ def measure_layouts(
     memory_bytes = parse_bytes(memory) if memory is not None else None
     links = LinkCosts(latency_us * 1e-6, parse_bytes(bandwidth, "--bandwidth"))
     trainer_spec = read_spec(spec)
-    with told(trainer_spec.name) as progress:
+    with progress_bar(trainer_spec.name) as progress:
         profile = _profile_of(trainer_spec)
         return profile(trainer_spec, most_nodes=nodes, memory_bytes=memory_bytes, links=links, progress=progress)
 
@@ -66,14 +66,14 @@ def _profile_of(spec: TrainerSpec) -> Callable[..., LayoutProfile | GridsProfile
     )
 
 
-def layouts_as_text(found: LayoutProfile | GridsProfile) -> str:
+def layouts_as_text(profile: LayoutProfile | GridsProfile) -> str:
     """The predictions as text: a table with a line for each number of nodes, then what was assumed of memory and
     links. A `*` marks the fastest layout that fits."""
-    if isinstance(found, GridsProfile):
-        return grids_as_text(found)
-    fastest = max((row.samples_per_s for row in found.layouts if row.fits), default=None)
+    if isinstance(profile, GridsProfile):
+        return grids_as_text(profile)
+    fastest = max((row.samples_per_s for row in profile.layouts if row.fits), default=None)
     lines = ["nodes  replicas  stages  schedule        micro-batches   samples/s   peak memory"]
-    for row in found.layouts:
+    for row in profile.layouts:
         is_fastest = row.fits and row.samples_per_s == fastest
         fastest = None if is_fastest else fastest
         remarks = {
@@ -92,12 +92,12 @@ def layouts_as_text(found: LayoutProfile | GridsProfile) -> str:
         [
             *(line.rstrip() for line in lines),
             "",
-            kinds_as_text(found.kinds, len(found.layouts)),
-            *([f"no grids: {found.without_grids}"] if found.without_grids else []),
+            kinds_as_text(profile.kinds, len(profile.layouts)),
+            *([f"no grids: {profile.without_grids}"] if profile.without_grids else []),
             "",
-            f"{found.layers} layers on {found.device}, {found.memory_bytes / 2**20:,.0f} MiB for each rank; "
-            f"{found.global_batch:,} samples in a step",
-            f"links of {1e6 * found.latency_s:,.0f} us and {found.bandwidth_bytes_per_s / 1e9:,.3g} GB/s; "
+            f"{profile.layers} layers on {profile.device}, {profile.memory_bytes / 2**20:,.0f} MiB for each rank; "
+            f"{profile.global_batch:,} samples in a step",
+            f"links of {1e6 * profile.latency_s:,.0f} us and {profile.bandwidth_bytes_per_s / 1e9:,.3g} GB/s; "
             "what a running trainer measures of them takes their place",
         ]
     )

@@ -18,7 +18,7 @@ from oakum_worker.errors import TaskError
 from oakum_worker.losses import loss_of
 from oakum_worker.parallel.normalisation import normalise
 from oakum_worker.profiling.live_memory import LiveMemory, MemoryLimitError
-from oakum_worker.profiling.sample_errors import collate, few, read
+from oakum_worker.profiling.sample_errors import collate, read, some_indices
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.optimizer_step import OptimizerStep
 from oakum_worker.task import Task
@@ -87,8 +87,8 @@ class Probe:
 
         The peak grows linearly with `size`. Raises `TaskError` where the task's code fails.
         """
-        found = self._tried(size, step=False)
-        return None if found is None else found.working_bytes
+        footprint = self._tried(size, step=False)
+        return None if footprint is None else footprint.working_bytes
 
     def seconds(self, size: int) -> float:
         """The median time of forward and backward pass of a micro-batch, after one to warm up."""
@@ -178,7 +178,7 @@ class Probe:
 
     def _read(self, size: int) -> Any:
         indices = [index % len(self._task.dataset) for index in range(size)]
-        return collate(self._task, read(self._task, indices), f"the samples {few(indices)}")
+        return collate(self._task, read(self._task, indices), f"the samples {some_indices(indices)}")
 
     def _compute(self, batch: Any, size: int) -> None:
         try:
@@ -195,12 +195,12 @@ class Probe:
         first."""
         model = self._task.model
         tensors = [*model.parameters(), *model.buffers(), *tree_leaves(dict(self._task.optimizer.state))]
-        seen = set()
+        storages = set()
         for tensor in tensors:
             if not isinstance(tensor, torch.Tensor) or tensor.device.type != self._device.type:
                 continue
-            if (memory := tensor.untyped_storage().data_ptr()) not in seen:
-                seen.add(memory)
+            if (memory := tensor.untyped_storage().data_ptr()) not in storages:
+                storages.add(memory)
                 yield tensor
 
     def _gradient_bytes(self) -> int:

@@ -84,10 +84,10 @@ def profile_micro_batch(
     remembered = _recall(cache, key) if cache is not None else None
     if remembered is not None:
         return remembered
-    found = _measure(Probe(task, spec, limit * stages), device, (limit, stages, share), find_largest, progress)
+    profile = _measure(Probe(task, spec, limit * stages), device, (limit, stages, share), find_largest, progress)
     if cache is not None:
-        _remember(cache, key, found)
-    return found
+        _remember(cache, key, profile)
+    return profile
 
 
 def _measure(
@@ -102,14 +102,14 @@ def _measure(
         return footprint.at_stage(stages, num_in_flight) if footprint is not None else None
 
     def fits(size: int) -> bool:
-        found = peak(size, min(stages, share // size))
-        if found is not None:
-            peaks[size] = found
-        return found is not None and found <= limit
+        peak_bytes = peak(size, min(stages, share // size))
+        if peak_bytes is not None:
+            peaks[size] = peak_bytes
+        return peak_bytes is not None and peak_bytes <= limit
 
     def fits_among(batch: int, size: int) -> bool:
-        found = peak(size, min(stages, -(-batch // size)))
-        return found is not None and found <= limit
+        peak_bytes = peak(size, min(stages, -(-batch // size)))
+        return peak_bytes is not None and peak_bytes <= limit
 
     def stage_s(size: int) -> float:
         progress(f"time of {size} samples")
@@ -166,9 +166,9 @@ def _source(code: Any) -> str:
 
 
 def _recall(cache: Path, key: str) -> MicroBatchProfile | None:
-    found = _entries(cache).get(key)
+    entry = _entries(cache).get(key)
     try:
-        return _from_json(found) if found is not None else None
+        return _from_json(entry) if entry is not None else None
     except (KeyError, TypeError, ValueError, AttributeError):  # written by another version
         return None
 
@@ -193,12 +193,12 @@ def _entries(cache: Path) -> dict[str, Any]:
     return entries if isinstance(entries, dict) else {}
 
 
-def _remember(cache: Path, key: str, found: MicroBatchProfile) -> None:
+def _remember(cache: Path, key: str, profile: MicroBatchProfile) -> None:
     """Write the result into the cache file under `key`. The file is replaced in one step, so that a reader sees
     the old or the new one. Does nothing where the folder cannot be written to."""
     try:
         cache.parent.mkdir(parents=True, exist_ok=True)
-        entries = _entries(cache) | {key: asdict(found)}
+        entries = _entries(cache) | {key: asdict(profile)}
         with tempfile.TemporaryDirectory(dir=cache.parent) as folder:
             written = Path(folder) / cache.name
             written.write_text(json.dumps(entries), encoding="utf-8")

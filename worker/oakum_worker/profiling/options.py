@@ -80,10 +80,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def parse_bytes(text: str, option: str = "--memory") -> int:
     """The number of bytes that `text` tells: `2GiB` (powers of 1024), `500 MB` or `1.5g` (powers of 1000), or a
     plain number. Raises `SpecError`, which names `option`, for anything else and for less than 1 byte."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", text.strip().lower())
     size = 0
-    if found is not None:
-        number, unit, binary = found.groups()
+    if match is not None:
+        number, unit, binary = match.groups()
         size = int(float(number) * (1024 if binary else 1000) ** _UNITS[unit])
     if size < 1:
         raise SpecError(f"{option} {text!r} is not a number of bytes: give one such as 2GiB, 500MB or 1000000")
@@ -92,7 +92,7 @@ def parse_bytes(text: str, option: str = "--memory") -> int:
 
 def parse_chip(text: str) -> tuple[int, int]:
     """Vector units, and numbers in a vector, of `256x16`. Raises `SpecError` for anything else."""
-    found = re.fullmatch(r"([1-9]\d{0,6})x([1-9]\d{0,6})", text.strip())
-    if found is None:
+    match = re.fullmatch(r"([1-9]\d{0,6})x([1-9]\d{0,6})", text.strip())
+    if match is None:
         raise SpecError(f"--chip {text!r} is not UNITSxRV: give one such as 256x16")
-    return int(found[1]), int(found[2])
+    return int(match[1]), int(match[2])

@@ -10,7 +10,7 @@ import torch
 import typer
 
 from oakum_worker.errors import NoLoopsError, SpecError
-from oakum_worker.profiling.command import profile_app, reported, told
+from oakum_worker.profiling.command import profile_app, progress_bar, reported
 from oakum_worker.profiling.options import (
     CellOption,
     ChipOption,
@@ -68,17 +68,17 @@ def rnn_report(shape: Shape, threads: int | None, seconds: float, *, keep: bool,
         raise loaded
     count = threads or torch.get_num_threads()
     before = remembered(shape, count)
-    with told(f"{shape.cell} of {shape.hidden}") as progress:
-        found = profile(loaded, shape, count, seconds=seconds, keep=keep, progress=progress)
+    with progress_bar(f"{shape.cell} of {shape.hidden}") as progress:
+        best = profile(loaded, shape, count, seconds=seconds, keep=keep, progress=progress)
         progress("the fastest beside torch")
-        verdict = measure(loaded, shape, count, "none", found.fastest.choice)
+        verdict = measure(loaded, shape, count, "none", best.fastest.choice)
     if as_json:
-        known = asdict(before) if before else None
-        document = asdict(found) | {"regret": found.regret, "remembered_before": known, "verdict": asdict(verdict)}
+        earlier = asdict(before) if before else None
+        document = asdict(best) | {"regret": best.regret, "remembered_before": earlier, "verdict": asdict(verdict)}
         return json.dumps(document, indent=2)
     lanes = loaded.vector_bytes // shape.number_bytes
     last = ["loops of layers of this size run with the fastest from now on"] if keep else []
-    return "\n".join([*_lines(found, lanes), _beside_torch(verdict), *last])
+    return "\n".join([*_lines(best, lanes), _beside_torch(verdict), *last])
 
 
 def spatial_report(hidden: int, cell: str, chip: str, *, as_json: bool) -> str:
@@ -113,8 +113,8 @@ def fixed_tilings(hidden: int, gates: int, units: int, rv: int) -> Iterator[spat
         hu *= 4
 
 
-def _lines(found: RnnProfile, lanes: int) -> Iterator[str]:
-    shape, machine = found.shape, found.machine
+def _lines(report: RnnProfile, lanes: int) -> Iterator[str]:
+    shape, machine = report.shape, report.machine
     yield (
         f"{shape.cell} of {shape.hidden}, inputs of {shape.input}, {shape.steps} steps, batch {shape.batch}: "
         f"{shape.weight_bytes / 2**20:,.1f} MiB of weights"
@@ -125,14 +125,14 @@ def _lines(found: RnnProfile, lanes: int) -> Iterator[str]:
     )
     yield ""
     yield "  hu   ru   rv  tile  threads  back and forth   predicted    measured"
-    shown = list(found.candidates[:_SHOWN])
-    shown += [one for one in found.candidates[_SHOWN:] if one.choice == found.model.choice]
+    shown = list(report.candidates[:_SHOWN])
+    shown += [one for one in report.candidates[_SHOWN:] if one.choice == report.model.choice]
     for one in shown:
-        yield _row(one, lanes, is_models=one.choice == found.model.choice)
+        yield _row(one, lanes, is_models=one.choice == report.model.choice)
     yield ""
     yield (
-        f"{len(found.candidates)} choices, each timed {found.rounds} times; the model's (m) computed "
-        f"{found.model.looked_at} of their times and takes {100 * found.regret:.0f} % longer than the fastest"
+        f"{len(report.candidates)} choices, each timed {report.rounds} times; the model's (m) computed "
+        f"{report.model.looked_at} of their times and takes {100 * report.regret:.0f} % longer than the fastest"
     )
 
 

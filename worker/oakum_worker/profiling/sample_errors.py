@@ -45,7 +45,7 @@ def _blamed(task: Task, indices: Sequence[int]) -> str:
             read_samples(dataset, [index])
         except (Exception, SystemExit):
             return f"reading sample {index} of the data set {called}"
-    return f"reading the samples {few(indices)} of the data set {called} at once"
+    return f"reading the samples {some_indices(indices)} of the data set {called} at once"
 
 
 def collate(task: Task, samples: Any, which: str) -> Any:
@@ -60,7 +60,7 @@ def collate(task: Task, samples: Any, which: str) -> Any:
         ) from error
 
 
-def few(indices: Sequence[int]) -> str:
+def some_indices(indices: Sequence[int]) -> str:
     """Text with the first three indices, and how many more there are."""
     some = ", ".join(map(str, indices[:_FEW]))
     return some if len(indices) <= _FEW else f"{some} and {len(indices) - _FEW} more"

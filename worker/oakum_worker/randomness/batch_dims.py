@@ -67,11 +67,11 @@ class BatchDims:
         if not (self._known or self._seen is not None) or role == "shared" or not shape:
             return guess
         call, possible = self._call(numbers, f"{role}-{len(shape)}"), _possible(shape, count, role)
-        known = self._known.get(call)
+        learned = self._known.get(call)
         dim = guess
-        if known in possible:
-            dim = known
-        elif known == NO_SAMPLES and role != "activation":
+        if learned in possible:
+            dim = learned
+        elif learned == NO_SAMPLES and role != "activation":
             dim = None
         if self._seen is not None and (possible or role != "activation"):
             self._note(self._seen, call, NO_SAMPLES if dim is None else dim, possible)
@@ -80,26 +80,26 @@ class BatchDims:
     @contextmanager
     def observed(self) -> Iterator[Seen]:
         """Context that notes the drawing calls. Yields what was seen."""
-        seen: Seen = {}
-        self._seen = seen
+        calls: Seen = {}
+        self._seen = calls
         try:
-            yield seen
+            yield calls
         finally:
             self._seen = None
 
     def learn(self, passes: Sequence[Seen]) -> bool:
         """Remember what these passes of different sizes tell together. Returns whether one of them took its
         samples to lie elsewhere than they do."""
-        self._known = known = {}
+        self._known = learned = {}
         for call in passes[0] if passes else ():
-            seen = [one[call] for one in passes if call in one]
-            dims = [set(possible) for _, *possible in seen]
+            notes = [one[call] for one in passes if call in one]
+            dims = [set(possible) for _, *possible in notes]
             common = set.intersection(*dims)
             if not all(dims):
-                known[call] = NO_SAMPLES
+                learned[call] = NO_SAMPLES
             elif len(common) == 1:
-                known[call] = common.pop()
-        return any(one[call][0] != dim for call, dim in known.items() for one in passes if call in one)
+                learned[call] = common.pop()
+        return any(one[call][0] != dim for call, dim in learned.items() for one in passes if call in one)
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered."""
@@ -109,11 +109,11 @@ class BatchDims:
         """Remember what `state` has."""
         self._known = dict(state["dims"])
 
-    def _note(self, seen: Seen, call: str, taken: int, possible: list[int]) -> None:
-        if (before := seen.get(call)) is not None:  # a pass in several parts, or one that is computed again
+    def _note(self, calls: Seen, call: str, taken: int, possible: list[int]) -> None:
+        if (before := calls.get(call)) is not None:  # a pass in several parts, or one that is computed again
             taken = taken if taken == before[0] else _TAKEN_DIFFERENTLY
             possible = [dim for dim in possible if dim in before[1:]]
-        seen[call] = [taken, *possible]
+        calls[call] = [taken, *possible]
 
     def _call(self, numbers: tuple[int, int], kind: str) -> str:
         call = self._calls.get(numbers)

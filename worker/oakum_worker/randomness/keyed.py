@@ -150,16 +150,16 @@ def has_warned() -> bool:
 
 
 @contextlib.contextmanager
-def warnings_apart() -> Iterator[set[str]]:
+def fresh_warnings() -> Iterator[set[str]]:
     """Context in which `warn_once` gives every message anew. Yields those given within, until its end: then they
     are forgotten, and the messages given before are remembered again."""
-    given = set(_warned)
+    earlier = set(_warned)
     _warned.clear()
     try:
         yield _warned
     finally:
         _warned.clear()
-        _warned.update(given)
+        _warned.update(earlier)
 
 
 def call_seed() -> int:

@@ -190,11 +190,11 @@ _Answer = Callable[[_SampleMode, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def _draw(mode: _SampleMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    made = DRAWS[func](mode.keyed, *args, **kwargs)
-    return _draw_apart(mode, func, args, kwargs) if made is NotImplemented else made
+    drawn = DRAWS[func](mode.keyed, *args, **kwargs)
+    return _draw_by_torch(mode, func, args, kwargs) if drawn is NotImplemented else drawn
 
 
-def _draw_apart(mode: _SampleMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _draw_by_torch(mode: _SampleMode, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call torch's own drawing function so that the numbers of later calls do not depend on it: torch's
     generator gets a seed for this call, and its state is restored afterwards.
 
@@ -272,7 +272,7 @@ _OPEN: dict[Any, Callable[..., Any]] = {
 }
 _OPEN[F.multi_head_attention_forward] = opened(F.multi_head_attention_forward, dropout=_dropout_of_weights)
 _INSTEAD = " (LSTM and GRU of oakum_worker.recurrent.layers draw for each sample, of packed sequences, too)"
-_APART = (
+_DRAWN_BY_TORCH = (
     torch.native_dropout,
     torch.multinomial,
     torch.Tensor.multinomial,
@@ -293,6 +293,6 @@ _APART = (
 _ANSWERS: dict[Any, _Answer] = {
     **dict.fromkeys(DRAWS, _draw),
     **dict.fromkeys(_OPEN, _go_on_inside),
-    **dict.fromkeys(_APART, _draw_apart),
+    **dict.fromkeys(_DRAWN_BY_TORCH, _draw_by_torch),
     _dropout_of_weights: _draw_for_weights,
 }

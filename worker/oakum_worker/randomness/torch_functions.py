@@ -190,11 +190,11 @@ def _fresh(
     if options.get("out") is not None:
         return NotImplemented
     requires_grad = options.pop("requires_grad", False)
-    made = create(*arguments, **options)
-    if not made.is_floating_point():
+    values = create(*arguments, **options)
+    if not values.is_floating_point():
         return NotImplemented
-    made.copy_(distribution(keyed.bits(made.shape, made.device, role), made.dtype))
-    return made.requires_grad_() if requires_grad else made
+    values.copy_(distribution(keyed.bits(values.shape, values.device, role), values.dtype))
+    return values.requires_grad_() if requires_grad else values
 
 
 def _randint(keyed: KeyedBits, *arguments: Any, **options: Any) -> Any:
@@ -205,8 +205,8 @@ def _randint(keyed: KeyedBits, *arguments: Any, **options: Any) -> Any:
     low, high = _bounds(bounds, options)
     if options.get("out") is not None or high - low > _LARGEST_RANGE:
         return NotImplemented
-    made = torch.empty(size, **{"dtype": torch.int64, **options})
-    return _fill_integers(made, keyed, "sizes", low, high)
+    values = torch.empty(size, **{"dtype": torch.int64, **options})
+    return _fill_integers(values, keyed, "sizes", low, high)
 
 
 def _randint_like(keyed: KeyedBits, input: torch.Tensor, *bounds: Any, **options: Any) -> Any:
@@ -224,15 +224,15 @@ def _bounds(positional: Sequence[int], options: dict[str, Any]) -> tuple[int, in
     return (positional[0] if positional else low), high
 
 
-def _fill_integers(made: torch.Tensor, keyed: KeyedBits, role: Role, low: int, high: int) -> torch.Tensor:
-    bits = keyed.bits(made.shape, made.device, role).to(torch.int64)
-    return made.copy_((((bits + 2**31) * (high - low)) >> 32) + low)
+def _fill_integers(values: torch.Tensor, keyed: KeyedBits, role: Role, low: int, high: int) -> torch.Tensor:
+    bits = keyed.bits(values.shape, values.device, role).to(torch.int64)
+    return values.copy_((((bits + 2**31) * (high - low)) >> 32) + low)
 
 
 def _normal(keyed: KeyedBits, mean: Any, std: Any = 1.0, size: Any = None, **options: Any) -> Any:
     if size is not None:
-        made = _randn(keyed, size, **options)
-        return made if made is NotImplemented else made.mul_(std).add_(mean)
+        values = _randn(keyed, size, **options)
+        return values if values is NotImplemented else values.mul_(std).add_(mean)
     if options.get("out") is not None:
         return NotImplemented
     with torch.no_grad():
@@ -244,19 +244,19 @@ def _bernoulli(keyed: KeyedBits, input: torch.Tensor, p: float | None = None, **
     if options.get("out") is not None:
         return NotImplemented
     with torch.no_grad():
-        made = torch.empty_like(input)
-        return _fill_bernoulli(made, keyed, _role(input, "like"), input if p is None else p)
+        values = torch.empty_like(input)
+        return _fill_bernoulli(values, keyed, _role(input, "like"), input if p is None else p)
 
 
 def _bernoulli_in_place(keyed: KeyedBits, input: torch.Tensor, p: Any = 0.5) -> torch.Tensor:
     return _fill_bernoulli(input, keyed, _role(input, "like"), p)
 
 
-def _fill_bernoulli(made: torch.Tensor, keyed: KeyedBits, role: Role, p: Any) -> torch.Tensor:
-    bits = keyed.bits(made.shape, made.device, role)
+def _fill_bernoulli(values: torch.Tensor, keyed: KeyedBits, role: Role, p: Any) -> torch.Tensor:
+    bits = keyed.bits(values.shape, values.device, role)
     if isinstance(p, torch.Tensor):
-        return made.copy_(uniform(bits, torch.float64 if p.dtype == torch.float64 else torch.float32) < p)
-    return made.copy_(bits < threshold(p))
+        return values.copy_(uniform(bits, torch.float64 if p.dtype == torch.float64 else torch.float32) < p)
+    return values.copy_(bits < threshold(p))
 
 
 def _uniform_in_place(keyed: KeyedBits, input: torch.Tensor, *bounds: float, **named: float) -> Any:
@@ -294,8 +294,8 @@ def _in_place(draw: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """The in-place form of `draw`: it writes the result into the input."""
 
     def put(keyed: KeyedBits, input: torch.Tensor, *options: Any, **named: Any) -> torch.Tensor:
-        made = draw(keyed, input, *options, **named)
-        return made if made is input else input.copy_(made)
+        values = draw(keyed, input, *options, **named)
+        return values if values is input else input.copy_(values)
 
     return put
 

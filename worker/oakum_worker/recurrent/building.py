@@ -78,8 +78,8 @@ def processor() -> str:
     """Text with the processor's model and features, as the kernel reports them."""
     with contextlib.suppress(OSError):
         first = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-        told = ("model name", "flags", "Features", "CPU implementer", "CPU part")
-        return "\n".join(line for line in first if line.startswith(told))
+        fields = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+        return "\n".join(line for line in first if line.startswith(fields))
     return f"{platform.machine()} {platform.processor()}"
 
 
@@ -90,29 +90,29 @@ def _compile(path: Path) -> None:
             f"no C++ compiler: {command[0] if command else 'CXX'!r} was not found; install g++ or set "
             "CXX to a compiler"
         )
-    descriptor, made = tempfile.mkstemp(dir=path.parent, suffix=".so")
+    descriptor, library = tempfile.mkstemp(dir=path.parent, suffix=".so")
     os.close(descriptor)
     try:
         subprocess.run(
-            [*command, *OPTIONS, str(SOURCE), "-o", made],
+            [*command, *OPTIONS, str(SOURCE), "-o", library],
             check=True,
             capture_output=True,
             text=True,
             timeout=_LONGEST_BUILD_S,
         )
-        Path(made).chmod(0o700)
-        Path(made).replace(path)
+        Path(library).chmod(0o700)
+        Path(library).replace(path)
     except subprocess.CalledProcessError as error:
         raise NoLoopsError(f"{command[0]} could not compile the fused loops: {error.stderr[-2000:]}") from error
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoLoopsError(f"the fused loops could not be compiled: {error}") from error
     finally:
-        Path(made).unlink(missing_ok=True)
+        Path(library).unlink(missing_ok=True)
 
 
 def _check_own(path: Path) -> None:
-    found = path.lstat()
-    if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS_MAY_WRITE:
+    status = path.lstat()
+    if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & _OTHERS_MAY_WRITE:
         raise NoLoopsError(
             f"{path} is not yours alone to write to, so nothing is loaded from it: remove it, or set "
             "XDG_CACHE_HOME to a folder of your own"
@@ -120,9 +120,9 @@ def _check_own(path: Path) -> None:
 
 
 def _check_above(folder: Path) -> None:
-    found = folder.stat()
-    is_sticky = found.st_mode & stat.S_ISVTX
-    if found.st_uid not in (0, os.geteuid()) or (found.st_mode & _OTHERS_MAY_WRITE and not is_sticky):
+    status = folder.stat()
+    is_sticky = status.st_mode & stat.S_ISVTX
+    if status.st_uid not in (0, os.geteuid()) or (status.st_mode & _OTHERS_MAY_WRITE and not is_sticky):
         raise NoLoopsError(
             f"others may write to {folder}, so nothing below it is loaded: run `chmod go-w {folder}`, or set "
             "XDG_CACHE_HOME to a folder of your own"

@@ -80,7 +80,7 @@ class Kernels:
         self, weights: torch.Tensor, packed: torch.Tensor, gates: int, hidden: int, samples: int
     ) -> bool:
         """Whether `samples` numbers, spread evenly over `weights`, equal their copies in `packed`."""
-        found = self.loaded.oakum_resembles(
+        is_alike = self.loaded.oakum_resembles(
             weights.data_ptr(),
             packed.data_ptr(),
             gates,
@@ -89,7 +89,7 @@ class Kernels:
             samples,
             int(weights.dtype == torch.float64),
         )
-        return bool(found)
+        return bool(is_alike)
 
 
 @functools.cache

@@ -115,11 +115,13 @@ class _Fused(nn.RNNBase):
             return super().forward(input, hx)  # torch's
         met = _met.setdefault(self, _Met())
         met.ran_loops = False
-        found = self._forward_packed(input, hx) if isinstance(input, PackedSequence) else self._forward(input, hx)
+        outputs = (
+            self._forward_packed(input, hx) if isinstance(input, PackedSequence) else self._forward(input, hx)
+        )
         is_torchs = not (met.ran_loops or self._drops or torch.is_autocast_enabled("cpu"))
         if is_torchs and len(met.by_torch) < _MOST_MET:
             met.by_torch[call] = met.last
-        return found
+        return outputs
 
     def _call(self, input: Any) -> tuple[Any, ...]:
         """All of a call of `forward` that decides what computes it."""
@@ -128,8 +130,8 @@ class _Fused(nn.RNNBase):
             size, input = (len(input.batch_sizes), int(input.batch_sizes[0])), input.data
         weights: Any = self._flat_weights[0]
         modes = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.get_num_threads()
-        given = input.shape, input.dtype, input.device, input.requires_grad, weights.requires_grad
-        return size, given, modes, self.training, self.dropout
+        inputs = input.shape, input.dtype, input.device, input.requires_grad, weights.requires_grad
+        return size, inputs, modes, self.training, self.dropout
 
     @property
     def _drops(self) -> bool:
@@ -194,16 +196,18 @@ class _Fused(nn.RNNBase):
         self, sequences: _Sequences, states: list[torch.Tensor], weights: list[torch.Tensor]
     ) -> list[torch.Tensor]:
         cells = states[1] if len(states) > 1 else None
-        given = (sequences.rows, states[0], cells, weights)
+        arguments = (sequences.rows, states[0], cells, weights)
         tensors = [sequences.rows, *states, *weights]
         plan = self._plan(sequences, _gradients(tensors)) if self._unfit(*tensors) is None else None
         if plan is None:
             directions = 2 if self.bidirectional else 1
             return list(
-                run_by_torch(self._cell, sequences.steps, *given, directions=directions, training=self.training)
+                run_by_torch(
+                    self._cell, sequences.steps, *arguments, directions=directions, training=self.training
+                )
             )
         _met[self].ran_loops = True
-        y, h_n, c_n = run_layer(plan, *given)
+        y, h_n, c_n = run_layer(plan, *arguments)
         return [y, h_n] if cells is None else [y, h_n, c_n]
 
     def _plan(self, sequences: _Sequences, gradients: Gradients) -> LayerPlan | None:
@@ -238,10 +242,10 @@ class _Fused(nn.RNNBase):
                 return f"of type {type(tensor).__name__}"
         if tensors[0].numel() == 0:
             return "of no elements"
-        found = kernels()
-        if isinstance(found, NoLoopsError):
-            _warn_of_torch(str(found))
-            return str(found)
+        loaded = kernels()
+        if isinstance(loaded, NoLoopsError):
+            _warn_of_torch(str(loaded))
+            return str(loaded)
         return None
 
     def _states(self, hx: Any) -> list[torch.Tensor]:

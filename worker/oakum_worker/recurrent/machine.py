@@ -50,8 +50,8 @@ def _cache_bytes(level: int, otherwise: int) -> int:
     for index in sorted(_CACHES.glob("index*")):
         try:
             if (index / "level").read_text().strip() == str(level):
-                found = re.fullmatch(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
-                return int(found[1]) * _UNITS[found[2]] if found else otherwise
+                match = re.fullmatch(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
+                return int(match[1]) * _UNITS[match[2]] if match else otherwise
         except OSError:
             continue
     return otherwise

@@ -84,7 +84,9 @@ def profile(
         for number, (choice, timer) in enumerate(timers.items()):
             progress(f"round {rounds}: choice {number + 1} of {len(timers)}")
             timed[choice] = min(timed[choice], timer())
-    candidates = [TimedDesign(choice, step_s(measured, choice, machine), found) for choice, found in timed.items()]
+    candidates = [
+        TimedDesign(choice, step_s(measured, choice, machine), measured_s) for choice, measured_s in timed.items()
+    ]
     candidates.sort(key=lambda one: one.measured_s)
     if keep:
         remember(shape, threads, candidates[0].choice)
@@ -153,8 +155,8 @@ def _tensors(shape: Shape) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tenso
     call is cached, since large tensors take long to fill."""
     if shape not in _made:
         _made.clear()
-        made = list(draw(shape, torch.Generator().manual_seed(0)))
-        _made[shape] = made[0], made[1], made[2:]
+        tensors = list(draw(shape, torch.Generator().manual_seed(0)))
+        _made[shape] = tensors[0], tensors[1], tensors[2:]
     return _made[shape]
 
 

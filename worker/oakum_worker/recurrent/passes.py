@@ -42,9 +42,9 @@ class TimeSteps:
     def __post_init__(self) -> None:
         offsets = torch.zeros(len(self.sizes) + 1, dtype=torch.int64)
         torch.cumsum(self.sizes, 0, out=offsets[1:])
-        found = {"offsets": offsets, "number": len(self.sizes), "batch": int(self.sizes[0])}
-        found["is_even"] = int(self.sizes[-1]) == found["batch"]
-        for name, value in found.items():
+        fields = {"offsets": offsets, "number": len(self.sizes), "batch": int(self.sizes[0])}
+        fields["is_even"] = int(self.sizes[-1]) == fields["batch"]
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
 
     def last_rows(self) -> torch.Tensor:
@@ -61,10 +61,10 @@ class TimeSteps:
         for t in range(self.number):
             begin, size = int(self.offsets[t]), int(self.sizes[t])
             other = t + 1 if reverse else t - 1
-            known = int(self.sizes[other]) if 0 <= other < self.number else 0
+            size_before = int(self.sizes[other]) if 0 <= other < self.number else 0
             rows = torch.arange(size)
-            from_other = rows + int(self.offsets[other]) if known else rows
-            before[begin : begin + size] = torch.where(rows < known, from_other, total + rows)
+            from_other = rows + int(self.offsets[other]) if size_before else rows
+            before[begin : begin + size] = torch.where(rows < size_before, from_other, total + rows)
         return before
 
 
@@ -216,14 +216,14 @@ def _differentiable_gradients(
     h0, c0 = (rest[0], rest[1]) if ctx.has_cells else (rest[0], None)
     weights = rest[2 + plan.directions :] if ctx.has_cells else rest[1:]
     with torch.backends.mkldnn.flags(enabled=False, allow_tf32=None):
-        made = run_by_torch(
+        outputs = run_by_torch(
             plan.cell, plan.steps, data, h0, c0, weights, directions=plan.directions, training=True
         )
     inputs = [data, h0, c0, *weights]
     asked = [tensor for tensor, needed in zip(inputs, ctx.needs_input_grad[1:], strict=True) if needed]
-    slopes = (dy, dh_n, dc_n)[: len(made)]
-    found = iter(torch.autograd.grad(made, asked, slopes, create_graph=True, allow_unused=True))
-    return None, *(next(found) if needed else None for needed in ctx.needs_input_grad[1:])
+    slopes = (dy, dh_n, dc_n)[: len(outputs)]
+    gradients = iter(torch.autograd.grad(outputs, asked, slopes, create_graph=True, allow_unused=True))
+    return None, *(next(gradients) if needed else None for needed in ctx.needs_input_grad[1:])
 
 
 def by_direction(weights: Sequence[torch.Tensor], directions: int) -> list[Weights]:
@@ -324,8 +324,10 @@ class _LayerBackward:
 
     def gradients(self) -> tuple[Any, ...]:
         """Compute the gradients: one for each argument of the forward pass, None where none is needed."""
-        found = [gradient for direction in range(self._plan.directions) for gradient in self._direction(direction)]
-        asked = [gradient if needed else None for gradient, needed in zip(found, self._needed, strict=True)]
+        gradients = [
+            gradient for direction in range(self._plan.directions) for gradient in self._direction(direction)
+        ]
+        asked = [gradient if needed else None for gradient, needed in zip(gradients, self._needed, strict=True)]
         return None, self._dx, self._dh, self._dc if self._c0 is not None else None, *asked
 
     def _direction(self, direction: int) -> list[torch.Tensor]:
@@ -336,7 +338,7 @@ class _LayerBackward:
         by_x = self._data.new_empty(room, columns)
         by_h = by_x if plan.cell == "lstm" else torch.empty_like(by_x)
         call = self._call(direction, by_x, by_h, room)
-        made: list[torch.Tensor] = []
+        sums: list[torch.Tensor] = []
         states = _StatesBefore(plan.steps, self._y, self._h0, direction, hidden)
         for last in range(plan.steps.number, 0, -steps_at_once):
             first = max(0, last - steps_at_once)
@@ -344,11 +346,11 @@ class _LayerBackward:
             call.run(back=True)
             begin, end = self._rows(direction, first, last)
             rows = slice(begin, end)
-            found = self._products(
+            gradients = self._products(
                 by_x[: end - begin], by_h[: end - begin], states.rows(begin, end), rows, weights
             )
-            made = [one.add_(other) for one, other in zip(made, found, strict=True)] if made else found
-        return made
+            sums = [one.add_(other) for one, other in zip(sums, gradients, strict=True)] if sums else gradients
+        return sums
 
     def _call(self, direction: int, by_x: torch.Tensor, by_h: torch.Tensor, room: int) -> _Call:
         plan, hidden = self._plan, self._h0.shape[2]
@@ -379,8 +381,8 @@ class _LayerBackward:
         with the states before the steps. Also adds the inputs' gradients of these rows to `_dx`."""
         if self._dx is not None:
             self._dx[rows].addmm_(by_x, weights.by_input)
-        made = [by_x.T @ self._data[rows], by_h.T @ before]
-        return [*made, by_x.sum(0), by_h.sum(0)] if weights.biases else made
+        gradients = [by_x.T @ self._data[rows], by_h.T @ before]
+        return [*gradients, by_x.sum(0), by_h.sum(0)] if weights.biases else gradients
 
 
 class _StatesBefore:
@@ -397,8 +399,8 @@ class _StatesBefore:
         if self._before is not None:
             return self._gathered(self._before[begin:end])
         if self._reverse:
-            known = self._own[begin + self._batch : end + self._batch]
-            return known if known.shape[0] == end - begin else torch.cat((known, self._h0))
+            states = self._own[begin + self._batch : end + self._batch]
+            return states if states.shape[0] == end - begin else torch.cat((states, self._h0))
         if begin > 0:
             return self._own[begin - self._batch : end - self._batch]
         return torch.cat((self._h0, self._own[: end - self._batch]))

@@ -82,15 +82,15 @@ def measure(kernels: Kernels, shape: Shape, threads: int, gradients: Gradients, 
     The times are those of a thread of its own, which has none of the caller's modes: no hooks, autocast or random
     draws of the caller see the measurement. Long sequences are shortened. Raises `RuntimeError` where that fails.
     """
-    found: list[Verdict] = []
-    given = kernels, _shortened(shape), threads, gradients, choice
-    thread = threading.Thread(target=lambda: found.append(_timed(*given)))
+    verdicts: list[Verdict] = []
+    arguments = kernels, _shortened(shape), threads, gradients, choice
+    thread = threading.Thread(target=lambda: verdicts.append(_timed(*arguments)))
     with _threads_of_torch(threads):
         thread.start()
         thread.join()
-    if not found:
+    if not verdicts:
         raise RuntimeError(f"a layer of {shape} could not be timed: the traceback of its thread says why")
-    return found[0]
+    return verdicts[0]
 
 
 @contextlib.contextmanager
@@ -175,9 +175,9 @@ def _ways(
     for tensor in trained:
         tensor.requires_grad_()
 
-    def differentiated(made: Sequence[torch.Tensor]) -> None:
+    def differentiated(outputs: Sequence[torch.Tensor]) -> None:
         if trained:
-            torch.autograd.grad(made[0].sum(), trained)
+            torch.autograd.grad(outputs[0].sum(), trained)
 
     def by_loops() -> None:
         differentiated(run_layer(plan, data, states, cells, weights))

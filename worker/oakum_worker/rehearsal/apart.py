@@ -117,10 +117,10 @@ def fork(patience_s: float) -> Child | dict[str, Any] | None:
         return child
     os.close(writing)
     try:
-        told = _told(reading, time.monotonic() + patience_s)
-        if told is not None and _UNFIT in told:
+        report = _read_report(reading, time.monotonic() + patience_s)
+        if report is not None and _UNFIT in report:
             raise CopyError
-        return told
+        return report
     finally:
         os.close(reading)
         with contextlib.suppress(ProcessLookupError):
@@ -128,14 +128,14 @@ def fork(patience_s: float) -> Child | dict[str, Any] | None:
         os.waitpid(pid, 0)
 
 
-def _told(reading: int, until_s: float) -> dict[str, Any] | None:
+def _read_report(reading: int, until_s: float) -> dict[str, Any] | None:
     text = b""
     while (left_s := until_s - time.monotonic()) > 0:
         if select.select([reading], [], [], left_s)[0]:
             part = os.read(reading, _CHUNK_BYTES)
             if not part:
-                told: dict[str, Any] | None = json.loads(text) if text else None
-                return told
+                report: dict[str, Any] | None = json.loads(text) if text else None
+                return report
             text += part
     return None
 

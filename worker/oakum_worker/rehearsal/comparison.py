@@ -52,7 +52,7 @@ class Comparison:
         agree or cannot be compared."""
         whole, num = self._whole, len(self._samples)
         if self._raised is not None:
-            return told_of_share(num, [self._cut, num - self._cut][len(self._parts)], self._raised)
+            return describe_raising_part(num, [self._cut, num - self._cut][len(self._parts)], self._raised)
         if not _is_finite(whole, *self._parts) or self._is_beyond_comparison():
             return None
         together = _mean(self._parts)
@@ -61,21 +61,21 @@ class Comparison:
         singles = self._singles()
         if not self._is_off(whole.loss - together, [whole, *self._parts, *singles]):
             return None
-        return self._told(together)
+        return self._describe(together)
 
     def _compute(self, start: int, stop: int) -> LossComputation:
-        made = self._passes.compute(self._samples[start:stop], start)
+        computation = self._passes.compute(self._samples[start:stop], start)
         self._watch.restore_state()
-        return made
+        return computation
 
     def _compute_parts(self) -> None:
-        before, made = self._buffers(), []
+        before, after_parts = self._buffers(), []
         for start, stop in ((0, self._cut), (self._cut, len(self._samples))):
             self._parts.append(self._passes.compute(self._samples[start:stop], start))
-            made.append(self._buffers())
+            after_parts.append(self._buffers())
             self._watch.restore_state()
         for name, value in before.items():
-            one, other = made[0][name], made[1][name]
+            one, other = after_parts[0][name], after_parts[1][name]
             if not _same(one, other):
                 self.buffers_of_data.append(name)
             elif not _same(one, value):
@@ -96,10 +96,10 @@ class Comparison:
         padded_otherwise = any(part.shapes != self._whole.shapes for part in self._parts)
         return keyed.has_warned() or (self._whole.draws and padded_otherwise)
 
-    def _is_off(self, difference: float, seen: Sequence[LossComputation]) -> bool:
-        return abs(difference) > tolerance(self._task) * max(abs(made.loss) for made in seen)
+    def _is_off(self, difference: float, computations: Sequence[LossComputation]) -> bool:
+        return abs(difference) > tolerance(self._task) * max(abs(computation.loss) for computation in computations)
 
-    def _told(self, together: float) -> str:
+    def _describe(self, together: float) -> str:
         whole, parts, num = self._whole, self._parts, len(self._samples)
         text = (
             f"the loss of {num} samples is {whole.loss:.6g}, and its parts of {self._cut} and {num - self._cut} "
@@ -118,7 +118,7 @@ class Comparison:
         return f"{text}. {_HOW}"
 
 
-def told_of_share(num_samples: int, num_of_part: int, error: Exception) -> str:
+def describe_raising_part(num_samples: int, num_of_part: int, error: Exception) -> str:
     """Text about a loss that can be computed for `num_samples` samples, but raises `error` for `num_of_part` of
     them."""
     return (
@@ -150,7 +150,7 @@ def _mean(parts: Sequence[LossComputation]) -> float:
 
 
 def _is_finite(*passes: LossComputation) -> bool:
-    return all(abs(made.loss) < float("inf") for made in passes)
+    return all(abs(computation.loss) < float("inf") for computation in passes)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

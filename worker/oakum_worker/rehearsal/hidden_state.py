@@ -106,9 +106,9 @@ class HiddenState:
             (f"model.{name}" if name else "model", _Attributes(vars(module)))
             for name, module in model.named_modules()
         ]
-        known = {id(module) for module in model.modules()}
+        visited = {id(module) for module in model.modules()}
         for function in functions:
-            places += _places_of_function(function, known)
+            places += _places_of_function(function, visited)
         return cls(places)
 
     @classmethod
@@ -158,14 +158,14 @@ class Change:
 def changes(before: dict[str, Kept], after: dict[str, Kept]) -> list[Change]:
     """The variables whose values differ between two results of `HiddenState.take`; those of only one result are
     left out. Random generators come first, since other values may differ because of them."""
-    found = []
+    differing = []
     for where, kept in after.items():
         if where not in before:
             continue
         what = first_difference(before[where].value, kept.value)
         if what is not None:
-            found.append(Change(where, what, kept.value, kept.is_generator))
-    return sorted(found, key=lambda change: not change.is_generator)
+            differing.append(Change(where, what, kept.value, kept.is_generator))
+    return sorted(differing, key=lambda change: not change.is_generator)
 
 
 def _with_parts(label: str, owner: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
@@ -181,16 +181,16 @@ def _with_parts(label: str, owner: Any, depth: int = 0) -> Iterator[tuple[str, A
                 yield from _with_parts(f"{label}.{name}", part, depth + 1)  # a transform
 
 
-def _places_of_function(function: Any, known: set[int], depth: int = 0) -> list[tuple[str, _Place]]:
+def _places_of_function(function: Any, visited: set[int], depth: int = 0) -> list[tuple[str, _Place]]:
     """The namespaces in which a function, method or callable object keeps variables, each with the name of its
     location.
 
-    Also those of the callables that it holds, up to three levels deep. Objects whose id is in `known` are left
-    out, and `known` gets the ids of those that were found.
+    Also those of the callables that it holds, up to three levels deep. Objects whose id is in `visited` are left
+    out, and `visited` gets the ids of those that were found.
     """
-    if depth > 3 or function is None or id(function) in known or isinstance(function, type):
+    if depth > 3 or function is None or id(function) in visited or isinstance(function, type):
         return []
-    known.add(id(function))
+    visited.add(id(function))
     if isinstance(function, nn.Module):
         label = type(function).__name__
         return [
@@ -198,16 +198,16 @@ def _places_of_function(function: Any, known: set[int], depth: int = 0) -> list[
             for name, module in function.named_modules()
         ]
     if isinstance(function, partial):
-        return _places_of_function(function.func, known, depth + 1)
+        return _places_of_function(function.func, visited, depth + 1)
     if (owner := getattr(function, "__self__", None)) is not None and not isinstance(owner, type(sys)):
-        return _places_of_function(owner, known, depth + 1) if hasattr(owner, "__dict__") else []
+        return _places_of_function(owner, visited, depth + 1) if hasattr(owner, "__dict__") else []
     code = getattr(function, "__code__", None)
     if code is None:
         if not hasattr(function, "__dict__") or type(function).__module__.partition(".")[0] == "torch":
             return []
         inner = [value for value in vars(function).values() if callable(value)]
-        found = [(type(function).__name__, _Attributes(vars(function)))]
-        return found + [place for value in inner for place in _places_of_function(value, known, depth + 1)]
+        own = [(type(function).__name__, _Attributes(vars(function)))]
+        return own + [place for value in inner for place in _places_of_function(value, visited, depth + 1)]
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     enclosed = _Enclosed(cells)
     used = frozenset(code.co_names)
@@ -215,7 +215,7 @@ def _places_of_function(function: Any, known: set[int], depth: int = 0) -> list[
     for name in cells:
         value = enclosed.get(name)
         if callable(value) and value is not _ABSENT:
-            places += _places_of_function(value, known, depth + 1)
+            places += _places_of_function(value, visited, depth + 1)
     return places
 
 

@@ -36,9 +36,9 @@ class _Place:
 class LoggedNumbers:
     """The numbers that a script's variables and callbacks hold."""
 
-    def __init__(self, frame: FrameType | None, holders: Mapping[str, object], known: Collection[int]) -> None:
-        """`holders` are what is called so; `known` are the identities of objects that are saved."""
-        self._frame, self._holders, self._known = frame, holders, known
+    def __init__(self, frame: FrameType | None, holders: Mapping[str, object], saved: Collection[int]) -> None:
+        """`holders` are what is called so; `saved` are the identities of objects that are saved."""
+        self._frame, self._holders, self._known = frame, holders, saved
         self._names = {*(variables_of(frame) if frame is not None else ()), *holders}
         self._before = {one.path: one.value for one in self._places()}
 

@@ -112,7 +112,7 @@ def generators_kept() -> Iterator[None]:
     host, plain = torch.default_generator.get_state(), random.getstate()
     numpy: Any = sys.modules.get("numpy")
     legacy = numpy.random.get_state() if numpy is not None else None
-    with warnings.catch_warnings(), keyed.warnings_apart():
+    with warnings.catch_warnings(), keyed.fresh_warnings():
         warnings.simplefilter("ignore")
         try:
             yield

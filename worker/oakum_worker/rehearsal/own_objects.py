@@ -44,13 +44,13 @@ def _package_of(frame: FrameType) -> str:
 
 def identities_of(saved: list[object]) -> set[int]:
     """Identities of the objects that are saved, and of what they are made of."""
-    known = {id(one) for one in saved}
+    identities = {id(one) for one in saved}
     for one in saved:
         if isinstance(one, nn.Module):
-            known |= {id(part) for part in (*one.modules(), *one.parameters(), *one.buffers())}
+            identities |= {id(part) for part in (*one.modules(), *one.parameters(), *one.buffers())}
         elif hasattr(one, "__dict__"):
-            known |= {id(part) for part in vars(one).values() if not isinstance(part, int | float | str)}
-    return known
+            identities |= {id(part) for part in vars(one).values() if not isinstance(part, int | float | str)}
+    return identities
 
 
 def variables_of(frame: FrameType) -> dict[str, Any]:

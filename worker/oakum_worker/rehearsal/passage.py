@@ -115,16 +115,16 @@ class Watched:
         self._stack.close()
 
     def end(
-        self, loss: float, weight: float, made: Mapping[int, torch.Tensor], *, is_total: bool, gathers: bool
+        self, loss: float, weight: float, computed: Mapping[int, torch.Tensor], *, is_total: bool, gathers: bool
     ) -> Passage:
-        """What the body has computed; `made` has the gradients by the parameters' ids."""
+        """What the body has computed; `computed` has the gradients by the parameters' ids."""
         unkeyed, normalised = list(self._warned), list(self._normalised)
         self.close()
         factor = to_mean(self.passage.num_samples, weight)
         gradients = {
-            name: sketch(name, made[id(p)] * factor)
+            name: sketch(name, computed[id(p)] * factor)
             for name, p in self._task.model.named_parameters()
-            if id(p) in made
+            if id(p) in computed
         }
         before = self._buffers
         buffers = {
@@ -159,9 +159,9 @@ class Watched:
 @contextlib.contextmanager
 def _warnings_of_draws() -> Iterator[set[str]]:
     """Context that collects what is warned of draws that belong to no sample, in place of warning."""
-    with warnings.catch_warnings(), keyed.warnings_apart() as given:
+    with warnings.catch_warnings(), keyed.fresh_warnings() as messages:
         warnings.simplefilter("ignore", TrainingWarning)
-        yield given
+        yield messages
 
 
 @contextlib.contextmanager
@@ -170,13 +170,13 @@ def _running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
     of the layers that were called and would have computed with those of their samples."""
     layers = {name: one for name, one in model.named_modules() if isinstance(one, BatchNorm)}
     asked = {name: layer.training for name, layer in layers.items()}
-    seen: dict[str, None] = {}
+    normalised: dict[str, None] = {}
     handles = []
 
     def watch(name: str, layer: BatchNorm) -> Callable[..., None]:
         def called(*_: Any) -> None:
             if (asked[name] and not isinstance(layer, SynchronisedBatchNorm)) or layer.running_mean is None:
-                seen[name] = None
+                normalised[name] = None
 
         def train(mode: bool = True) -> nn.Module:
             asked[name] = mode
@@ -189,7 +189,7 @@ def _running_statistics(model: nn.Module) -> Iterator[dict[str, None]]:
     for name, layer in layers.items():
         handles.append(layer.register_forward_pre_hook(watch(name, layer)))
     try:
-        yield seen
+        yield normalised
     finally:
         for handle in handles:
             handle.remove()
@@ -227,7 +227,7 @@ def sketch(name: str, tensor: torch.Tensor) -> Sketch:
     return Sketch([float(products[n::_NUM_SUMS].sum()) for n in range(_NUM_SUMS)], float(elements.norm()))
 
 
-def passage_of(told: dict[str, Any]) -> Passage:
-    """The passage that `dataclasses.asdict` and JSON have made `told` of."""
-    gradients = {name: Sketch(*one) for name, one in told.pop("gradients").items()}
-    return Passage(**told, gradients=gradients)
+def passage_of(document: dict[str, Any]) -> Passage:
+    """The passage that `dataclasses.asdict` and JSON have made `document` of."""
+    gradients = {name: Sketch(*one) for name, one in document.pop("gradients").items()}
+    return Passage(**document, gradients=gradients)

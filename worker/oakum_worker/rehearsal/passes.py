@@ -79,8 +79,8 @@ class Passes:
         """Compute the loss of `samples`, as if they were at the positions from `first` on of a global batch.
         Raises `SteppedError` where an optimizer steps meanwhile, and whatever the task's code raises. Returns
         the loss, with what was noticed on the way."""
-        seen: dict[str, Any] = {}
-        tried = dataclasses.replace(self._task, dataset=Recorded(samples), loss=self._watched(seen))
+        notes: dict[str, Any] = {}
+        tried = dataclasses.replace(self._task, dataset=Recorded(samples), loss=self._watched(notes))
         forward = ForwardPass(tried, self._spec, contextlib.nullcontext)
         positions = range(first, first + len(samples))
         with (
@@ -90,7 +90,7 @@ class Passes:
             forward.loss(Cursor(), positions, range(len(samples))) as loss,
         ):
             value, weight = loss.mean, len(samples) if loss.weight is None else loss.weight
-        return LossComputation(value, float(weight), **seen)
+        return LossComputation(value, float(weight), **notes)
 
     def draws(self, samples: Sequence[Any]) -> Seen:
         """What the loss of `samples` draws, computed as in training. Raises what `compute` raises."""
@@ -98,21 +98,21 @@ class Passes:
         tried = dataclasses.replace(self._task, dataset=Recorded(samples))
         forward = ForwardPass(tried, self._spec, contextlib.nullcontext, dims=dims)
         whole = range(len(samples))
-        with _no_steps(), torch.enable_grad(), dims.observed() as seen, forward.loss(Cursor(), whole, whole):
-            return seen
+        with _no_steps(), torch.enable_grad(), dims.observed() as calls, forward.loss(Cursor(), whole, whole):
+            return calls
 
-    def _watched(self, seen: dict[str, Any]) -> Callable[[nn.Module, Any], Any]:
-        """The task's loss, wrapped to note in `seen` the shapes of its batch and whether it draws."""
+    def _watched(self, notes: dict[str, Any]) -> Callable[[nn.Module, Any], Any]:
+        """The task's loss, wrapped to note in `notes` the shapes of its batch and whether it draws."""
         task_loss = self._task.loss
 
         def loss(model: nn.Module, batch: Any) -> Any:
             leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-            seen["shapes"] = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
+            notes["shapes"] = tuple(tuple(leaf.shape[1:]) for leaf in leaves)
             before, others = torch.default_generator.get_state(), states_elsewhere()
             with _WithoutDropout():
                 value = task_loss(model, batch)
-            seen["draws"] = not torch.equal(before, torch.default_generator.get_state())
-            seen["draws_elsewhere"] = others != states_elsewhere()
+            notes["draws"] = not torch.equal(before, torch.default_generator.get_state())
+            notes["draws_elsewhere"] = others != states_elsewhere()
             return value
 
         return loss
@@ -136,11 +136,11 @@ class _WithoutDropout(TorchFunctionMode):
 def _library_layers(model: nn.Module) -> list[nn.Module]:
     """The model's torch layers that may compute differently in training: normalisation, recurrent and attention
     layers, and every layer of `torch.nn` without children."""
-    known = (NormBase, nn.RNNBase, nn.MultiheadAttention)
+    kinds = (NormBase, nn.RNNBase, nn.MultiheadAttention)
     return [
         module
         for module in model.modules()
-        if isinstance(module, known)
+        if isinstance(module, kinds)
         or (type(module).__module__.startswith("torch.nn.modules") and not list(module.children()))
     ]
 

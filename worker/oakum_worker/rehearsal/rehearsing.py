@@ -13,7 +13,7 @@ from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import TaskError, TrainingWarning
 from oakum_worker.listing import some_of
 from oakum_worker.randomness.batch_dims import BatchDims
-from oakum_worker.rehearsal.comparison import Comparison, differ, told_of_share
+from oakum_worker.rehearsal.comparison import Comparison, describe_raising_part, differ
 from oakum_worker.rehearsal.hidden_state import Change, HiddenState, changes
 from oakum_worker.rehearsal.no_trace import Watch, attributes_kept, generators_kept, hidden_state
 from oakum_worker.rehearsal.passes import LossComputation, Passes, SteppedError
@@ -21,7 +21,7 @@ from oakum_worker.rehearsal.samples import Drawn, draw, read_again
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.hooks import Hooks
-from oakum_worker.step.requirements import told_of_requirements
+from oakum_worker.step.requirements import describe_changed_requirements
 from oakum_worker.strategies.registry import strategy_of
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
@@ -134,7 +134,7 @@ class _Rehearsal:
                 yield from self._of_parts(watch, passes, drawn)
             self._learn_dims(watch, passes, drawn)
         except SteppedError as error:
-            yield Finding(_told_of_step(error, task), refuses=True)
+            yield Finding(_describe_step(error, task), refuses=True)
         except Exception:
             return  # what raises here raises in training
         finally:
@@ -144,11 +144,11 @@ class _Rehearsal:
         """Learn from two sizes where the samples lie in what a pass draws."""
         samples = drawn.samples
         if len(samples) > 1:
-            seen = []
+            calls = []
             for part in (samples, samples[:-1]):
-                seen.append(passes.draws(part))
+                calls.append(passes.draws(part))
                 watch.restore_state()
-            self._dims.learn(seen)
+            self._dims.learn(calls)
 
     def _of_repetition(self, watch: Watch, hidden: HiddenState, passes: Passes, drawn: Drawn) -> Iterator[Finding]:
         """Findings from computing one loss twice: about changes of hidden state, weights and `requires_grad` in
@@ -158,12 +158,12 @@ class _Rehearsal:
             first = passes.compute(samples)
         except Exception as error:
             passes.compute(drawn.samples)  # if the whole batch raises, too, training will report the error
-            yield Finding(told_of_share(len(drawn.samples), len(samples), error), refuses=True)
+            yield Finding(describe_raising_part(len(drawn.samples), len(samples), error), refuses=True)
             return
         if names := watch.changed_weights():
-            yield Finding(_told_of_weights(names), refuses=True)
+            yield Finding(_describe_weights(names), refuses=True)
         if names := watch.changed_requirements():
-            yield Finding(told_of_requirements(names, "`loss`"), refuses=True, is_always_refused=True)
+            yield Finding(describe_changed_requirements(names, "`loss`"), refuses=True, is_always_refused=True)
         watch.restore_state()
         once = hidden.take()
         second = passes.compute(samples)
@@ -172,7 +172,7 @@ class _Rehearsal:
         for change in changes(once, hidden.take()):
             yield _of_change(change, differs=differs)
         if differs:
-            yield Finding(_told_of_repetition(first, second), refuses=True)
+            yield Finding(_describe_repetition(first, second), refuses=True)
 
     def _of_parts(self, watch: Watch, passes: Passes, drawn: Drawn) -> Iterator[Finding]:
         for number in range(_DRAWS):
@@ -196,10 +196,10 @@ class _Rehearsal:
             if not isinstance(module, NormBase)
         }
         if names := [name for name in comparison.buffers_of_data if name in own]:
-            yield Finding(_told_of_buffers(names), refuses=True)
+            yield Finding(_describe_buffers(names), refuses=True)
         counts = [name for name in comparison.buffers_of_passes if name in own and not _approaches(name)]
         if counts and (self._spec.micro_batch is not None or strategy_of(self._spec).splits_batches):
-            yield Finding(_told_of_counts(counts), refuses=False)
+            yield Finding(_describe_counts(counts), refuses=False)
 
 
 def _is_too_dear(task: Task, spec: TrainerSpec) -> bool:
@@ -242,7 +242,7 @@ def _of_change(change: Change, *, differs: bool) -> Finding:
     return Finding(text, refuses=is_number)
 
 
-def _told_of_step(error: SteppedError, task: Task) -> str:
+def _describe_step(error: SteppedError, task: Task) -> str:
     name = type(error.optimizer).__name__
     which = "the task's optimizer" if error.optimizer is task.optimizer else f"another optimizer ({name})"
     return (
@@ -253,14 +253,14 @@ def _told_of_step(error: SteppedError, task: Task) -> str:
     )
 
 
-def _told_of_weights(names: list[str]) -> str:
+def _describe_weights(names: list[str]) -> str:
     return (
         f"`loss` changes {some_of(names)}, which the optimizer trains: weights change only when a step is taken. "
         "Clamp or normalise them in optimizer.register_step_post_hook"
     )
 
 
-def _told_of_repetition(first: LossComputation, second: LossComputation) -> str:
+def _describe_repetition(first: LossComputation, second: LossComputation) -> str:
     return (
         f"the loss of the same samples is {first.loss:.8g} and then {second.loss:.8g}: it depends on something "
         "beside weights, buffers and samples. Draw random numbers from torch without a generator of your own, and "
@@ -268,7 +268,7 @@ def _told_of_repetition(first: LossComputation, second: LossComputation) -> str:
     )
 
 
-def _told_of_buffers(names: list[str]) -> str:
+def _describe_buffers(names: list[str]) -> str:
     return (
         f"{some_of(names)} is set by a forward pass from the samples of this rank alone, so the ranks would "
         "differ and rank 0's value would be kept: normalise within a sample (GroupNorm, LayerNorm), or compute "
@@ -276,7 +276,7 @@ def _told_of_buffers(names: list[str]) -> str:
     )
 
 
-def _told_of_counts(names: list[str]) -> str:
+def _describe_counts(names: list[str]) -> str:
     return (
         f"{some_of(names)} changes with each forward pass, of which a step has as many as there are micro-batches "
         "on a rank: let it follow from the step's number in `Task.on_step_start`"

@@ -70,13 +70,15 @@ def read_again(task: Task, seed: int, drawn: Drawn, until_s: float) -> str | Non
         if what is not None:
             moved = changes(before, hidden.take())
             culprits = [change.where for change in moved if change.is_generator]
-            return _told(type(task.dataset).__name__, drawn.indices[at], what, culprits, stream=stream)
+            return _describe_difference(
+                type(task.dataset).__name__, drawn.indices[at], what, culprits, stream=stream
+            )
         if time.monotonic() > until_s:
             break
     return None
 
 
-def _told(name: str, index: int, what: str, culprits: list[str], *, stream: bool) -> str:
+def _describe_difference(name: str, index: int, what: str, culprits: list[str], *, stream: bool) -> str:
     why = f" ({', '.join(culprits)} has moved on)" if culprits else ""
     if stream:
         return (

@@ -108,20 +108,20 @@ class ScriptRehearsal:
         while (self._copies or self._is_first) and (self._is_under_way or self._is_to_be_repeated()):
             piece = self._pieces[len(self._passages)]
             began_s = time.monotonic()
-            made = self._told_by_copy() if self._copies else None
+            report = self._ask_copy() if self._copies else None
             took_s = time.monotonic() - began_s
-            if self.is_apart or (self._is_first and not self._copies):
+            if self.is_copy or (self._is_first and not self._copies):
                 self._begin(piece)
                 return piece
-            if made is not None and "gradients" in made:
-                self._passages.append(passage_of(made))
+            if report is not None and "gradients" in report:
+                self._passages.append(passage_of(report))
             elif len(self._passages) == _COMPARED:
-                self._is_fed = "raised" in (made or {})
+                self._is_fed = "raised" in (report or {})
                 return None
-            elif self._is_double and took_s < self._patience_s and "obstacle" not in (made or {}):
+            elif self._is_double and took_s < self._patience_s and "obstacle" not in (report or {}):
                 self._begin_anew_as_asked()
             else:
-                self.obstacle = _told_of_obstacle(made, len(piece), took_s) if self._is_first else None
+                self.obstacle = _describe_obstacle(report, len(piece), took_s) if self._is_first else None
                 return None
         return None
 
@@ -132,11 +132,11 @@ class ScriptRehearsal:
     def _is_to_be_repeated(self) -> bool:
         """Learn where the samples lie in what is drawn. Returns whether they were taken to lie elsewhere; the
         passages are then made anew."""
-        made = [one.draws for one in self._passages[:_COMPARED] if one is not None]
-        if self._has_learned or len(made) < min(len(self._pieces), _COMPARED):
+        draws = [one.draws for one in self._passages[:_COMPARED] if one is not None]
+        if self._has_learned or len(draws) < min(len(self._pieces), _COMPARED):
             return False
         self._has_learned = True
-        if not self._dims.learn(made):
+        if not self._dims.learn(draws):
             return False
         self._passages.clear()
         return True
@@ -146,23 +146,23 @@ class ScriptRehearsal:
         self._is_double = self._has_learned = False
         self._passages.clear()
 
-    def _told_by_copy(self) -> dict[str, Any] | None:
-        """Copy the process. Returns what the copy has told, and in the copy nothing."""
+    def _ask_copy(self) -> dict[str, Any] | None:
+        """Copy the process. Returns the copy's report, and None in the copy itself."""
         try:
-            made = fork(self._patience_s)
+            copy = fork(self._patience_s)
         except CopyError:
             self._copies = self._is_double = False
             return None
-        if isinstance(made, Child):
-            self._child = made
+        if isinstance(copy, Child):
+            self._child = copy
             return None
-        return made
+        return copy
 
     def take_batch(self, batch: Any) -> Any:
         """The samples were read and collated. Returns the batch that the body is to be given."""
         assert self._watched is not None
         self._watched.take_batch(batch)
-        return in_double(batch) if self._is_double and self.is_apart else batch
+        return in_double(batch) if self._is_double and self.is_copy else batch
 
     def take(
         self,
@@ -187,7 +187,7 @@ class ScriptRehearsal:
         self._passages.append(passage)
 
     @property
-    def is_apart(self) -> bool:
+    def is_copy(self) -> bool:
         """Whether this process is a copy, which ends with what it computes."""
         return self._child is not None
 
@@ -200,9 +200,9 @@ class ScriptRehearsal:
         self._passages.append(None)
 
     def _begin(self, piece: range) -> None:
-        if self._is_double and self.is_apart:
+        if self._is_double and self.is_copy:
             compute_in_double(self._task.model)
-        if len(self._passages) == _COMPARED and self._logged is not None and self.is_apart:
+        if len(self._passages) == _COMPARED and self._logged is not None and self.is_copy:
             self._logged.disturb()
         self._watched = Watched(self._task, len(piece), self._dims)
         if len(self._passages) == 0 and self._child is not None and self._is_first:
@@ -235,11 +235,11 @@ class ScriptRehearsal:
         for text in dict.fromkeys(text for one in passages for text in one.unkeyed):
             yield Finding(text)
         if whole.normalised:
-            yield Finding(_told_of_batch_norm(whole.normalised), is_of_batch_norm=True)
+            yield Finding(_describe_batch_norm(whole.normalised), is_of_batch_norm=True)
         if all(one.is_comparable and not one.gathers for one in passages):
             yield from self._differences(whole, parts)
 
-    def told_of_logged(self) -> str | None:
+    def describe_logged(self) -> str | None:
         """A sentence that names the script's numbers, losses and their means as it logs them, if the loss became
         another when a copy of the process changed them; None if it did not."""
         if self._logged is None:
@@ -248,7 +248,7 @@ class ScriptRehearsal:
         if len(compared) > _COMPARED:
             loss, disturbed = compared[0].loss, compared[_COMPARED].loss
             self._is_fed = abs(loss - disturbed) > _TOLERANCE_IN_DOUBLE * abs(loss)
-        return _told_of_logged(self._logged.changed()) if self._is_fed else None
+        return _describe_logged(self._logged.changed()) if self._is_fed else None
 
     def _differences(self, whole: Passage, parts: Sequence[Passage]) -> Iterator[Finding]:
         names = [n for n in parts[0].buffers if n in parts[1].buffers and _differ(*(p.buffers[n] for p in parts))]
@@ -268,19 +268,21 @@ class ScriptRehearsal:
         weighted = f"its parts of {sizes} samples, weighted by their {'weights' if whole.is_total else 'samples'}"
         off = [name for name in whole.gradients if _is_off(name, whole, parts, weight, allowed)]
         if abs(whole.loss - together) > allowed * scale:
-            seen = (
+            difference = (
                 f"the loss of {whole.num_samples} samples is {whole.loss:.6g}, and {weighted}, make {together:.6g}"
             )
         elif off:
-            seen = f"the gradient of {some_of(off)} is for {whole.num_samples} samples not that of {weighted}"
+            difference = (
+                f"the gradient of {some_of(off)} is for {whole.num_samples} samples not that of {weighted}"
+            )
         elif not self._is_double and (share := _share_of_first(whole, *parts)) is not None:
-            seen = (
+            difference = (
                 f"the gradients of {whole.num_samples} samples are to {share:.1%} those of the first "
                 f"{parts[0].num_samples}, which are to have a part of {parts[0].weight / weight:.1%} in them"
             )
         else:
             return
-        yield Finding(f"{seen}: {_ANOTHER}. {self._what_to_write(whole, parts)}")
+        yield Finding(f"{difference}: {_ANOTHER}. {self._what_to_write(whole, parts)}")
 
     def _what_to_write(self, whole: Passage, parts: Sequence[Passage]) -> str:
         if abs(whole.loss - sum(one.loss for one in parts)) <= whole.tolerance * abs(whole.loss):
@@ -325,11 +327,11 @@ def refuse_or_warn(findings: Iterator[Finding], *, is_exact: bool, is_alone: boo
 
 
 def _is_off(name: str, whole: Passage, parts: Sequence[Passage], weight: float, allowed: float) -> bool:
-    made = [one.gradients.get(name, Sketch([], 0.0)) for one in parts]
+    sketches = [one.gradients.get(name, Sketch([], 0.0)) for one in parts]
     shares = [one.weight / weight if weight else 0.0 for one in parts]
     gradient = whole.gradients[name]
-    together = sum(share * one.sum for share, one in zip(shares, made, strict=True))
-    scale = max(gradient.norm, *(share * one.norm for share, one in zip(shares, made, strict=True)))
+    together = sum(share * one.sum for share, one in zip(shares, sketches, strict=True))
+    scale = max(gradient.norm, *(share * one.norm for share, one in zip(shares, sketches, strict=True)))
     # Gradients that are nothing but rounding, as of a bias before a normalisation, are small beside the others.
     largest = max(one.norm for one in whole.gradients.values())
     return abs(gradient.sum - together) > _GRADIENTS_TOLERANCE * allowed * max(scale, 1e-2 * largest)
@@ -349,9 +351,9 @@ def _share_of_first(whole: Passage, first: Passage, second: Passage) -> float | 
         return None
     points = []
     for name in whole.gradients.keys() & first.gradients.keys() & second.gradients.keys():
-        made = [one.gradients[name] for one in (whole, first, second)]
-        scale = max(1e-2 * largest, *(one.norm for one in made))
-        sums = zip(*(one.sums for one in made), strict=True)
+        sketches = [one.gradients[name] for one in (whole, first, second)]
+        scale = max(1e-2 * largest, *(one.norm for one in sketches))
+        sums = zip(*(one.sums for one in sketches), strict=True)
         points += [((a - b) / scale, (w - b) / scale) for w, a, b in sums if a != b]
     spread = sum(x * x for x, _ in points)
     if len(points) < _FEWEST_POINTS or not spread or not math.isfinite(spread):
@@ -366,12 +368,12 @@ def _differ(one: float, other: float) -> bool:
     return abs(one - other) > 1e-6 * max(abs(one), abs(other))
 
 
-def _told_of_obstacle(told: dict[str, Any] | None, num_samples: int, took_s: float) -> str:
-    told = told or {}
-    if "obstacle" in told:
-        why = f"the loop's body {told['obstacle']} before its step, which a copy of the process must not"
-    elif "raised" in told:
-        why = f"in a copy of the process the loop's body raised {told['raised']}, and here it did not"
+def _describe_obstacle(report: dict[str, Any] | None, num_samples: int, took_s: float) -> str:
+    report = report or {}
+    if "obstacle" in report:
+        why = f"the loop's body {report['obstacle']} before its step, which a copy of the process must not"
+    elif "raised" in report:
+        why = f"in a copy of the process the loop's body raised {report['raised']}, and here it did not"
     elif took_s >= _PATIENCE_S:
         why = f"a copy of the process had not computed {num_samples} samples after {_PATIENCE_S:g} s"
     else:
@@ -383,7 +385,7 @@ def _told_of_obstacle(told: dict[str, Any] | None, num_samples: int, took_s: flo
     )
 
 
-def _told_of_logged(names: Sequence[str]) -> str:
+def _describe_logged(names: Sequence[str]) -> str:
     return (
         f"the loss depends on numbers in {some_of(names)}, which change from step to step, and nothing saves "
         "them: on a node that joins, and after a restart, they begin anew. Keep them in an object with state_dict "
@@ -404,7 +406,7 @@ def _cut_of(most: int) -> int:
     return min((p for p in primes if p < most), key=lambda p: abs(p - most * 3 / 8), default=1)
 
 
-def _told_of_batch_norm(names: list[str]) -> str:
+def _describe_batch_norm(names: list[str]) -> str:
     return (
         f"{some_of(names)} is BatchNorm, which computes with the samples of one node: on several nodes it would "
         "be another training. Write `parallel: {batch_norm: synchronised}` into the trainer's spec, for the "

@@ -78,17 +78,17 @@ class UnsavedState:
         self._around = [text for kind, text in _AROUND.items() if any(isinstance(one, kind) for one in referrers)]
         self._known = identities_of([*saved, iterator])
         self._modules = [one for one in saved if isinstance(one, nn.Module)]
-        self._told: set[str] = set()
+        self._named: set[str] = set()
         self._losses: list[float] = []
         self._before, self._clocks = self._take(), _clocks()
         self.logged = LoggedNumbers(frame, own, self._known)
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more will be told."""
+        """Whether no later step is looked at."""
         return len(self._losses) >= _LAST_LOOK
 
-    def told(self, loss: float, epoch: int = 0) -> str | None:
+    def find_changes(self, loss: float, epoch: int = 0) -> str | None:
         """After a step with this loss, when `epoch` epochs are finished, a text that names what has changed and
         was not named before; None if nothing has. Looks after steps 1, 2, 3, 5, 9 and so on."""
         self._losses.append(loss)
@@ -97,11 +97,11 @@ class UnsavedState:
             return None
         before, after = self._before, self._take()
         is_logged = _Logged(self._losses, epoch, self._clocks)
-        changed = [n for n, seen in after.items() if n in before and _has_changed(before[n], seen, is_logged)]
-        changed = [name for name in (*self._around, *changed) if name not in self._told]
+        changed = [n for n, now in after.items() if n in before and _has_changed(before[n], now, is_logged)]
+        changed = [name for name in (*self._around, *changed) if name not in self._named]
         # Only of what was there before the loop: the rest is the loop's own, made anew in each iteration.
         self._before = {name: after[name] for name in before if name in after}
-        self._told |= {*changed}
+        self._named |= {*changed}
         if not changed:
             return None
         when = "the first step" if not passed else f"the first {passed + 1} steps"
@@ -121,28 +121,28 @@ class UnsavedState:
 
     def _take(self) -> dict[str, Any]:
         """Where -> what would differ if the state there had changed."""
-        found: dict[str, Any] = {}
+        prints: dict[str, Any] = {}
         if self._frame is not None:
             for name, value in variables_of(self._frame).items():
                 if name not in self._made_anew:
-                    found |= self._prints(f"`{name}`", value)
+                    prints |= self._prints(f"`{name}`", value)
         for name, value in _numbers_of_data_set(self._dataset).items():
-            found[f"the data set's `{name}`"] = [value]
+            prints[f"the data set's `{name}`"] = [value]
         for name, holder in self._holders.items():
-            found |= self._attributes(name, holder)
+            prints |= self._attributes(name, holder)
         for model in self._modules:
             for path, module in model.named_modules():
                 if package_of(module) not in LIBRARIES:
-                    found |= self._attributes(f"the model's {path}" if path else "the model", module)
-        return found
+                    prints |= self._attributes(f"the model's {path}" if path else "the model", module)
+        return prints
 
     def _attributes(self, where: str, holder: object) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        prints: dict[str, Any] = {}
         of_libraries = _set_by_libraries(type(holder))  # type: ignore[arg-type]
         for name, value in (_of_class(type(holder)) | dict(getattr(holder, "__dict__", {}))).items():
             if not name.startswith("_") and name not in of_libraries:
-                found |= self._prints(f"{where}'s `{name}`", value)
-        return found
+                prints |= self._prints(f"{where}'s `{name}`", value)
+        return prints
 
     def _prints(self, where: str, value: Any) -> dict[str, Any]:
         return {where: [_NOTHING] if value is None else list(self._of(value, 0))}
@@ -254,18 +254,18 @@ def _numbers(holder: object) -> dict[str, int | float]:
     """The numbers that an object of a class of the script's own holds under names."""
     if holder is None or package_of(holder) in FOREIGN:
         return {}
-    given = getattr(holder, "__dict__", {}).items()
-    return {n: v for n, v in list(given) if isinstance(v, int | float) and n[:1] != "_" and n != "training"}
+    attributes = getattr(holder, "__dict__", {}).items()
+    return {n: v for n, v in list(attributes) if isinstance(v, int | float) and n[:1] != "_" and n != "training"}
 
 
 def _numbers_of_data_set(dataset: Any) -> dict[str, int | float]:
     """Those of a data set, of its class, and of the data sets that it is a view of, as `Subset` is."""
-    found: dict[str, int | float] = {}
+    numbers: dict[str, int | float] = {}
     for _ in range(_DEEPEST):
         of_class = {n: v for n, v in _of_class(type(dataset)).items() if v is not None and n[:1] != "_"}
-        found = of_class | _numbers(dataset) | found
+        numbers = of_class | _numbers(dataset) | numbers
         dataset = getattr(dataset, "dataset", None)
-    return found
+    return numbers
 
 
 def _of_class(of: type) -> dict[str, Any]:

@@ -23,24 +23,24 @@ def _differences(one: Any, other: Any, path: str, depth: int) -> Iterator[str]:
     if depth > _DEEPEST or one is other:
         return
     if type(one) is not type(other):
-        yield _told(path, type(one).__name__, type(other).__name__)
+        yield _describe_difference(path, type(one).__name__, type(other).__name__)
     elif isinstance(one, torch.Tensor):
         yield from _tensor_differences(one, other, path)
     elif isinstance(one, Mapping):
         if list(one) != list(other):
-            yield _told(path, f"the keys {list(one)[:5]}", f"{list(other)[:5]}")
+            yield _describe_difference(path, f"the keys {list(one)[:5]}", f"{list(other)[:5]}")
             return
         for key in one:
             yield from _differences(one[key], other[key], f"{path}[{key!r}]", depth + 1)
     elif isinstance(one, list | tuple | deque):
         if len(one) != len(other):
-            yield _told(path, f"{len(one)} items", f"{len(other)}")
+            yield _describe_difference(path, f"{len(one)} items", f"{len(other)}")
             return
         for number, (a, b) in enumerate(zip(one, other, strict=True)):
             yield from _differences(a, b, f"{path}[{number}]", depth + 1)
     elif isinstance(one, bool | int | float | complex | str | bytes | set | frozenset) or one is None:
         if one != other and not (isinstance(one, float) and math.isnan(one) and math.isnan(other)):
-            yield _told(path, _short(one), _short(other))
+            yield _describe_difference(path, _short(one), _short(other))
     elif dataclasses.is_dataclass(one):
         for field in dataclasses.fields(one):
             pair = getattr(one, field.name, None), getattr(other, field.name, None)
@@ -48,23 +48,23 @@ def _differences(one: Any, other: Any, path: str, depth: int) -> Iterator[str]:
     elif hasattr(one, "dtype") and hasattr(one, "tolist"):  # NumPy's arrays and numbers
         yield from _differences(one.tolist(), other.tolist(), path, depth + 1)
     elif callable(to_bytes := getattr(one, "tobytes", None)) and to_bytes() != other.tobytes():  # a picture
-        yield _told(path, f"one {type(one).__name__}", "another")
+        yield _describe_difference(path, f"one {type(one).__name__}", "another")
 
 
 def _tensor_differences(one: torch.Tensor, other: torch.Tensor, path: str) -> Iterator[str]:
     if one.shape != other.shape or one.dtype != other.dtype:
         kinds = (f"{t.dtype} of shape {tuple(t.shape)}".removeprefix("torch.") for t in (one, other))
-        yield _told(path, *kinds)
+        yield _describe_difference(path, *kinds)
         return
     if one.layout != torch.strided or one.is_meta:
         return
     differ = (one != other) & ~((one != one) & (other != other))
     if bool(differ.any()):
         at = int(differ.reshape(-1).to(torch.uint8).argmax())
-        yield _told(path, *(_short(t.reshape(-1)[at].item()) for t in (one, other)))
+        yield _describe_difference(path, *(_short(t.reshape(-1)[at].item()) for t in (one, other)))
 
 
-def _told(path: str, one: str, other: str) -> str:
+def _describe_difference(path: str, one: str, other: str) -> str:
     return f"{path}: {one} and {other}" if path else f"{one} and {other}"
 
 

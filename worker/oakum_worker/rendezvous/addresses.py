@@ -31,8 +31,8 @@ def listen_on(host: str, towards: str | None = None) -> socket.socket:
 
 def interface_of(address: str) -> str | None:
     """The name of the interface that has an IPv4 address; None where none has it."""
-    for name, found in psutil.net_if_addrs().items():
-        if any(one.family == socket.AF_INET and one.address == address for one in found):
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.family == socket.AF_INET and one.address == address for one in addresses):
             return name
     return None
 
@@ -51,10 +51,10 @@ def _listening(address: str) -> socket.socket:
 
 def _addresses_of(host: str) -> list[str]:
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
         return []
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+    return list(dict.fromkeys(str(address[0]) for *_, address in addresses))
 
 
 def _source_towards(host: str) -> str | None:

@@ -47,14 +47,14 @@ def confirm_members(group: dist.ProcessGroup, rank: int, size: int, name: str, s
     gloo takes the first who connects for the rank that was to come. Raises `GroupError` where that was somebody
     else, or where a rank is gone.
     """
-    given = torch.tensor([[*_of_pair(secret, name, rank, other)] for other in range(size)], dtype=torch.uint8)
-    taken = torch.zeros_like(given)
+    own_proofs = torch.tensor([[*_of_pair(secret, name, rank, other)] for other in range(size)], dtype=torch.uint8)
+    their_proofs = torch.zeros_like(own_proofs)
     try:
-        group.alltoall_base(taken, given, [], []).wait(_PATIENCE)
+        group.alltoall_base(their_proofs, own_proofs, [], []).wait(_PATIENCE)
     except RuntimeError as error:
         raise GroupError(f"the members of the group {name} could not prove who they are: {error}") from error
     for other in range(size):
-        if not hmac.compare_digest(bytes(taken[other].tolist()), _of_pair(secret, name, other, rank)):
+        if not hmac.compare_digest(bytes(their_proofs[other].tolist()), _of_pair(secret, name, other, rank)):
             raise GroupError(f"rank {other} of the group {name} does not know the secret of the generation")
 
 

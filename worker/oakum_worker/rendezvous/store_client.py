@@ -51,12 +51,12 @@ class MembersStore(dist.Store):
         own, at = os.urandom(NONCE_BYTES), self._connection.getpeername()[:2]
         try:
             theirs = self._take(NONCE_BYTES)
-            given = proof(secret, "member", generation, at, theirs, own)
-            self._connection.sendall(HELLO.pack(generation, own, given))
-            given = self._take(PROOF_BYTES)
+            own_proof = proof(secret, "member", generation, at, theirs, own)
+            self._connection.sendall(HELLO.pack(generation, own, own_proof))
+            their_proof = self._take(PROOF_BYTES)
         except ConnectionError as error:
             raise NotServedError(f"generation {generation} is not served") from error
-        if not hmac.compare_digest(given, proof(secret, "store", generation, at, theirs, own)):
+        if not hmac.compare_digest(their_proof, proof(secret, "store", generation, at, theirs, own)):
             raise NotServedError("the store does not know the secret of the generation, or is another's")
         self._ours, self._theirs = Seal(secret, "member", theirs, own), Seal(secret, "store", theirs, own)
 
@@ -91,9 +91,9 @@ class MembersStore(dist.Store):
 
     def clone(self) -> MembersStore:
         """Another connection to the same store."""
-        made = MembersStore(*self._made_of)
-        made.set_timeout(self._timeout)
-        return made
+        copy = MembersStore(*self._made_of)
+        copy.set_timeout(self._timeout)
+        return copy
 
     def set_timeout(self, timeout: timedelta) -> None:
         self._timeout = timeout

@@ -96,12 +96,12 @@ class StoreServer:
         generation that is not served yet."""
         nonce = os.urandom(NONCE_BYTES)
         writer.write(nonce)
-        generation, theirs, given = HELLO.unpack(await reader.readexactly(HELLO.size))
+        generation, theirs, their_proof = HELLO.unpack(await reader.readexactly(HELLO.size))
         table = self._tables.get(generation)
         if table is None:
             return None
         at = writer.get_extra_info("sockname")[:2]
-        if not hmac.compare_digest(given, proof(table.secret, "member", generation, at, nonce, theirs)):
+        if not hmac.compare_digest(their_proof, proof(table.secret, "member", generation, at, nonce, theirs)):
             return None
         writer.write(proof(table.secret, "store", generation, at, nonce, theirs))
         return _Member(table, reader, writer, (nonce, theirs))
@@ -135,10 +135,10 @@ class _Table:
             async with self._changed:
                 await self._changed.wait_for(lambda: all(key in self._values for key in keys))
             return [self._values[key] for key in keys]
-        made = self._operations[operation](*arguments)
+        answer = self._operations[operation](*arguments)
         async with self._changed:
             self._changed.notify_all()
-        return made
+        return answer
 
     def _add(self, key: str, number: int) -> int:
         total = int(self._values.get(key, "0")) + number

@@ -39,14 +39,14 @@ class RanksAlike:
         if self._is_due:
             self._prints = _prints_of(self._loop.task, options)
 
-    def told(self) -> str | None:
+    def find_differences(self) -> str | None:
         """What the ranks have differently, in a sentence that is equal on every rank; None where they are alike or
         are not compared in this step. To be called by all ranks after the step's sums; a collective. Raises
         `GroupError` where a rank is gone."""
         if not self._is_due:
             return None
-        given = [number for value, norm in self._prints.values() for number in (value, value * value, norm)]
-        means = [one / self._loop.world_size for one in self._loop.sums_over_ranks(*given)]
+        numbers = [number for value, norm in self._prints.values() for number in (value, value * value, norm)]
+        means = [one / self._loop.world_size for one in self._loop.sums_over_ranks(*numbers)]
         places = zip(self._prints, means[::3], means[1::3], means[2::3], strict=True)
         names = [name for name, mean, square, norm in places if _spread(mean, square) > _TOLERANCE * norm]
         if not names:
@@ -66,15 +66,15 @@ class RanksAlike:
 
 
 def _prints_of(task: Task, options: Sequence[Mapping[str, Any]]) -> _Prints:
-    found = {
+    prints = {
         "the weights": _print(task.model.named_parameters()),
         "the model's buffers": _print(task.model.named_buffers()),
         "the optimizer's options": _print(_numbers("", list(options))),
     }
     for name, part in task.extra_state.items():
         document, tensors = dismantle(dict(part.state_dict()))
-        found[f"state {name}"] = _print([*_numbers("", document), *tensors.items()])
-    return found
+        prints[f"state {name}"] = _print([*_numbers("", document), *tensors.items()])
+    return prints
 
 
 def _spread(mean: float, mean_square: float) -> float:

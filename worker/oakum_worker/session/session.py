@@ -366,7 +366,7 @@ class Session:
             except SharesMissingError:
                 self._settle_who_left(is_leaving=False)
             self._loop.check_step()
-            if iteration.reduced is not None and (text := self._alike.told()) and self.is_first_rank:
+            if iteration.reduced is not None and (text := self._alike.find_differences()) and self.is_first_rank:
                 warn_of_training(text, stacklevel=3)
         except GroupError as error:
             iteration.lost, iteration.reduced = error, None
@@ -424,7 +424,7 @@ class Session:
                 yield self._begin(course)
         finally:
             # A copy of the process goes on to `__exit__`, which is told the error.
-            if self._rehearsal is not None and not self._rehearsal.is_apart:
+            if self._rehearsal is not None and not self._rehearsal.is_copy:
                 self._leave_rehearsal()
             self._is_iterated = True
 
@@ -459,15 +459,15 @@ class Session:
             yield self._begin_rehearsal(rehearsal, positions)
             self._end_rehearsal(rehearsal)
         self._rehearsal, self._unrehearsed = None, rehearsal.obstacle
-        found = (one for one in rehearsal.findings() if is_first or not one.is_of_batch_norm)
-        refuse_or_warn(found, is_exact=spec.exact, is_alone=self._host.is_alone)
-        if (text := rehearsal.told_of_logged()) is not None and self.is_first_rank:
+        findings = (one for one in rehearsal.findings() if is_first or not one.is_of_batch_norm)
+        refuse_or_warn(findings, is_exact=spec.exact, is_alone=self._host.is_alone)
+        if (text := rehearsal.describe_logged()) is not None and self.is_first_rank:
             warn_of_training(text, stacklevel=3)
 
     def _begin_rehearsal(self, rehearsal: ScriptRehearsal, positions: range) -> Any:
         loop, options = self._loop, self._optimizer.options()
         loop.open_step()
-        if rehearsal.is_apart and self.steps:
+        if rehearsal.is_copy and self.steps:
             loop.loss_parts.forward.randomness.wake()
         chunk = Chunk(positions, len(positions))
         iteration = self._open = Iteration(loop.cursor, options, chunk, is_rehearsal=True)
@@ -513,7 +513,7 @@ class Session:
             self._unrehearsed = None
         if self._unsaved is None:
             return
-        text = self._unsaved.told(self._loss, self._loop.epoch)
+        text = self._unsaved.find_changes(self._loss, self._loop.epoch)
         if text is not None and self.is_first_rank:
             warn_of_training(text, stacklevel=4)
         if self._unsaved.is_done:
@@ -686,12 +686,12 @@ def _complaint(task: Task, optimizers: Sequence[Optimizer]) -> str | None:
         return "SparseAdam takes sparse gradients alone, and gradients summed over ranks are dense: use Adam"
     if any(isinstance(one, LBFGS) for one in optimizers):
         return "LBFGS evaluates the loss several times in a step: use an optimizer that does so once"
-    seen: set[int] = set()
+    earlier: set[int] = set()
     for one in optimizers:
         own = {id(p) for group in one.param_groups for p in group["params"]}
-        if own & seen:
+        if own & earlier:
             return "two optimizers have a parameter in common: give each parameter to one of them"
-        seen |= own
+        earlier |= own
     for part in task.extra_state.values():
         if part in optimizers or part is task.model:
             return f"state has the {type(part).__name__} that the session has already: leave it out"

@@ -74,13 +74,13 @@ class _UntrainedParameters:
     def __init__(self, task: Task) -> None:
         optimized = {id(p) for group in task.optimizer.param_groups for p in group["params"]}
         trained = [p for p in task.model.parameters() if p.requires_grad and id(p) in optimized]
-        known = {id(p) for p in trained}
+        trained_ids = {id(p) for p in trained}
         # Those on the meta device are of layers that are on other ranks.
-        others = [p for p in task.model.parameters() if id(p) not in known and not p.is_meta]
+        others = [p for p in task.model.parameters() if id(p) not in trained_ids and not p.is_meta]
         self._names = {
             name: id(p)
             for name, p in task.model.named_parameters(remove_duplicate=False)
-            if id(p) not in known and not p.is_meta
+            if id(p) not in trained_ids and not p.is_meta
         }
         copied = sum(p.numel() for p in others) <= sum(p.numel() for p in trained)
         self._copied = {id(p): _Copied(p) for p in others if copied}

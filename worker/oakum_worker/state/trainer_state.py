@@ -71,10 +71,10 @@ def restore_rest(
         cursor = Cursor(**state["cursor"])
         if task.scheduler is not None and with_scheduler:
             task.scheduler.load_state_dict(state["scheduler"])
-        known, devices = state.get("parts", {}), state.get("devices", {})
+        saved, devices = state.get("parts", {}), state.get("devices", {})
         for name, part in parts.items():
-            if name in known:
-                part.load_state_dict(_copied(known[name], name, devices))
+            if name in saved:
+                part.load_state_dict(_copied(saved[name], name, devices))
     return cursor
 
 
@@ -87,11 +87,11 @@ def adopt(task: Task, state: State, parts: Mapping[str, Stateful]) -> Cursor:
     Raises `CheckpointError` where the state belongs to another model, optimizer or scheduler.
     """
     with _fitting():
-        given, own = state["optimizer"], _capture_optimizer(task)["param_groups"]
-        if [group["params"] for group in given["param_groups"]] != [group["params"] for group in own]:
+        saved, own = state["optimizer"], _capture_optimizer(task)["param_groups"]
+        if [group["params"] for group in saved["param_groups"]] != [group["params"] for group in own]:
             raise ValueError("the optimizer has other groups of parameters")
         task.model.load_state_dict(state["model"])
-        _restore_optimizer(task, {**given, "param_groups": own})
+        _restore_optimizer(task, {**saved, "param_groups": own})
         if task.scheduler is not None and state["scheduler"] is not None:
             _advance(task, state)
     return restore_rest(task, state, parts, with_scheduler=False)

@@ -96,10 +96,12 @@ class DivergenceWatch:
             self._first = self._first or f"the loss was {loss} at step {step}"
         if gradients and (suspicious or self._gradients.allows()):
             began_s = time.monotonic()
-            found = first_not_finite([(name, p.grad) for name, p in self._trained() if p.grad is not None])
+            faulty = first_not_finite([(name, p.grad) for name, p in self._trained() if p.grad is not None])
             self._gradients.count(began_s)
-            if found is not None:
-                self._note(f"the gradient of {found} was not finite at step {step}, where the loss was {loss:.4g}")
+            if faulty is not None:
+                self._note(
+                    f"the gradient of {faulty} was not finite at step {step}, where the loss was {loss:.4g}"
+                )
 
     def judge(self, step: int, *, found: bool, skipped: bool) -> None:
         """Count the step that `look` checked; `found`: whether any rank's votes in this step told of a fault.
@@ -132,11 +134,11 @@ class DivergenceWatch:
 
     def _look_at_weights(self, step: int) -> None:
         began_s = time.monotonic()
-        found = first_not_finite(self._trained())
+        name = first_not_finite(self._trained())
         self._weights.count(began_s)
-        if found is not None:
+        if name is not None:
             when = f"after step {step}" if step else "before the first step"
-            self._note(f"the weights of {found} were not finite {when}")
+            self._note(f"the weights of {name} were not finite {when}")
 
     def _trained(self) -> Sequence[tuple[str, nn.Parameter]]:
         """The parameters that require gradients, with their names.

@@ -109,8 +109,8 @@ class ForwardPass:
 
         key = mix(self._spec.seed, cursor.step)
         with self._batch_randomness.samples(key, positions.start, len(positions)) as call:
-            made: tuple[Any, _R] = call(make)
-        return made
+            prepared: tuple[Any, _R] = call(make)
+        return prepared
 
     def precision(self) -> AbstractContextManager[Any]:
         """Context in which models compute in the spec's precision."""

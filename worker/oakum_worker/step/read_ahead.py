@@ -116,8 +116,8 @@ class ReadAhead:
         self._expected.popleft()
         if answer.error is not None:
             raise answer.error
-        found = answer.found
-        return unpack(found) if isinstance(found, Pack) else found
+        samples = answer.samples
+        return unpack(samples) if isinstance(samples, Pack) else samples
 
     def next_order(self) -> _Order:
         """The next order for a process."""
@@ -159,7 +159,7 @@ class _Answer(NamedTuple):
     sequence: int
     read: Read | None
     """None: nothing was read, because it was not wanted any more."""
-    found: Any = None
+    samples: Any = None
     error: Exception | None = None
 
 

@@ -72,8 +72,8 @@ class ReplicaBatch:
         if number not in self._prepared:
             indices = self._sampler.indices(self._cursor, positions)
             # The last stage needs this call, too: making the inputs may change the batch, for example by masking.
-            made = self._forward.prepared(self._cursor, positions, indices, self._chain.inputs)
-            self._prepared[number] = made
+            prepared = self._forward.prepared(self._cursor, positions, indices, self._chain.inputs)
+            self._prepared[number] = prepared
 
     def inputs(self, number: int) -> Any:
         """The first layer's arguments for micro-batch `number`, which has to be prepared: a tensor or a tuple of

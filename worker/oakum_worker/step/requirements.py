@@ -33,10 +33,10 @@ class Requirements:
 
     def check(self) -> None:
         """Raise `TaskError` if a parameter's `requires_grad` has changed since training began."""
-        found = [p is None or p.requires_grad is required for p, required in self._now()]
-        if not all(found):
-            changed = [name for name, is_as_it_was in zip(self._names, found, strict=True) if not is_as_it_was]
-            raise TaskError(told_of_requirements(changed, "the task's code"))
+        unchanged = [p is None or p.requires_grad is required for p, required in self._now()]
+        if not all(unchanged):
+            changed = [name for name, is_as_it_was in zip(self._names, unchanged, strict=True) if not is_as_it_was]
+            raise TaskError(describe_changed_requirements(changed, "the task's code"))
 
     def _now(self) -> Iterator[tuple[nn.Parameter | None, bool]]:
         return ((parameter(), required) for parameter, required in self._parameters)
@@ -47,7 +47,7 @@ def requirements(model: nn.Module) -> dict[str, bool]:
     return {name: parameter.requires_grad for name, parameter in model.named_parameters()}
 
 
-def told_of_requirements(names: Sequence[str], who: str) -> str:
+def describe_changed_requirements(names: Sequence[str], who: str) -> str:
     """Message that `who` changes `requires_grad` of these parameters, and what to do instead."""
     return (
         f"{who} changes which parameters require gradients ({some_of(names)}): that is fixed once training has "

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from oakum_worker.data_sets import is_stream
 from oakum_worker.errors import TaskError
-from oakum_worker.profiling.sample_errors import collate, ended_early, few, read
+from oakum_worker.profiling.sample_errors import collate, ended_early, read, some_indices
 from oakum_worker.step.read_ahead import Collated, ReadAhead
 from oakum_worker.step.reading_order import Read
 from oakum_worker.task import Task
@@ -51,7 +51,7 @@ class OwnReader:
         """Read the chunks, of a stream from its beginning. Yields the number of samples of each."""
         stream = self._open_stream()
         for chunk in chunks:
-            collate(self._task, self._samples(chunk, stream), f"the samples {few(chunk)}")
+            collate(self._task, self._samples(chunk, stream), f"the samples {some_indices(chunk)}")
             yield len(chunk)
 
     def read_once(self, indices: Sequence[int], which: str) -> None:
@@ -106,9 +106,9 @@ class ReaderProcesses:
             yield len(wish.indices)
 
     def _read_one(self, wish: Read, following: Iterator[Read]) -> None:
-        which = f"the samples {few(wish.indices)}"
+        which = f"the samples {some_indices(wish.indices)}"
         try:
-            found = self._processes.read(wish, following)
+            samples = self._processes.read(wish, following)
         except TaskError:
             raise
         except Exception as error:
@@ -118,8 +118,8 @@ class ReaderProcesses:
                 f"(workers: {self._workers}), and nothing in the process that built the task: have the data "
                 "set open connections, files and GPUs in __getitem__, anew in each process, or leave workers out"
             ) from error
-        if not isinstance(found, Collated):
-            collate(self._task, found, which)
+        if not isinstance(samples, Collated):
+            collate(self._task, samples, which)
 
     def _blame(self, indices: tuple[int, ...], which: str) -> None:
         """Read and collate the samples in this process. Raises `TaskError`, which names the sample, where that

@@ -59,7 +59,7 @@ class MemoryNeed:
         return self.node_bytes <= self.here_bytes
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """One line of text: what a node needs, and what this machine has."""
         return f"about {_size(self.node_bytes)} on a node, of {_size(self.here_bytes)} here"
 
@@ -109,7 +109,7 @@ def memory_need(task: Task, spec: TrainerSpec) -> MemoryNeed:
         )
     each, measured = _slope(peaks), max(peaks)
     passes = peaks[measured] + each * (size - measured)
-    left = here / ranks - step.static_bytes / split - peaks[measured]
+    spare_bytes = here / ranks - step.static_bytes / split - peaks[measured]
     return MemoryNeed(
         weight_bytes=weights // split,
         gradient_bytes=gradients // split,
@@ -118,7 +118,7 @@ def memory_need(task: Task, spec: TrainerSpec) -> MemoryNeed:
         micro_batch=size,
         ranks=ranks,
         here_bytes=here,
-        most_at_once=max(0, min(size, int(measured + left / each))) if each else size * (left >= 0),
+        most_at_once=max(0, min(size, int(measured + spare_bytes / each))) if each else size * (spare_bytes >= 0),
     )
 
 
@@ -132,9 +132,9 @@ def _probed(probe: Probe, smallest: int, size: int, limit_bytes: int) -> dict[in
     peaks: dict[int, int] = {}
     began_s = time.perf_counter()
     number = smallest
-    while (found := probe.passes_bytes(number)) is not None:
-        peaks[number] = found
-        is_large = 2 * found > limit_bytes * _LARGEST_SHARE or time.perf_counter() - began_s > _PROBING_S
+    while (peak_bytes := probe.passes_bytes(number)) is not None:
+        peaks[number] = peak_bytes
+        is_large = 2 * peak_bytes > limit_bytes * _LARGEST_SHARE or time.perf_counter() - began_s > _PROBING_S
         if number >= size or (len(peaks) > 1 and is_large):
             break
         number = min(2 * number, size)

@@ -85,6 +85,6 @@ class SampleSweep:
             ends = list(dict.fromkeys([0, total - 1]))
             some = random.Random(self._spec.seed).sample(range(total), min(total, _MOST_INDICES))
             order = list(dict.fromkeys([*ends, *some]))
-        left = iter(order)
-        while chunk := tuple(itertools.islice(left, self._size)):
+        indices = iter(order)
+        while chunk := tuple(itertools.islice(indices, self._size)):
             yield chunk

@@ -46,7 +46,7 @@ _PATIENCE_S = 10.0
 """Seconds that an evaluation is waited for; it may take any time, so taking longer is no failure."""
 _SLOW_READ_S = 0.01
 
-Told = Callable[[dict[str, Any]], None]
+Report = Callable[[dict[str, Any]], None]
 """Called with each event of a check: a dictionary, ready for JSON."""
 
 
@@ -83,41 +83,41 @@ class Check:
     """Seconds after which nobody needs to wait for the check any more; None: it has to end."""
 
 
-def try_out(spec: TrainerSpec, told: Told, state_folder: Path | None = None) -> bool:
+def try_out(spec: TrainerSpec, report: Report, state_folder: Path | None = None) -> bool:
     """Run all checks in order up to the first that fails. Returns whether all passed.
 
-    `told` is called when each check begins, when it ends and if it fails; and once with the facts, after the
+    `report` is called when each check begins, when it ends and if it fails; and once with the facts, after the
     checks that have to pass and before those that nobody needs to wait for. With a `state_folder` the newest
     checkpoint in it is loaded, as by a trainer that begins from it. Nothing is compiled, since that takes minutes:
     a spec with `compile` is tried without.
     """
     if spec.script is not None:
-        return _try_script(spec, told)
+        return _try_script(spec, report)
     trial = _Trial(spec.model_copy(update={"compile": False}), state_folder)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        if not all(_passes(check, told, spec) for check in trial.needed()):
+        if not all(_passes(check, report, spec) for check in trial.needed()):
             return False
     trial.facts.remarks += _remarks(caught)
-    told({"state": "facts", "facts": trial.facts.document()})
-    return all(_passes(check, told, spec) for check in trial.wanted())
+    report({"state": "facts", "facts": trial.facts.document()})
+    return all(_passes(check, report, spec) for check in trial.wanted())
 
 
-def _try_script(spec: TrainerSpec, told: Told) -> bool:
+def _try_script(spec: TrainerSpec, report: Report) -> bool:
     facts = Facts()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
-        if not _passes(Check(f"running two steps of {spec.script}", ScriptTrial(spec, facts).run), told, spec):
+        if not _passes(Check(f"running two steps of {spec.script}", ScriptTrial(spec, facts).run), report, spec):
             return False
     facts.remarks += _remarks(caught)
     facts.remarks.append("a script's memory is not estimated")
-    told({"state": "facts", "facts": facts.document()})
+    report({"state": "facts", "facts": facts.document()})
     return True
 
 
-def _passes(check: Check, told: Told, spec: TrainerSpec) -> bool:
+def _passes(check: Check, report: Report, spec: TrainerSpec) -> bool:
     begun = {"check": check.name, "state": "begun", "patience_s": check.patience_s}
-    told(begun)
+    report(begun)
     began_s = time.perf_counter()
     try:
         detail = check.run()
@@ -127,9 +127,9 @@ def _passes(check: Check, told: Told, spec: TrainerSpec) -> bool:
         if lacks_memory(error):
             text = f"out of memory while {check.name}: {describe(cause or error)}. {memory_advice(spec)}"
         ended = {"check": check.name, "state": "failed", "seconds": time.perf_counter() - began_s}
-        told({**ended, "message": text, "lacks": cause.name if isinstance(cause, ModuleNotFoundError) else None})
+        report({**ended, "message": text, "lacks": cause.name if isinstance(cause, ModuleNotFoundError) else None})
         return False
-    told({"check": check.name, "state": "done", "seconds": time.perf_counter() - began_s, "detail": detail})
+    report({"check": check.name, "state": "done", "seconds": time.perf_counter() - began_s, "detail": detail})
     return True
 
 
@@ -296,7 +296,7 @@ class _Trial:
 
     def _estimate(self) -> str:
         self.facts.memory = need = memory_need(self._task, self._spec)
-        return need.told
+        return need.summary
 
     def _start_readers(self) -> str:
         self._sweep.start_readers()

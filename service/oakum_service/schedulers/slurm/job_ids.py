@@ -13,5 +13,5 @@ _LINE = re.compile(r"(?:Submitted batch job )?([1-9]\d*)(?:;\S*| on cluster \S+)
 
 def read_job_id(answer: str) -> str | None:
     """The job's number; None if no line tells one, or several lines tell different ones."""
-    found = {match[1] for line in answer.splitlines() if (match := _LINE.fullmatch(line.strip()))}
-    return found.pop() if len(found) == 1 else None
+    job_ids = {match[1] for line in answer.splitlines() if (match := _LINE.fullmatch(line.strip()))}
+    return job_ids.pop() if len(job_ids) == 1 else None
