@@ -96,8 +96,8 @@ def group_nodes(nodes: Iterable[IdleNode], edges_s: tuple[float, ...] = HORIZON_
     """
     members: dict[tuple[str, str | None, str, str | None, int], list[IdleNode]] = {}
     for node in nodes:
-        told_apart = node.cohort is None and node.horizon_s < math.inf
-        bucket = bisect.bisect_right(edges_s, node.horizon_s) if told_apart else -1
+        is_bucketed = node.cohort is None and node.horizon_s < math.inf
+        bucket = bisect.bisect_right(edges_s, node.horizon_s) if is_bucketed else -1
         members.setdefault((node.node_type, node.owner, node.access, node.cohort, bucket), []).append(node)
     return tuple(
         NodeGroup(

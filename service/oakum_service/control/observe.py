@@ -105,10 +105,10 @@ def _begin_intervals(session: Session, nodes: Sequence[Node], at: float) -> None
         for node in nodes
     ]
     session.execute(insert(NodeInterval), rows)
-    event_log.record_all(session, [(f"node.{node.state}", node.name, _told(node)) for node in nodes])
+    event_log.record_all(session, [(f"node.{node.state}", node.name, _describe(node)) for node in nodes])
 
 
-def _told(node: Node) -> str:
+def _describe(node: Node) -> str:
     words = {
         NodeState.HOLE: "is idle",
         NodeState.FOREGROUND: f"goes to foreground job {node.job_name}",

@@ -93,11 +93,11 @@ class ReportReader:
         if report.failure is not None and not fragment.cause:
             fragment.cause = "failed"
             _record_failure(session, trainer, fragment, report, report.failure, now)
-        elif report.phase is Phase.FINISHED and _is_told_to_its_end(trainer):
+        elif report.phase is Phase.FINISHED and _has_final_progress(trainer):
             finish(session, trainer, now)
 
 
-def _is_told_to_its_end(trainer: Trainer) -> bool:
+def _has_final_progress(trainer: Trainer) -> bool:
     """Whether rank 0 has reported the final progress; other ranks may report their end before that."""
     return trainer.state != TrainerState.FINISHED and trainer.progress is not None and trainer.progress.final
 

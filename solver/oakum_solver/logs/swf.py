@@ -118,7 +118,9 @@ def read_swf(path: Path) -> SwfLog:
         except ValueError as error:
             odd.append((number, error))
     _check_share(path, len(jobs), odd)
-    return SwfLog(header, tuple(jobs), (*_told(odd), *(f"{what}: {count:,}" for what, count in strays.items())))
+    return SwfLog(
+        header, tuple(jobs), (*_describe_odd(odd), *(f"{what}: {count:,}" for what, count in strays.items()))
+    )
 
 
 def _check_share(path: Path, num_jobs: int, odd: list[tuple[int, ValueError]]) -> None:
@@ -130,7 +132,7 @@ def _check_share(path: Path, num_jobs: int, odd: list[tuple[int, ValueError]]) -
     raise LogError(f"{path}, line {number}: {error}{others}: expected the Standard Workload Format") from error
 
 
-def _told(odd: list[tuple[int, ValueError]]) -> list[str]:
+def _describe_odd(odd: list[tuple[int, ValueError]]) -> list[str]:
     if not odd:
         return []
     number, error = odd[0]
