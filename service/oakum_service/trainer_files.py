@@ -26,9 +26,9 @@ class Checkpoints(Protocol):
     transaction, for which others wait.
     """
 
-    def of(self, trainer: str) -> Path: ...
-    def exist(self, trainer: str) -> bool: ...
-    def best_step(self, trainer: str) -> int | None: ...
+    def of(self, trainer_id: str) -> Path: ...
+    def exist(self, trainer_id: str) -> bool: ...
+    def best_step(self, trainer_id: str) -> int | None: ...
     def adopt(self, source: str, target: str, step: int | None = None) -> int: ...
     def size_bytes(self, trainers: Iterable[str]) -> int: ...
 
@@ -102,14 +102,14 @@ class _CheckpointsOfAccount:
     user: str
     root: Path
 
-    def of(self, trainer: str) -> Path:
-        return self.root / trainer
+    def of(self, trainer_id: str) -> Path:
+        return self.root / trainer_id
 
-    def exist(self, trainer: str) -> bool:
-        return bool(self._ask(CheckpointRequest(do="exist", trainers=(trainer,))))
+    def exist(self, trainer_id: str) -> bool:
+        return bool(self._ask(CheckpointRequest(do="exist", trainers=(trainer_id,))))
 
-    def best_step(self, trainer: str) -> int | None:
-        return self._step(CheckpointRequest(do="best_step", trainers=(trainer,)))
+    def best_step(self, trainer_id: str) -> int | None:
+        return self._step(CheckpointRequest(do="best_step", trainers=(trainer_id,)))
 
     def adopt(self, source: str, target: str, step: int | None = None) -> int:
         return self._step(CheckpointRequest(do="adopt", trainers=(source, target), step=step)) or 0

@@ -125,14 +125,14 @@ def fill(values: Floats, sizes: Sizes, num_nodes: int) -> Sizes:
     slopes = np.zeros(len(values))
     stale = list(range(len(values)))
     while remaining > 0:
-        for trainer in stale:
-            slopes[trainer], ends[trainer] = _best_jump(values[trainer], int(sizes[trainer]), remaining)
-        trainer = int(slopes.argmax()) if len(slopes) else 0
-        if not len(slopes) or slopes[trainer] <= 0:
+        for j in stale:
+            slopes[j], ends[j] = _best_jump(values[j], int(sizes[j]), remaining)
+        j = int(slopes.argmax()) if len(slopes) else 0
+        if not len(slopes) or slopes[j] <= 0:
             break
-        remaining -= int(ends[trainer] - sizes[trainer])
-        sizes[trainer] = ends[trainer]
-        stale = [trainer, *np.flatnonzero(ends - sizes > remaining).tolist()]
+        remaining -= int(ends[j] - sizes[j])
+        sizes[j] = ends[j]
+        stale = [j, *np.flatnonzero(ends - sizes > remaining).tolist()]
     return sizes
 
 

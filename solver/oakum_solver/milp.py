@@ -34,7 +34,7 @@ _COEFFICIENT = 1e4
 class CompositionOption:
     """One composition that a trainer may get."""
 
-    trainer: int
+    trainer_index: int
     use: dict[str, int]
     """Name of a capacity (a pool, or a user with a cap) -> nodes that the choice takes of it."""
     value: float
@@ -66,7 +66,7 @@ def choose(
     so that the solver sees small numbers. The solver may stop at a `gap` relative to the incumbent's total
     value. Raises `MilpError` where it gives no usable answer.
     """
-    gains = [choice.value - incumbent[choice.trainer] for choice in choices]
+    gains = [choice.value - incumbent[choice.trainer_index] for choice in choices]
     scale = _COEFFICIENT / max(max(map(abs, gains)), 1e-12)
     model, chosen = _model(choices, gains, capacities, scale)
     run = run_highs if problem.milp_solver == "highs" else run_cbc
@@ -91,7 +91,7 @@ def _model(
     of_trainer: dict[int, dict[pulp.LpVariable, int]] = {}
     of_capacity: dict[str, dict[pulp.LpVariable, int]] = {name: {} for name in capacities}
     for x, choice in zip(chosen, choices, strict=True):
-        of_trainer.setdefault(choice.trainer, {})[x] = 1
+        of_trainer.setdefault(choice.trainer_index, {})[x] = 1
         for name, amount in choice.use.items():
             of_capacity[name][x] = amount
     for terms in of_trainer.values():
@@ -107,7 +107,7 @@ def _check(
 ) -> None:
     """Raise `MilpError` unless the selection gives each trainer one choice and keeps to all capacities: solvers
     round."""
-    if sorted(choices[index].trainer for index in picked) != sorted(trainers):
+    if sorted(choices[index].trainer_index for index in picked) != sorted(trainers):
         raise MilpError("the solver's answer does not give each trainer one choice")
     used = dict.fromkeys(capacities, 0)
     for index in picked:

@@ -63,7 +63,7 @@ def improve_by_milp(
     capacities |= {f"user {user}": cap for user, cap in model.problem.user_caps.items()}
     gap = 0.0 if candidates.complete else model.problem.gap
     answer = choose(choices, capacities, dict(enumerate(values)), model.problem, left_s, gap)
-    picked = {choices[index].trainer: index for index in answer.chosen}
+    picked = {choices[index].trainer_index: index for index in answer.chosen}
     return Improvement(
         tuple(compositions[picked[j]] for j in range(len(incumbent))),
         tuple(choices[picked[j]].value for j in range(len(incumbent))),

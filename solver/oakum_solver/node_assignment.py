@@ -46,7 +46,7 @@ def assign_nodes(model: ValueModel, compositions: Sequence[Composition]) -> dict
             del released[pool][:missing]
             assert len(taken) == count, "more nodes are granted than the pool has"
             grants[trainer.id] += taken
-    return {trainer: tuple(nodes) for trainer, nodes in grants.items()}
+    return {trainer_id: tuple(nodes) for trainer_id, nodes in grants.items()}
 
 
 def _dearest_first(

@@ -75,10 +75,10 @@ class Plan:
             return 0.0
         return (self.bound - self.value) / max(abs(self.bound), 1e-12)
 
-    def grant(self, trainer: str) -> tuple[str, ...]:
+    def grant(self, trainer_id: str) -> tuple[str, ...]:
         """Names of the nodes granted to the trainer with this id; empty where the plan does not know the
         trainer."""
         for allocation in self.allocations:
-            if allocation.trainer == trainer:
+            if allocation.trainer == trainer_id:
                 return allocation.nodes
         return ()

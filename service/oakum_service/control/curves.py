@@ -28,13 +28,13 @@ def curves_to_plan_with(session: Session, trainers: Sequence[Trainer], settings:
     """
     specs = {trainer.id: trainer.spec for trainer in trainers}
     if not settings.learns_curves:
-        return {trainer: curve_from_points(spec.curve, spec.max_nodes) for trainer, spec in specs.items()}
+        return {trainer_id: curve_from_points(spec.curve, spec.max_nodes) for trainer_id, spec in specs.items()}
     measured = measured_rates(session, list(specs))
     priors = {trainer.id: _prior(specs[trainer.id], trainer.progress) for trainer in trainers}
     curves = {
-        trainer: _learnt(spec, priors[trainer], measured.get(trainer, []), settings)
-        for trainer, spec in specs.items()
-        if priors[trainer] is not None or trainer in measured
+        trainer_id: _learnt(spec, priors[trainer_id], measured.get(trainer_id, []), settings)
+        for trainer_id, spec in specs.items()
+        if priors[trainer_id] is not None or trainer_id in measured
     }
     best = max((curve.rate(specs[t].min_nodes) / specs[t].min_nodes for t, curve in curves.items()), default=1.0)
     unknown = {t: _unknown(spec, best, alone=not curves) for t, spec in specs.items() if t not in curves}

@@ -93,8 +93,8 @@ def solve_for_candidate(
     )
 
 
-def _given(plan: Plan, trainer: str) -> Allocation:
-    return next(allocation for allocation in plan.allocations if allocation.trainer == trainer)
+def _given(plan: Plan, trainer_id: str) -> Allocation:
+    return next(allocation for allocation in plan.allocations if allocation.trainer == trainer_id)
 
 
 def _rate(spec: TrainerSpec, nodes: tuple[str, ...], observed: Observation) -> float | None:

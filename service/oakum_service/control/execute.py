@@ -37,7 +37,7 @@ class LaunchIntent:
     """A fragment whose row is committed and whose job is not submitted yet."""
 
     fragment: str
-    trainer: str
+    trainer_id: str
     node: str
     address: str
 
@@ -72,7 +72,7 @@ class Executor:
             if self._is_held(session) or _taken_since(session, observed.snapshot.taken_at):
                 return 0
             plan = session.get_one(PlanRecord, plan_id)
-            grants = {node: trainer for trainer, grant in plan.allocations.items() for node in grant.nodes}
+            grants = {node: trainer_id for trainer_id, grant in plan.allocations.items() for node in grant.nodes}
             _release(session, grants, observed.snapshot)
             launches = _intend(session, plan_id, grants, observed.snapshot, now)
             # Before the commit: after it, a snapshot without the job must not be taken for the fragment's end.
@@ -90,7 +90,7 @@ class Executor:
         that, else one by one."""
         by_trainer: dict[str, list[LaunchIntent]] = {}
         for launch in launches:
-            by_trainer.setdefault(launch.trainer, []).append(launch)
+            by_trainer.setdefault(launch.trainer_id, []).append(launch)
         for group in by_trainer.values():
             most = 1
             if isinstance(self._scheduler, ArrayScheduler) and len(group) >= self._scheduler.array_from:
@@ -106,7 +106,7 @@ class Executor:
         nodes = [each.node for each in group]
         configs: list[FragmentConfig] = []
         with self._lease.writing() as session:
-            trainer = session.get_one(Trainer, group[0].trainer)
+            trainer = session.get_one(Trainer, group[0].trainer_id)
             # Checked again: the plan may be older.
             is_wanted = not self._is_held(session) and not _taken_since(session, snapshot.taken_at)
             if is_wanted and launch_records.may_launch(session, trainer, nodes, snapshot, time.time()):
@@ -122,9 +122,9 @@ class Executor:
         answered_at = time.time()  # a submission may have taken long
         with self._lease.writing() as session:
             for launch in group:
-                with about(trainer=launch.trainer, fragment=launch.fragment):
+                with about(trainer=launch.trainer_id, fragment=launch.fragment):
                     self._settle(session, launch.fragment, job_ids.get(launch.fragment), answered_at)
-            trainer = session.get_one(Trainer, group[0].trainer)
+            trainer = session.get_one(Trainer, group[0].trainer_id)
             if refused:
                 launch_records.note_refusal(session, trainer, nodes, snapshot, refused, answered_at)
             elif job_ids:

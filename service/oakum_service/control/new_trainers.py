@@ -36,7 +36,7 @@ def add_trainer(session: Session, spec: TrainerSpec, user: str) -> Trainer:
 class GivenState:
     """The state of another trainer that lies in the folder of a new one."""
 
-    trainer: str
+    trainer_id: str
     """Id of the new trainer."""
     other: str
     """Name of the other one."""
@@ -49,9 +49,9 @@ def give_state(spec: TrainerSpec, other: Trainer, checkpoints: Checkpoints, step
 
     Raises `Conflict` where there is none, or it cannot be put there.
     """
-    trainer = str(uuid.uuid4())
+    trainer_id = str(uuid.uuid4())
     try:
-        return GivenState(trainer, other.name, checkpoints.adopt(other.id, trainer, step))
+        return GivenState(trainer_id, other.name, checkpoints.adopt(other.id, trainer_id, step))
     except CheckpointError as error:
         raise Conflict(f"{spec.name} cannot begin from {other.name}: {error}") from error
 
@@ -59,7 +59,7 @@ def give_state(spec: TrainerSpec, other: Trainer, checkpoints: Checkpoints, step
 def add_trainer_from(session: Session, spec: TrainerSpec, user: str, given: GivenState) -> Trainer:
     """Add the trainer to which another one's state was given. Returns its row."""
     trainer = new_trainer(spec, user, time.time())
-    trainer.id, trainer.checkpoint_step = given.trainer, given.step
+    trainer.id, trainer.checkpoint_step = given.trainer_id, given.step
     session.add(trainer)
     text = f"{spec.code}, {spec.epochs} epochs, from {given.other} at step {given.step}"
     with about(trainer=trainer.id):

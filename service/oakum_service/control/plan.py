@@ -214,7 +214,7 @@ def write_plan(
     )
     session.add(row)
     session.flush()
-    sizes = ", ".join(f"{names[trainer]} {len(grant.nodes)}" for trainer, grant in grants.items())
+    sizes = ", ".join(f"{names[trainer_id]} {len(grant.nodes)}" for trainer_id, grant in grants.items())
     event_log.record(session, "plan.made", f"plan {row.id}", sizes or "no trainer", plan=row.id)
     return row
 
@@ -233,4 +233,4 @@ def _same(before: Mapping[str, Grant], now: Mapping[str, Grant]) -> bool:
 
 
 def _decided(allocations: Mapping[str, Grant]) -> dict[str, tuple[frozenset[str], str]]:
-    return {trainer: (frozenset(grant.nodes), grant.why) for trainer, grant in allocations.items()}
+    return {trainer_id: (frozenset(grant.nodes), grant.why) for trainer_id, grant in allocations.items()}

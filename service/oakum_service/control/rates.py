@@ -57,30 +57,32 @@ class RateRecorder:
         self._seen: dict[str, _LastProgress] = {}
         self._windows: dict[tuple[str, int], _Window] = {}
 
-    def take(self, session: Session, trainer: str, progress: TrainingProgress) -> None:
+    def take(self, session: Session, trainer_id: str, progress: TrainingProgress) -> None:
         """Count the training since the trainer's last progress; write the window when it is full."""
-        samples, rate = self._undisturbed_samples(trainer, progress), progress.samples_per_s
+        samples, rate = self._undisturbed_samples(trainer_id, progress), progress.samples_per_s
         if not samples or not progress.nodes or not rate or not 0 < samples / rate < _LONGEST_S:
             return
-        window = self._windows.setdefault((trainer, progress.nodes), _Window())
+        window = self._windows.setdefault((trainer_id, progress.nodes), _Window())
         window.samples += samples
         window.seconds += samples / rate
         if window.seconds >= _WINDOW_S:
-            self._write(session, trainer, progress.nodes, window)
-            del self._windows[trainer, progress.nodes]
+            self._write(session, trainer_id, progress.nodes, window)
+            del self._windows[trainer_id, progress.nodes]
 
     def forget_all_but(self, trainers: Collection[str]) -> None:
         """Drop what is remembered of trainers that are not among `trainers`: they have ended."""
-        self._seen = {trainer: progress for trainer, progress in self._seen.items() if trainer in trainers}
+        self._seen = {
+            trainer_id: progress for trainer_id, progress in self._seen.items() if trainer_id in trainers
+        }
         self._windows = {key: window for key, window in self._windows.items() if key[0] in trainers}
 
-    def _undisturbed_samples(self, trainer: str, progress: TrainingProgress) -> int:
+    def _undisturbed_samples(self, trainer_id: str, progress: TrainingProgress) -> int:
         """Samples that the trainer has trained since the last progress that was read; 0 if a switch or a
         generation's first step lies in between."""
-        last = self._seen.get(trainer)
+        last = self._seen.get(trainer_id)
         if last is None or progress.generation > last.generation:
             settled = progress.step + _FIRST_STEPS - 1  # it has made at least one step by now
-            self._seen[trainer] = _LastProgress(progress.generation, settled, progress.step, progress.samples)
+            self._seen[trainer_id] = _LastProgress(progress.generation, settled, progress.step, progress.samples)
             return 0
         if progress.generation < last.generation or progress.step <= last.step:
             return 0  # from an earlier rank 0, or read before
@@ -89,11 +91,11 @@ class RateRecorder:
         last.step, last.samples = progress.step, progress.samples
         return samples if settled and 0 < samples < _MOST_SAMPLES else 0
 
-    def _write(self, session: Session, trainer: str, nodes: int, window: _Window) -> None:
-        rows = {row.nodes: row for row in measured_rates(session, [trainer]).get(trainer, [])}
+    def _write(self, session: Session, trainer_id: str, nodes: int, window: _Window) -> None:
+        rows = {row.nodes: row for row in measured_rates(session, [trainer_id]).get(trainer_id, [])}
         row = rows.get(nodes)
         if row is None:
-            row = MeasuredRate(trainer_id=trainer, nodes=nodes, recent=())
+            row = MeasuredRate(trainer_id=trainer_id, nodes=nodes, recent=())
             row.seconds = row.samples = row.explored_s = 0.0
             session.add(row)
         trained_s = {size: row.seconds for size, row in rows.items()}

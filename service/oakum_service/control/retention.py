@@ -157,17 +157,17 @@ def _forget_trainers(session: Session, now: float) -> bool:
     """Delete one trainer that ended long ago, with what is left of it; its checkpoints stay on the disk. Returns
     True if there was none to delete."""
     old = select(Trainer.id).where(Trainer.ended_at < now - ENDED_TRAINERS_S).limit(1)
-    trainer = session.scalar(old.where(~select(Fragment.id).where(Fragment.trainer_id == Trainer.id).exists()))
-    if trainer is None:
+    trainer_id = session.scalar(old.where(~select(Fragment.id).where(Fragment.trainer_id == Trainer.id).exists()))
+    if trainer_id is None:
         return True
     for table in (GenerationRecord, ProgressSample, EvaluationRecord, MeasuredRate):
-        session.execute(delete(table).where(table.trainer_id == trainer))
-    session.execute(delete(Trainer).where(Trainer.id == trainer))
+        session.execute(delete(table).where(table.trainer_id == trainer_id))
+    session.execute(delete(Trainer).where(Trainer.id == trainer_id))
     return False
 
 
-def _thin_out_samples(session: Session, trainer: str) -> None:
-    mine = ProgressSample.trainer_id == trainer
+def _thin_out_samples(session: Session, trainer_id: str) -> None:
+    mine = ProgressSample.trainer_id == trainer_id
     count = session.scalar(select(func.count()).where(mine)) or 0
     if count <= _KEPT_SAMPLES:
         return
@@ -186,8 +186,8 @@ def _thin_out_samples(session: Session, trainer: str) -> None:
         session.execute(update(ProgressSample), changed)
 
 
-def _thin_out_evaluations(session: Session, trainer: str) -> None:
-    mine = EvaluationRecord.trainer_id == trainer
+def _thin_out_evaluations(session: Session, trainer_id: str) -> None:
+    mine = EvaluationRecord.trainer_id == trainer_id
     count = session.scalar(select(func.count()).where(mine)) or 0
     if count <= _KEPT_EVALUATIONS:
         return

@@ -21,5 +21,5 @@ def warm_up_node_s(session: Session, trainers: Collection[str], now: float) -> d
         .where(Fragment.trainer_id.in_(trainers), Fragment.ended_at.is_(None))
         .group_by(Fragment.trainer_id)
     )
-    present = {trainer: max(0.0, seconds) for trainer, seconds in session.execute(live)}
-    return {trainer: seconds + present.get(trainer, 0.0) for trainer, seconds in session.execute(past)}
+    present = {trainer_id: max(0.0, seconds) for trainer_id, seconds in session.execute(live)}
+    return {trainer_id: seconds + present.get(trainer_id, 0.0) for trainer_id, seconds in session.execute(past)}

@@ -14,9 +14,9 @@ from oakum_worker.errors import CheckpointError, CorruptCheckpointError, reason_
 _FINAL = re.compile(r"step-(\d+)")
 
 
-def adopt(source: Path, target: Path, trainer: str, step: int | None = None) -> int:
-    """Copy the checkpoints in `source`, written by the trainer with id `trainer`, into `target`, marked as adopted
-    from it; with `step` only the checkpoint of that step. Returns the step of the newest one copied.
+def adopt(source: Path, target: Path, trainer_id: str, step: int | None = None) -> int:
+    """Copy the checkpoints in `source`, written by the trainer with the id `trainer_id`, into `target`, marked as
+    adopted from it; with `step` only the checkpoint of that step. Returns the step of the newest one copied.
 
     Files are shared by hard links where the file system has these, else copied, so either folder can be removed
     without harm to the other. Raises `CheckpointError` where `source` has no such checkpoint, or where a
@@ -31,7 +31,7 @@ def adopt(source: Path, target: Path, trainer: str, step: int | None = None) -> 
     folders = folders if step is None else {step: folders[step]}
     try:
         for path in folders.values():
-            _adopt_one(path, target / path.name, trainer)
+            _adopt_one(path, target / path.name, trainer_id)
     except (OSError, CorruptCheckpointError) as error:
         shutil.rmtree(target, ignore_errors=True)
         raise CheckpointError(
@@ -52,13 +52,13 @@ def _folders(source: Path) -> list[Path]:
     return list(source.iterdir()) if source.is_dir() else []
 
 
-def _adopt_one(checkpoint: Path, final: Path, trainer: str) -> None:
+def _adopt_one(checkpoint: Path, final: Path, trainer_id: str) -> None:
     record = manifest.read(checkpoint)
     temporary = final.with_name(f"{final.name}.tmp-{uuid.uuid4().hex}")
     temporary.mkdir(parents=True)
     for name in record.files:
         _share(checkpoint / name, temporary / name)
-    manifest.write(temporary, record.model_copy(update={"adopted_from": record.adopted_from or trainer}))
+    manifest.write(temporary, record.model_copy(update={"adopted_from": record.adopted_from or trainer_id}))
     temporary.rename(final)
     manifest.sync(final.parent)
 

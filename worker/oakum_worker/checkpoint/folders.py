@@ -16,17 +16,17 @@ class CheckpointFolders:
 
     root: Path
 
-    def of(self, trainer: str) -> Path:
+    def of(self, trainer_id: str) -> Path:
         """The folder of the trainer's checkpoints."""
-        return self.root / trainer
+        return self.root / trainer_id
 
-    def exist(self, trainer: str) -> bool:
+    def exist(self, trainer_id: str) -> bool:
         """Whether the trainer's folder is there."""
-        return self.of(trainer).is_dir()
+        return self.of(trainer_id).is_dir()
 
-    def best_step(self, trainer: str) -> int | None:
+    def best_step(self, trainer_id: str) -> int | None:
         """The step of the trainer's best checkpoint; None if none is."""
-        best = read_best(self.of(trainer))
+        best = read_best(self.of(trainer_id))
         return None if best is None else best.step
 
     def adopt(self, source: str, target: str, step: int | None = None) -> int:
@@ -37,7 +37,7 @@ class CheckpointFolders:
     def size_bytes(self, trainers: Iterable[str]) -> int:
         """Bytes on the disk of all files in the trainers' folders; a file with several names within one folder
         counts once."""
-        return sum(_size_bytes(self.of(trainer)) for trainer in trainers)
+        return sum(_size_bytes(self.of(trainer_id)) for trainer_id in trainers)
 
 
 def _size_bytes(folder: Path) -> int:

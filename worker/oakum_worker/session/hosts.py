@@ -88,7 +88,7 @@ class Alone(Host):
 class RankHost(Host):
     """A rank of a trainer, whose spec names the script."""
 
-    trainer: TrainerSpec
+    trainer_spec: TrainerSpec
     begin: Callable[[TrainingLoop], Turns]
     """Makes the rank of the loop, and returns its steps."""
     end_process: Callable[[], object]
@@ -102,7 +102,7 @@ class RankHost(Host):
         session."""
         if self.has_begun:
             raise SessionError("the script begins a second session: a trainer trains one, so leave one of them")
-        spec = self.trainer
+        spec = self.trainer_spec
         pairs = {
             "batch_size": (asked.batch_size, "global_batch", spec.global_batch),
             "epochs": (asked.epochs, "epochs", spec.epochs),
