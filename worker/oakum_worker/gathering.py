@@ -157,8 +157,8 @@ class Gathering:
 
 @contextmanager
 def alone(positions: range) -> Iterator[Share]:
-    """Context in which the samples at these positions are all that there are, from row 0 on. Yields them as a
-    share."""
+    """Context in which the global batch consists of the samples at these positions alone, whose rows count from 0.
+    Yields them as a share."""
     share = Share(None, (len(positions),), 0, range(len(positions)))
     token = _PRESENT.set(share)
     try:

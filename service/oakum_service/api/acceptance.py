@@ -151,8 +151,9 @@ def give_beginning(
 
 
 def missing_checkpoints(ref: str, user: Principal, context: Context) -> Path | None:
-    """Before the transaction in which a trainer is retried: look whether its code may run, and its checkpoints may
-    become more. Returns the folder of its checkpoints if they are gone."""
+    """Check that a trainer may be retried: that its user's code may run, and that the user may store more
+    checkpoints. Returns the folder of its checkpoints if they are gone, else None. To be called before the
+    transaction that retries the trainer, since the answer may take long."""
     with context.readers.begin() as session:
         trainer = find_trainer(session, ref)
     check_may_change(user, trainer)

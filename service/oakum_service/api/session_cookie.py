@@ -52,7 +52,8 @@ def require_guard(request: Request) -> None:
 
 
 def keep_session(request: Request, response: Response, text: str, lifetime_s: float) -> None:
-    """Set the cookie, which scripts cannot read and other sites' pages do not send."""
+    """Set the session's cookie to `text` for `lifetime_s` seconds. Scripts cannot read it, and other sites' pages
+    do not send it."""
     response.set_cookie(
         cookie_name(request),
         text,
@@ -65,6 +66,6 @@ def keep_session(request: Request, response: Response, text: str, lifetime_s: fl
 
 
 def drop_session(request: Request, response: Response) -> None:
-    """Clear the cookie."""
+    """Clear the session's cookie."""
     secure = request.url.scheme == "https"
     response.delete_cookie(cookie_name(request), path="/", secure=secure, httponly=True, samesite="strict")

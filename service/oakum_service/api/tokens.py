@@ -33,8 +33,8 @@ def list_tokens(context: InContext, viewer: Viewer) -> TokenList:
 
 @router.post("", status_code=HTTPStatus.CREATED)
 def create_token(request: TokenRequest, context: InContext, admin: Admin) -> NewToken:
-    """Make a token for a user. The answer has its text, which is not stored and cannot be asked for again. Who is
-    signed in by a session makes none that ends later than the token which the session was begun with."""
+    """Make a token for a user. The answer has its text, which is not stored and cannot be asked for again. A
+    user who is signed in by a session cannot make a token that ends later than the one that began the session."""
     with context.sessions.begin() as session:
         _check_end(session, admin, request.expires_in_s)
         text = tokens.create(session, request.name, request.role, request.label, request.expires_in_s)

@@ -369,8 +369,8 @@ def unpause_trainer(
 def retry_trainer(
     ref: str, context: InContext, user: User, key: IdempotencyKey = None, if_match: IfMatch = None
 ) -> JSONResponse:
-    """Let a trainer that has failed or was cancelled go on from its newest durable checkpoint, with all its
-    attempts; from its beginning if it has written none."""
+    """Let a trainer that has failed or was cancelled wait for nodes again; its crashes until now no longer count.
+    It goes on from its newest durable checkpoint, or from its beginning if it has written none."""
 
     gone = None if is_answered(context, user, key) else missing_checkpoints(ref, user, context)
 

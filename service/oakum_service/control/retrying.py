@@ -16,9 +16,9 @@ from oakum_service.states import TrainerState
 
 
 def retry(session: Session, trainer: Trainer, by: str, now: float, gone: Path | None = None) -> None:
-    """Let an ended trainer wait for nodes again, with all its attempts. It goes on from its newest durable
-    checkpoint, or from its beginning if it has written none. The caller has checked that its name is free, and
-    names the folder of its checkpoints if that is `gone`.
+    """Let an ended trainer wait for nodes again; crashes until now no longer count. It goes on from its newest
+    durable checkpoint, or from its beginning if it has written none. The caller has checked that its name is free,
+    and gives the folder of its checkpoints as `gone` if that folder is missing.
 
     Raises `Conflict` for a trainer that is live, has finished or has diverged, while fragments of it are leaving,
     and if its checkpoint is gone.

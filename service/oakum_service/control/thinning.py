@@ -36,8 +36,8 @@ POINTS = select(*(getattr(ProgressSample, name) for name in Point._fields))
 
 
 def groups(points: Sequence[Point], most: int) -> list[range]:
-    """The numbers of the points, in order of time, in groups of neighbours that may become one point each: at most
-    `most` groups, but for what has to stay apart."""
+    """Ranges of indices of `points`, which are in order of time: the points of each range may become one. At most
+    `most` ranges, unless the points that may not be merged with each other need more."""
     if len(points) <= most:
         return [range(number, number + 1) for number in range(len(points))]
     span_s = max(points[-1].at - points[0].at, 1e-3)
@@ -50,7 +50,8 @@ def groups(points: Sequence[Point], most: int) -> list[range]:
 
 
 def crowded(num_points: int, most: int) -> list[range]:
-    """The numbers of so many points in at most `most` groups of neighbours, whatever they show."""
+    """The indices of `num_points` points in at most `most` ranges of about equal length, whatever the points
+    show."""
     size = -(-num_points // most)
     return [range(begin, min(begin + size, num_points)) for begin in range(0, num_points, size)]
 

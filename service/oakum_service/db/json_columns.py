@@ -37,7 +37,7 @@ class JsonOf(TypeDecorator[Any]):
         self._read_text = lru_cache(cached)(self._of_text) if cached else self._of_text
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        """The JSON to write for `value`; for None `{}` if the column is optional, else None."""
+        """The JSON to write for `value`. None is written as `{}` if the column is optional, else as NULL."""
         if value is None:
             return {} if self.optional else None
         valid = self._adapter.validate_python(value)

@@ -77,8 +77,9 @@ def efficiency_by_ratio(nodes: int, ratio: float) -> float:
 
 
 def limit_by_share(share: float, efficiency: float) -> float | None:
-    """The most nodes with the efficiency a, before rounding down: 1 + (1 - a) / (a R). None if R is 0, where any
-    number of nodes has it.
+    """The number of nodes, not rounded, above which the efficiency is below `efficiency`: 1 + (1 - a) / (a R),
+    with a = `efficiency` and R = `share`, the overhead's share of a step on one node. None if R is 0: the
+    efficiency is then 1 on any number of nodes.
 
     Raises `ProblemError` for a negative share, or an efficiency that is not above 0 and at most 1.
     """
@@ -87,8 +88,9 @@ def limit_by_share(share: float, efficiency: float) -> float | None:
 
 
 def limit_by_ratio(ratio: float, efficiency: float) -> float | None:
-    """The most nodes with the efficiency a, before rounding down: ((1 + R') / a - 1) / R'. None if R' is 0, where
-    any number of nodes has it.
+    """The number of nodes, not rounded, above which the efficiency is below `efficiency`:
+    ((1 + R') / a - 1) / R', with a = `efficiency` and R' = `ratio`, the overhead divided by the compute of a step
+    on one node. None if R' is 0: the efficiency is then 1 on any number of nodes.
 
     Raises `ProblemError` for a negative ratio, or an efficiency that is not above 0 and at most 1.
     """

@@ -13,7 +13,8 @@ from oakum_solver.problem import Problem
 
 
 def renamed_by_number(plan: Plan, problem: Problem) -> Plan:
-    """The plan with the same counts on nodes by number. Free nodes go before those that other trainers give up.
+    """The plan with the same number of nodes for each trainer, but other nodes: a trainer keeps the first of its
+    own and gets the first free ones. Nodes that other trainers give up are granted last.
 
     The problem's groups have to list their nodes by number, and all nodes have to be alike.
     """

@@ -80,7 +80,8 @@ class ShardedCheckpoints:
         return time.monotonic() - self._begun_s
 
     def take_over_age(self, age_s: float) -> None:
-        """Count from a checkpoint that began `age_s` seconds ago: the others know of it, this rank may not."""
+        """Let the last checkpoint count as begun `age_s` seconds ago. Another rank may know of a later one than
+        this rank."""
         self._begun_s = time.monotonic() - age_s
 
     @property

@@ -17,9 +17,9 @@ ARRAY_NAME = "array.json"
 def write_config(folder: Path, config: FragmentConfig) -> Path:
     """Write the config into the folder, which is made if missing; only its owner can read it, since it holds the
     fragment's token. Options of the spec that have their default are left out, except `START_OPTIONS`: a worker
-    of the previous version refuses options that it does not know. Where the fragment belongs to a user's account
-    it has to refuse, since it would run the user's code in the service's account: nothing is left out then.
-    Returns the file's path."""
+    of the previous version refuses options that it does not know. Nothing is left out where the fragment belongs
+    to a user's account: such a worker has to refuse it, since it would run the user's code in the service's
+    account. Returns the file's path."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = folder / CONFIG_NAME
     path.touch(mode=0o600, exist_ok=True)

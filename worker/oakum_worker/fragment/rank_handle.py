@@ -88,8 +88,8 @@ class RankHandle:
 
     def start(self, after: int = 0) -> float:
         """Start the process, to join generations above `after`, and the thread that reads its news. Returns
-        when the process began, in monotonic seconds: before this call, and without regard to `after`, if it was
-        started ahead."""
+        the time at which the process began, in monotonic seconds. A process that was started ahead began before
+        this call, and does not know of `after`."""
         self.starts += 1
         self.phase, self.endpoint, self.holds_state = Phase.WARMING, None, False
         self._pulse = _Pulse()

@@ -175,9 +175,10 @@ class SplitStateKeeper(Keeper):
         self._durable.wait()
 
     def close_at_once(self, *, save: bool) -> bool:
-        """Called from another thread in the middle of a step: with `save`, a rank alone writes the last finished
-        step's state, and True is returned. False where that has to wait for the step's end: other ranks need this
-        rank's rows then, or the weights are not the state's."""
+        """Called from another thread in the middle of a step: prepare for this rank's end now, and return True.
+        With `save`, a rank alone first writes the state of the last finished step. Returns False, and does
+        nothing, where the end has to wait until the step is finished: other ranks need this rank's rows, or the
+        weights are at present not those of the state."""
         if self._first is not None:
             return True
         if self._world_size > 1:

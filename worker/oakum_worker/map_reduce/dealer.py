@@ -104,7 +104,8 @@ class Dealer:
 
     @property
     def next_look_s(self) -> float | None:
-        """When `orders_at` may next have something to deal again; None before another mapper asks."""
+        """The time from which `orders_at` may find a slow mapper whose blocks it can deal again; None while no
+        mapper is idle, or nothing can become slow."""
         if not self.idle or self.is_complete:
             return None
         pending = [self._slow_from_s(rank) for rank in range(len(self._rows)) if self._is_pending(rank)]

@@ -15,8 +15,9 @@ Numbered = tuple[int, Any]
 
 
 class DistributedBlocks:
-    """Blocks as an RDD that Spark keeps in its executors' memory, and beside it the blocks as a job prepares them,
-    while the arrays that it names have the same bits. Spark computes lost ones again."""
+    """Blocks as an RDD in the memory of Spark's executors, and a second RDD with the blocks as the last job has
+    prepared them. The second is replaced when another job comes, or when the arrays that the job prepares blocks
+    by have changed. Spark computes lost blocks again."""
 
     def __init__(self, blocks: Any, num_blocks: int) -> None:
         """`blocks` is an RDD of `Numbered`."""

@@ -66,14 +66,14 @@ class StepClock:
 
 
 class Vigil:
-    """Measures for how long something has been so, by samples."""
+    """Measures for how long a condition has held, by looks at it from time to time."""
 
     def __init__(self, is_so: Callable[[], bool]) -> None:
         self._is_so = is_so
         self._since_s: float | None = None
 
     def lasts(self, limit_s: float) -> bool:
-        """Look whether it is so now. Returns whether it was so at every look for `limit_s` seconds at least."""
+        """Look at the condition now. Returns whether it has held at every look for at least `limit_s` seconds."""
         if not self._is_so():
             self._since_s = None
             return False

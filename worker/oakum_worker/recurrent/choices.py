@@ -26,8 +26,8 @@ def choose(shape: Shape, vector_bytes: int, threads: int) -> LoopDesign:
 
 
 def remembered(shape: Shape, threads: int) -> LoopDesign | None:
-    """The choice that was measured earlier to be the fastest for this shape and number of threads on such a
-    processor; None if there is none."""
+    """The choice that was measured earlier to be the fastest for this shape and number of threads on this kind
+    of processor; None if none was measured."""
     try:
         choice = LoopDesign(**entry(_key(shape, threads)))
     except (KeyError, TypeError):

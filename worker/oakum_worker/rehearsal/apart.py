@@ -95,8 +95,8 @@ def _computes_gradients() -> bool:
 
 
 def fork(patience_s: float) -> Child | dict[str, Any] | None:
-    """Fork this process. Returns a `Child` in the child, and in the parent what the child has told: None if it has
-    ended without a word or has told nothing within `patience_s` seconds, after which it is killed.
+    """Fork this process. Returns a `Child` in the child, and in the parent the child's report: None if it has
+    ended without a report, or has sent none within `patience_s` seconds, after which it is killed.
 
     Raises `CopyError` where a copy of this process cannot compute gradients.
     """

@@ -62,9 +62,8 @@ def variables_of(frame: FrameType) -> dict[str, Any]:
 
 
 def names_made_anew(frame: FrameType) -> frozenset[str]:
-    """The names to which the `for` loop that the frame is in, at the place where it asks for its next item, gives
-    a new value in each iteration before it reads the old one. Names that only a branch gives a value do not
-    count."""
+    """The names that a `for` loop assigns in each iteration before it reads them. `frame` has to be at the place
+    where the loop asks for its next item. Names that are assigned only after a branch do not count."""
     instructions = [one for one in dis.get_instructions(frame.f_code) if one.offset >= frame.f_lasti]
     if not instructions or instructions[0].opname != "FOR_ITER":
         return frozenset()

@@ -86,7 +86,8 @@ class Passage:
 
 
 class Watched:
-    """What changes while the body computes some samples. BatchNorm has its running statistics meanwhile."""
+    """Observes what changes while the loop's body computes some samples. Until it is closed, BatchNorm normalises
+    with its running statistics."""
 
     def __init__(self, task: Task, num_samples: int, dims: BatchDims) -> None:
         self.passage = Passage(num_samples)
@@ -105,7 +106,8 @@ class Watched:
         self._versions = _versions(task.model)
 
     def take_batch(self, batch: Any) -> None:
-        """The loop's body follows."""
+        """Note the batch's shapes and the state of other generators than torch's, just before the loop's body
+        runs."""
         leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
         self.passage.lengths = [list(leaf.shape[1:]) for leaf in leaves]
         self._elsewhere = states_elsewhere()

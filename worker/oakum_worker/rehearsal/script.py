@@ -103,8 +103,9 @@ class ScriptRehearsal:
         """Why nothing could be compared, where the loop itself does not tell by an error of its own."""
 
     def next_samples(self) -> range | None:
-        """The samples to compute next, as positions of the first global batch; None when all were computed. Where
-        processes can be copied, it returns the samples in the copies, and None in this process."""
+        """The samples to compute next, as positions in the first global batch; None when all were computed. Where
+        this process can be copied, only the copies get samples to compute: in this process it returns None, after
+        the copies have ended."""
         while (self._copies or self._is_first) and (self._is_under_way or self._is_to_be_repeated()):
             piece = self._pieces[len(self._passages)]
             began_s = time.monotonic()
@@ -192,7 +193,8 @@ class ScriptRehearsal:
         return self._child is not None
 
     def break_off(self, error: BaseException | None = None) -> None:
-        """The body has raised `error`, or was left: training will do the same. Does not return in a copy."""
+        """Give up on the present samples, because the loop's body has raised `error` or has left the loop:
+        training will do the same. Does not return in a copy."""
         if self._child is not None:
             self._child.tell({} if error is None else {"raised": describe(error)})
         if self._watched is not None:

@@ -53,8 +53,8 @@ _AROUND: dict[type, str] = {
 
 
 class UnsavedState:
-    """What a script's variables, callbacks and modules held before the first step, by which state that has changed
-    since, and that nobody saves, can be named."""
+    """Finds state of a script that training changes and no checkpoint saves: compares what its variables,
+    callbacks and modules hold after a step with what they held before."""
 
     def __init__(
         self,

@@ -12,8 +12,8 @@ def listen_on(host: str, towards: str | None = None) -> socket.socket:
     """A listening TCP socket with a free port, on the first address that `host`, the name or address of this node,
     leads to and that can be listened on.
 
-    Where this node takes its own name for a loopback address, as Debian's `/etc/hosts` has it, or for one that is
-    no interface's, it is the address from which packets to the host `towards` go. Raises `OSError` where neither
+    Where the name leads to a loopback address, as with Debian's `/etc/hosts`, or to one that no interface has, the
+    socket listens on the address from which packets to the host `towards` are sent. Raises `OSError` where neither
     can be listened on.
     """
     refused: OSError | None = None

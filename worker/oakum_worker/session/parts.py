@@ -14,7 +14,8 @@ from oakum_worker.task import Stateful
 
 
 def as_list(value: Any, kind: type, what: str) -> list[Any]:
-    """The value, or the values in a list of it. Raises `SessionError` for what is not of the kind."""
+    """A list of the values in a list or tuple, or of the one value. Raises `SessionError`, which names the
+    argument `what`, for none or one that is no `kind`."""
     values = list(value) if isinstance(value, list | tuple) else [value]
     for one in values:
         if not isinstance(one, kind):

@@ -36,7 +36,7 @@ class TokenView(BaseModel):
 
 
 class NewToken(TokenView):
-    """A token that was just made; its text is told this once."""
+    """A token that was just made. No later answer has its text."""
 
     token: str
 

@@ -11,8 +11,8 @@ from oakum_service.documents.rate_window import RateWindow
 
 
 class ProgressSample(Base):
-    """One point of a trainer's charts: step, nodes, loss and rate at one time. Old neighbours are put together,
-    and the point then tells of the last of them."""
+    """One point of a trainer's charts: step, nodes, loss and rate at one time. Old neighbouring points are
+    merged into the last of them."""
 
     __tablename__ = "progress"
 

@@ -58,8 +58,8 @@ def judge(job: int, heard: Heard) -> TriedHooks:
 
 
 def wait_for_hooks(ask: Callable[[], Heard]) -> Heard:
-    """What `ask` says that hooks have told of a job that has ended: at once when they have told of its start and
-    its end, else after a while."""
+    """Call `ask` again and again until hooks have reported both the start and the end of a job that has ended, for
+    `HEARD_WITHIN_S` seconds at most. Returns its last answer."""
     deadline_s = time.monotonic() + HEARD_WITHIN_S
     while not all((heard := ask()).get(kind) for kind in HookKind) and time.monotonic() <= deadline_s:
         time.sleep(_LOOK_EVERY_S)
