@@ -313,11 +313,11 @@ _NO_TRIGGER = (
 
 
 def _refuse_arguments(others: tuple[Any, ...], named: dict[str, Any]) -> None:
-    given = inspect.signature(accelerate.Accelerator).bind_partial(*others, **named).arguments
+    arguments = inspect.signature(accelerate.Accelerator).bind_partial(*others, **named).arguments
     for name, advice in _REFUSED.items():
-        if given.get(name) not in (None, "no", DynamoBackend.NO):
+        if arguments.get(name) not in (None, "no", DynamoBackend.NO):
             raise SessionError(f"{name} is set, and cannot be kept when nodes come and go: {advice}")
-    if not given.get("step_scheduler_with_optimizer", True):
+    if not arguments.get("step_scheduler_with_optimizer", True):
         raise SessionError(
             "step_scheduler_with_optimizer=False: a scheduler would step once for each part of a rank's share, "
             "whose number depends on the ranks; leave it out, or step the scheduler where sync_gradients is True "

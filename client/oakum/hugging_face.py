@@ -139,8 +139,8 @@ class Trainer(transformers.Trainer):
 
     def create_optimizer(self, model: Any = None) -> Optimizer:
         """The library's optimizer, whose step is the session's."""
-        given: Any = getattr(self, "optimizer", None)
-        self.optimizer = None if given is None else original_of(given)
+        optimizer: Any = getattr(self, "optimizer", None)
+        self.optimizer = None if optimizer is None else original_of(optimizer)
         stepping = SteppingOptimizer(super().create_optimizer(model), self._step)
         self.optimizer = stepping
         return stepping
@@ -290,9 +290,9 @@ class Trainer(transformers.Trainer):
         self._loader.batches = iter(self._session)
 
     def _leave_session(self, *error: Any) -> None:
-        left = self._session
-        if left is not None and left.is_open:
-            left.__exit__(*error)
+        session = self._session
+        if session is not None and session.is_open:
+            session.__exit__(*error)
 
     def _step(self) -> None:
         if not self._has_sums:

@@ -33,10 +33,10 @@ class Name:
 
     def complaint(self, root: object = None) -> str | None:
         """What has changed in the installed library, or None. `root` is the object of a path without a module."""
-        found = _found(self.path, root)
-        if found is _MISSING:
+        value = _found(self.path, root)
+        if value is _MISSING:
             return f"there is no {self.path} ({self.use})"
-        if self.takes is None or _fits(parameters := _parameters(found), self.takes.split()):
+        if self.takes is None or _fits(parameters := _parameters(value), self.takes.split()):
             return None
         names = ", ".join(parameter.name for parameter in parameters)
         return f"{self.path} takes ({names}) in place of ({', '.join(self.takes.split())}) ({self.use})"
@@ -73,8 +73,8 @@ class Reliance:
         """Raise `SessionError` where, while training runs, an object lacks one of `of_training`."""
         self._refuse(name.complaint(root) for name in self.of_training)
 
-    def _refuse(self, found: Iterator[str | None]) -> None:
-        complaints = [complaint for complaint in found if complaint is not None]
+    def _refuse(self, faults: Iterator[str | None]) -> None:
+        complaints = [complaint for complaint in faults if complaint is not None]
         if complaints:
             raise SessionError(
                 f"{self.adapter} does not work with {self.library} {metadata.version(self.library)}, which has "

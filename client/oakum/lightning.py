@@ -110,8 +110,8 @@ class Fabric(lightning.fabric.Fabric):
 
     def setup_dataloaders(self, *dataloaders: DataLoader[Any], **named: Any) -> Any:
         """This rank's shares of the data loader that shuffles; others are read whole on every rank."""
-        made = [self._shares_of(loader, **named) for loader in dataloaders]
-        return made[0] if len(made) == 1 else made
+        shares = [self._shares_of(loader, **named) for loader in dataloaders]
+        return shares[0] if len(shares) == 1 else shares
 
     def backward(self, tensor: Any, *others: Any, weight: Any = None, **named: Any) -> None:
         """Add the gradient of the mean loss over the present batch. With a `weight` it is a mean over so many

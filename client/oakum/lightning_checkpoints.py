@@ -37,7 +37,7 @@ class Files:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._known: set[str] = set()
+        self._existing_files: set[str] = set()
         """Files that are there, to callbacks that choose a name; equal on all ranks."""
         self._step = 0
         """The step after which the files of the next two were written and removed."""
@@ -53,13 +53,13 @@ class Files:
         for callback in self._callbacks():
             refuse_clock(callback)
             folder = Path(callback.dirpath or "")
-            self._known |= {str(path) for path in folder.glob(f"*{callback.FILE_EXTENSION}")}
-            callback.file_exists = lambda filepath, trainer: str(filepath) in self._known
+            self._existing_files |= {str(path) for path in folder.glob(f"*{callback.FILE_EXTENSION}")}
+            callback.file_exists = lambda filepath, trainer: str(filepath) in self._existing_files
 
     def save(self, path: str, weights_only: bool | None) -> None:
         """Write a checkpoint, on the first rank."""
         self._turn_to_step()
-        self._known.add(path)
+        self._existing_files.add(path)
         self._due[path] = weights_only
         if self._trainer.is_global_zero:
             self._write(path)
@@ -67,7 +67,7 @@ class Files:
     def remove(self, path: str) -> None:
         """Remove a checkpoint, on the first rank."""
         self._turn_to_step()
-        self._known.discard(path)
+        self._existing_files.discard(path)
         self._due.pop(path, None)
         self._removed.append(path)
         if self._trainer.is_global_zero:
@@ -81,7 +81,7 @@ class Files:
             if self._written.get(path) != self._step:
                 self._write(path)
         for path in self._removed:
-            if path not in self._known:
+            if path not in self._existing_files:
                 self._trainer.strategy.checkpoint_io.remove_checkpoint(path)
         self._removed.clear()
 
@@ -111,7 +111,7 @@ class Files:
     def state_dict(self) -> dict[str, Any]:
         """What all ranks know."""
         return {
-            "known": sorted(self._known),
+            "known": sorted(self._existing_files),
             "step": self._step,
             "due": [[path, weights_only] for path, weights_only in self._due.items()],
             "removed": list(self._removed),
@@ -122,7 +122,7 @@ class Files:
 
     def load_state_dict(self, state: Mapping[str, Any], /) -> None:
         """Take over a state of `state_dict`."""
-        self._known = set(state["known"])
+        self._existing_files = set(state["known"])
         self._step = state["step"]
         self._due = dict(state["due"])
         self._removed = list(state["removed"])
@@ -163,8 +163,8 @@ class Files:
             return False
         if not self._is_of_the_end(path) or type(self._trainer.strategy.checkpoint_io) is not TorchCheckpointIO:
             return True
-        found = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
-        return bool(found["global_step"] == self._trainer.global_step)
+        checkpoint = torch.load(path, map_location="cpu", mmap=True, weights_only=False)
+        return bool(checkpoint["global_step"] == self._trainer.global_step)
 
 
 def refuse_clock(callback: ModelCheckpoint) -> None:

@@ -136,10 +136,10 @@ class Trainer(pl.Trainer):
         finally:
             self._leave(*sys.exc_info())
 
-    def _refrain_from_checkpoints(self, given: list[Any]) -> None:
+    def _refrain_from_checkpoints(self, own_callbacks: list[Any]) -> None:
         """The callback that the library adds by itself writes nothing, and names nothing."""
         for callback in self.checkpoint_callbacks:
-            if type(callback) is ModelCheckpoint and not any(callback is one for one in given):
+            if type(callback) is ModelCheckpoint and not any(callback is one for one in own_callbacks):
                 callback.save_top_k = 0
 
     def _new_loop(self) -> None:
@@ -331,13 +331,13 @@ class _ElasticStrategy(SingleDeviceStrategy):
         if self._rows is None:
             raise SessionError(_NO_CLOSURE)
         share = batch if self._again is None else self._again
-        made = super().training_step(self.trainer._loop.part_of(share, self._rows), *others, **named)
-        if made is None:
+        result = super().training_step(self.trainer._loop.part_of(share, self._rows), *others, **named)
+        if result is None:
             raise SessionError(
                 "training_step returned None, which skips a part of the batch: return a loss, such as one times 0"
             )
-        self._weight = made.get("weight") if isinstance(made, Mapping) else None
-        return made
+        self._weight = result.get("weight") if isinstance(result, Mapping) else None
+        return result
 
     def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *_: Any, **__: Any) -> Tensor:
         """Add the gradient of the mean loss over the present part."""
@@ -445,9 +445,9 @@ class _OwnShares(_ResultCollection):
 
     def metrics(self, on_step: bool) -> Any:
         """The metrics to log and to show, and none for callbacks and schedulers to monitor."""
-        found = super().metrics(on_step)
-        found["callback"].clear()
-        return found
+        metrics = super().metrics(on_step)
+        metrics["callback"].clear()
+        return metrics
 
 
 class _Beginning(Callback):
@@ -500,27 +500,27 @@ class _Callbacks:
 
 def _complaints(named: Mapping[str, Any]) -> Iterator[str]:
     """Why these options cannot be kept when nodes come and go, and what to do."""
-    given = {name: value for name, value in named.items() if value is not None}
-    many = given.get("accumulate_grad_batches", 1) != 1
-    interval = given.get("val_check_interval", 1.0)
+    options = {name: value for name, value in named.items() if value is not None}
+    many = options.get("accumulate_grad_batches", 1) != 1
+    interval = options.get("val_check_interval", 1.0)
     one = ("auto", 1, "1", [0])
     refused = {
-        "strategy": (given.get("strategy", "auto") != "auto", "Oakum brings the ranks and their sums"),
-        "devices": (given.get("devices", "auto") not in one, "a rank has one device, and Oakum the ranks"),
-        "num_nodes": (given.get("num_nodes", 1) != 1, "Oakum brings the nodes"),
-        "max_epochs": (given.get("max_epochs") == -1, "give the number of epochs"),
-        "max_time": ("max_time" in given, "ranks have clocks of their own; give max_epochs or max_steps"),
+        "strategy": (options.get("strategy", "auto") != "auto", "Oakum brings the ranks and their sums"),
+        "devices": (options.get("devices", "auto") not in one, "a rank has one device, and Oakum the ranks"),
+        "num_nodes": (options.get("num_nodes", 1) != 1, "Oakum brings the nodes"),
+        "max_epochs": (options.get("max_epochs") == -1, "give the number of epochs"),
+        "max_time": ("max_time" in options, "ranks have clocks of their own; give max_epochs or max_steps"),
         "limit_train_batches": (
-            given.get("limit_train_batches", 1.0) != 1.0 or isinstance(given.get("limit_train_batches"), int),
+            options.get("limit_train_batches", 1.0) != 1.0 or isinstance(options.get("limit_train_batches"), int),
             "each sample is visited once per epoch; train on a subset of the data set",
         ),
-        "overfit_batches": (given.get("overfit_batches", 0) != 0, "train on a subset of the data set"),
-        "fast_dev_run": (bool(given.get("fast_dev_run")), "use `oakum try`"),
+        "overfit_batches": (options.get("overfit_batches", 0) != 0, "train on a subset of the data set"),
+        "fast_dev_run": (bool(options.get("fast_dev_run")), "use `oakum try`"),
         "reload_dataloaders_every_n_epochs": (
-            given.get("reload_dataloaders_every_n_epochs", 0) != 0,
+            options.get("reload_dataloaders_every_n_epochs", 0) != 0,
             "the data set is the same in all epochs",
         ),
-        "sync_batchnorm": (bool(given.get("sync_batchnorm")), "use GroupNorm or LayerNorm"),
+        "sync_batchnorm": (bool(options.get("sync_batchnorm")), "use GroupNorm or LayerNorm"),
         "val_check_interval": (
             not isinstance(interval, int | float) or (many and isinstance(interval, int)),
             "give a fraction of an epoch, or steps without accumulate_grad_batches",
@@ -529,7 +529,7 @@ def _complaints(named: Mapping[str, Any]) -> Iterator[str]:
     for name, (is_set, advice) in refused.items():
         if is_set:
             yield f"{name}={named[name]!r} cannot be kept when nodes come and go: {advice}; leave it out"
-    for callback in as_list(given.get("callbacks")):
+    for callback in as_list(options.get("callbacks")):
         for kind, advice in _REFUSED_CALLBACKS.items():
             if isinstance(callback, kind):
                 yield f"the callback {type(callback).__name__} cannot be kept when nodes come and go: {advice}"

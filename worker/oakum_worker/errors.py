@@ -86,8 +86,8 @@ class TrainingWarning(UserWarning):
 
 
 def let_warnings_through() -> None:
-    """Show `TrainingWarning` even where a filter silences all warnings, as many scripts set one at their beginning.
-    A filter that names this class stays in force."""
+    """Show `TrainingWarning` even where a filter silences all warnings, as many scripts set one when they
+    begin. A filter that names this class stays in force."""
     for action, message, category, module, _ in warnings.filters:
         if message is None and module is None and issubclass(TrainingWarning, category):
             if action == "ignore" and category is not TrainingWarning:

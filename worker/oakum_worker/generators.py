@@ -45,21 +45,21 @@ class Reading:
         self.was_asked = False
         """Whether the data set asked for a generator."""
         self._key: int | None = None
-        self._made: dict[str, Any] = {}
+        self._generators: dict[str, Any] = {}
 
     def begin(self, key: int | None) -> None:
         """Begin a sample whose generators are seeded from `key`; None for a sample that is only read as a
         probe."""
         self._key = key
-        self._made.clear()
+        self._generators.clear()
 
     def generator(self, kind: str, make: Callable[[int], _G]) -> _G:
         """The sample's generator of this kind: made by `make` at the first call, the same object at later
         calls."""
         self.was_asked = True
-        if kind not in self._made:
-            self._made[kind] = make(mix(self._key or 0, *kind.encode()))
-        generator: _G = self._made[kind]
+        if kind not in self._generators:
+            self._generators[kind] = make(mix(self._key or 0, *kind.encode()))
+        generator: _G = self._generators[kind]
         return generator
 
 

@@ -26,18 +26,18 @@ class Generations:
     the same time. Any thread may use it."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, Generation]] = OrderedDict()
+        self._generations: OrderedDict[str, tuple[int, Generation]] = OrderedDict()
         """Trainer -> the revision of its directives, and the generation that they name."""
 
     def of(self, session: Session, trainer: Trainer) -> Generation:
         """The trainer's generation, read from the database once for each revision."""
-        cached = self._known.get(trainer.id)
+        cached = self._generations.get(trainer.id)
         if cached is not None and cached[0] == trainer.revision:
             return cached[1]
         generation = _generation(session, trainer)
-        self._known[trainer.id] = (trainer.revision, generation)
-        while len(self._known) > _MOST_KNOWN:
-            self._known.popitem(last=False)
+        self._generations[trainer.id] = (trainer.revision, generation)
+        while len(self._generations) > _MOST_KNOWN:
+            self._generations.popitem(last=False)
         return generation
 
 

@@ -188,5 +188,5 @@ def _surroundings(session: Session, trainer: Trainer, snapshot: Snapshot) -> Sur
 
 def _own_jobs(session: Session) -> int:
     """Number of our jobs at the scheduler."""
-    taken = select(func.count()).select_from(Fragment).where(Fragment.state == FragmentState.LIVE)
-    return session.scalar(taken) or 0
+    query = select(func.count()).select_from(Fragment).where(Fragment.state == FragmentState.LIVE)
+    return session.scalar(query) or 0

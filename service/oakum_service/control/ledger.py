@@ -100,8 +100,8 @@ def ledger(
     if user is not None:
         rows = rows.where(LedgerRecord.user_name == user)
     for row in session.scalars(rows):
-        kept = {name: getattr(row, name) for name in _COLUMNS}
-        sums_of[row.month, row.user_name] = LedgerSums(**kept, ends=row.ends)
+        columns = {name: getattr(row, name) for name in _COLUMNS}
+        sums_of[row.month, row.user_name] = LedgerSums(**columns, ends=row.ends)
     live = select(Fragment, Trainer.user_name).join(Trainer, Trainer.id == Fragment.trainer_id)
     live = live.where(Fragment.is_live)
     if user is not None:

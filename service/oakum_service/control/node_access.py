@@ -22,9 +22,9 @@ class NodeAccess:
     @classmethod
     def among(cls, nodes: Iterable[Node], specs: Iterable[TrainerSpec]) -> NodeAccess:
         """The labels of those of the nodes that are holes, where trainers of these specs want nodes."""
-        asked = frozenset(feature for spec in specs for feature in spec.slurm.features)
+        features = frozenset(feature for spec in specs for feature in spec.slurm.features)
         holes = (node for node in nodes if node.state is NodeState.HOLE)
-        return cls({_label(node, asked): node for node in holes}, asked)
+        return cls({_label(node, features): node for node in holes}, features)
 
     def label(self, node: Node) -> str:
         """The node's label."""

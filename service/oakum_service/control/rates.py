@@ -54,7 +54,7 @@ class RateRecorder:
 
     def __init__(self, exploration: Exploration) -> None:
         self._exploration = exploration
-        self._seen: dict[str, _LastProgress] = {}
+        self._newest: dict[str, _LastProgress] = {}
         self._windows: dict[tuple[str, int], _Window] = {}
 
     def take(self, session: Session, trainer_id: str, progress: TrainingProgress) -> None:
@@ -71,18 +71,18 @@ class RateRecorder:
 
     def forget_all_but(self, trainers: Collection[str]) -> None:
         """Drop what is remembered of trainers that are not among `trainers`: they have ended."""
-        self._seen = {
-            trainer_id: progress for trainer_id, progress in self._seen.items() if trainer_id in trainers
+        self._newest = {
+            trainer_id: progress for trainer_id, progress in self._newest.items() if trainer_id in trainers
         }
         self._windows = {key: window for key, window in self._windows.items() if key[0] in trainers}
 
     def _undisturbed_samples(self, trainer_id: str, progress: TrainingProgress) -> int:
         """Samples that the trainer has trained since the last progress that was read; 0 if a switch or a
         generation's first step lies in between."""
-        last = self._seen.get(trainer_id)
+        last = self._newest.get(trainer_id)
         if last is None or progress.generation > last.generation:
             settled = progress.step + _FIRST_STEPS - 1  # it has made at least one step by now
-            self._seen[trainer_id] = _LastProgress(progress.generation, settled, progress.step, progress.samples)
+            self._newest[trainer_id] = _LastProgress(progress.generation, settled, progress.step, progress.samples)
             return 0
         if progress.generation < last.generation or progress.step <= last.step:
             return 0  # from an earlier rank 0, or read before

@@ -141,11 +141,11 @@ def _record_progress(
     if last is not None:
         if (progress.generation, progress.step) < (last.generation, last.step):
             return False
-        kept = {"metrics": last.metrics, "predicted_curve": last.predicted_curve, "best": last.best}
-        untold: dict[str, Any] = {key: old for key, old in kept.items() if not getattr(progress, key)}
+        earlier = {"metrics": last.metrics, "predicted_curve": last.predicted_curve, "best": last.best}
+        unreported: dict[str, Any] = {key: old for key, old in earlier.items() if not getattr(progress, key)}
         if progress.loss is None:
-            untold["loss"] = last.loss  # a rank that has finished no step yet knows no loss
-        progress = progress.model_copy(update=untold)
+            unreported["loss"] = last.loss  # a rank that has finished no step yet knows no loss
+        progress = progress.model_copy(update=unreported)
         if progress == last:
             return False
     _count_steps(session, trainer, last, progress)

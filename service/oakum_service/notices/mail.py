@@ -58,5 +58,5 @@ def hand_over(mail: EmailMessage, sendmail: Path, sender: str, timeout_s: float)
         process.wait()
         raise NoticeFailed(f"{sendmail} did not end within {timeout_s:g} s") from error
     if process.returncode:
-        said = errors.decode(errors="replace").strip()[:_MOST_ERROR] or "it says nothing"
-        raise NoticeFailed(f"{sendmail} ended with status {process.returncode}: {said}")
+        message = errors.decode(errors="replace").strip()[:_MOST_ERROR] or "it says nothing"
+        raise NoticeFailed(f"{sendmail} ended with status {process.returncode}: {message}")

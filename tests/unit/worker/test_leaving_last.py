@@ -63,7 +63,7 @@ def test_whose_time_is_up_saves_where_its_generation_has_broken(
     assert not any(command.close for command in told)
     agent._on_deadline()
     assert any(command.close and command.save for command in told) == is_broken
-    assert agent._left != is_broken
+    assert agent._has_left != is_broken
 
 
 @pytest.mark.parametrize("first", ["a", "b"])

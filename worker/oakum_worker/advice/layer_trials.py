@@ -115,8 +115,8 @@ def _attends(module: nn.Module, unit: Unit) -> bool:
 
 def _why_not(error: Exception) -> str:
     """In words for people."""
-    said = str(error)
-    if "No available kernel" in said or "No viable backend" in said:
+    message = str(error)
+    if "No available kernel" in message or "No viable backend" in message:
         return "has no kernel for this layer on this device"
     return f"does not run here: {describe(error).splitlines()[0][:160]}"
 

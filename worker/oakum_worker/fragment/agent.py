@@ -77,7 +77,7 @@ class Agent:
         self._raised: list[Failure] = []
         """Errors that steps raised. The ranks were restarted after each, except maybe the last."""
         self._closing = False
-        self._left = False
+        self._has_left = False
 
     def run(self) -> None:
         """Warm up, obey the service, leave when told; returns when every rank process has ended."""
@@ -90,7 +90,7 @@ class Agent:
         self._link.start()
         self._tell()
         try:
-            while not self._left:
+            while not self._has_left:
                 self._turn()
         finally:
             for rank in self._ranks:
@@ -355,7 +355,7 @@ class Agent:
 
     def _end(self, phase: Phase, **changes: object) -> None:
         self._tell(phase=phase, **changes)
-        self._left = True
+        self._has_left = True
 
     def _warn(self, text: str) -> None:
         """Write the warning to the log and report it to the service."""

@@ -86,10 +86,10 @@ class ForkServer:
         """Return when the server's imports are done. Raises `ForkError` when it ends first or takes over 120 s."""
         try:
             self._control.settimeout(_LOADING_S)
-            said = self._control.recv(len(READY))
+            reply = self._control.recv(len(READY))
         except OSError as error:
             raise ForkError(f"the fork server does not load: {error}") from error
-        if said != READY:
+        if reply != READY:
             raise ForkError("the fork server has ended before it was ready")
 
     def start(self, request: ForkRequest, descriptors: tuple[int, ...] = ()) -> ForkedProcess:
@@ -157,11 +157,11 @@ class ForkedProcess:
 
     def _watch(self) -> None:
         try:
-            said = self._channel.recv(32)
+            reply = self._channel.recv(32)
         except OSError:
-            said = b""
+            reply = b""
         # No message: the server ended before the child, which may have become this process's own child.
-        self._status = int(said) if said else self._reap()
+        self._status = int(reply) if reply else self._reap()
         self.forget()
         self._ended.set()
 

@@ -103,8 +103,8 @@ class PreparedBlocks:
         if len(pickled) > self._most_bytes:
             return
         while self.num_bytes + len(pickled) > self._most_bytes:
-            gone = self._draws.choice(list(self._kept))
-            self.num_bytes -= len(self._kept.pop(gone))
+            dropped = self._draws.choice(list(self._kept))
+            self.num_bytes -= len(self._kept.pop(dropped))
         self._kept[name] = pickled
         self.num_bytes += len(pickled)
 

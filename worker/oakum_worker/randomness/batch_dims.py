@@ -41,8 +41,8 @@ class BatchDims:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, int] = {}
-        self._seen: Seen | None = None
+        self._dims: dict[str, int] = {}
+        self._observed: Seen | None = None
         self._key: int | None = None
         self._calls: dict[tuple[int, int], str] = {}
         """Numbers of a drawing call, which are the same whenever it is computed again -> its place in its pass."""
@@ -64,33 +64,33 @@ class BatchDims:
         """The dimension of `shape`, 0 or 1, along which the `count` samples lie; None where neither is. `numbers`
         are the two that the generator gave for this drawing call, by which it is known again."""
         guess = batch_dim(shape, count, role)
-        if not (self._known or self._seen is not None) or role == "shared" or not shape:
+        if not (self._dims or self._observed is not None) or role == "shared" or not shape:
             return guess
         call, possible = self._call(numbers, f"{role}-{len(shape)}"), _possible(shape, count, role)
-        learned = self._known.get(call)
+        learned = self._dims.get(call)
         dim = guess
         if learned in possible:
             dim = learned
         elif learned == NO_SAMPLES and role != "activation":
             dim = None
-        if self._seen is not None and (possible or role != "activation"):
-            self._note(self._seen, call, NO_SAMPLES if dim is None else dim, possible)
+        if self._observed is not None and (possible or role != "activation"):
+            self._note(self._observed, call, NO_SAMPLES if dim is None else dim, possible)
         return dim
 
     @contextmanager
     def observed(self) -> Iterator[Seen]:
         """Context that notes the drawing calls. Yields what was seen."""
         calls: Seen = {}
-        self._seen = calls
+        self._observed = calls
         try:
             yield calls
         finally:
-            self._seen = None
+            self._observed = None
 
     def learn(self, passes: Sequence[Seen]) -> bool:
         """Remember what these passes of different sizes tell together. Returns whether one of them took its
         samples to lie elsewhere than they do."""
-        self._known = learned = {}
+        self._dims = learned = {}
         for call in passes[0] if passes else ():
             notes = [one[call] for one in passes if call in one]
             dims = [set(possible) for _, *possible in notes]
@@ -103,11 +103,11 @@ class BatchDims:
 
     def state_dict(self) -> dict[str, Any]:
         """What is remembered."""
-        return {"dims": dict(self._known)}
+        return {"dims": dict(self._dims)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Remember what `state` has."""
-        self._known = dict(state["dims"])
+        self._dims = dict(state["dims"])
 
     def _note(self, calls: Seen, call: str, taken: int, possible: list[int]) -> None:
         if (before := calls.get(call)) is not None:  # a pass in several parts, or one that is computed again

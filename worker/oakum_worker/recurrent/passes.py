@@ -220,9 +220,9 @@ def _differentiable_gradients(
             plan.cell, plan.steps, data, h0, c0, weights, directions=plan.directions, training=True
         )
     inputs = [data, h0, c0, *weights]
-    asked = [tensor for tensor, needed in zip(inputs, ctx.needs_input_grad[1:], strict=True) if needed]
+    wanted = [tensor for tensor, needed in zip(inputs, ctx.needs_input_grad[1:], strict=True) if needed]
     slopes = (dy, dh_n, dc_n)[: len(outputs)]
-    gradients = iter(torch.autograd.grad(outputs, asked, slopes, create_graph=True, allow_unused=True))
+    gradients = iter(torch.autograd.grad(outputs, wanted, slopes, create_graph=True, allow_unused=True))
     return None, *(next(gradients) if needed else None for needed in ctx.needs_input_grad[1:])
 
 
@@ -327,8 +327,8 @@ class _LayerBackward:
         gradients = [
             gradient for direction in range(self._plan.directions) for gradient in self._direction(direction)
         ]
-        asked = [gradient if needed else None for gradient, needed in zip(gradients, self._needed, strict=True)]
-        return None, self._dx, self._dh, self._dc if self._c0 is not None else None, *asked
+        wanted = [gradient if needed else None for gradient, needed in zip(gradients, self._needed, strict=True)]
+        return None, self._dx, self._dh, self._dc if self._c0 is not None else None, *wanted
 
     def _direction(self, direction: int) -> list[torch.Tensor]:
         plan, weights = self._plan, self._weights[direction]

@@ -38,7 +38,7 @@ class LoggedNumbers:
 
     def __init__(self, frame: FrameType | None, holders: Mapping[str, object], saved: Collection[int]) -> None:
         """`holders` are what is called so; `saved` are the identities of objects that are saved."""
-        self._frame, self._holders, self._known = frame, holders, saved
+        self._frame, self._holders, self._saved_ids = frame, holders, saved
         self._names = {*(variables_of(frame) if frame is not None else ()), *holders}
         self._before = {one.path: one.value for one in self._places()}
 
@@ -74,7 +74,7 @@ class LoggedNumbers:
     def _within(
         self, name: str, path: str, value: Any, put: Callable[[Any], None], depth: int
     ) -> Iterator[_Place]:
-        if id(value) in self._known or depth > _DEEPEST:
+        if id(value) in self._saved_ids or depth > _DEEPEST:
             return
         if isinstance(value, float):
             yield _Place(name, path, value, put)

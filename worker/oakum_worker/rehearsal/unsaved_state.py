@@ -76,12 +76,12 @@ class UnsavedState:
         referrers = gc.get_referrers(iterator)
         referrers += [one for held in referrers if isinstance(held, tuple) for one in gc.get_referrers(held)]
         self._around = [text for kind, text in _AROUND.items() if any(isinstance(one, kind) for one in referrers)]
-        self._known = identities_of([*saved, iterator])
+        self._saved_ids = identities_of([*saved, iterator])
         self._modules = [one for one in saved if isinstance(one, nn.Module)]
         self._named: set[str] = set()
         self._losses: list[float] = []
         self._before, self._clocks = self._take(), _clocks()
-        self.logged = LoggedNumbers(frame, own, self._known)
+        self.logged = LoggedNumbers(frame, own, self._saved_ids)
 
     @property
     def is_done(self) -> bool:
@@ -149,7 +149,7 @@ class UnsavedState:
 
     def _of(self, value: Any, depth: int) -> Iterator[Any]:
         """What changes with the state in a value; nothing if it holds none, or if that is saved."""
-        if id(value) in self._known or depth > _DEEPEST:
+        if id(value) in self._saved_ids or depth > _DEEPEST:
             return
         if isinstance(value, int | float):
             if not depth or isinstance(value, int):
@@ -157,7 +157,7 @@ class UnsavedState:
         elif isinstance(value, torch.Tensor):
             yield id(value), tensor_version(value)
         elif isinstance(value, nn.Module):
-            own = [one for one in (*value.parameters(), *value.buffers()) if id(one) not in self._known]
+            own = [one for one in (*value.parameters(), *value.buffers()) if id(one) not in self._saved_ids]
             yield from ((id(one), tensor_version(one)) for one in own)
             for module in value.modules():
                 yield from _numbers(module).values()

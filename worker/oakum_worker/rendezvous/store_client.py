@@ -70,12 +70,12 @@ class MembersStore(dist.Store):
         return bytes(taken)
 
     def _ask(self, *words: Any, timeout: timedelta | None = None) -> Any:
-        asked = json.dumps(words).encode()
+        request = json.dumps(words).encode()
         self._waited_for = None
         with self._lock:
             self._connection.settimeout((timeout or self._timeout).total_seconds())
             try:
-                self._connection.sendall(LENGTH.pack(len(asked)) + asked + self._ours.of(asked))
+                self._connection.sendall(LENGTH.pack(len(request)) + request + self._ours.of(request))
                 (length,) = LENGTH.unpack(self._take(LENGTH.size))
                 answer = self._take(length)
                 if not hmac.compare_digest(self._take(PROOF_BYTES), self._theirs.of(answer)):

@@ -174,9 +174,9 @@ class _Member:
             (length,) = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))
             if length > _LARGEST_BYTES:
                 return
-            asked = await self._reader.readexactly(length)
-            if not hmac.compare_digest(await self._reader.readexactly(PROOF_BYTES), self._theirs.of(asked)):
+            request = await self._reader.readexactly(length)
+            if not hmac.compare_digest(await self._reader.readexactly(PROOF_BYTES), self._theirs.of(request)):
                 return
-            answer = json.dumps(await self.table.answer(*json.loads(asked))).encode()
+            answer = json.dumps(await self.table.answer(*json.loads(request))).encode()
             self._writer.write(LENGTH.pack(len(answer)) + answer + self._ours.of(answer))
             await self._writer.drain()

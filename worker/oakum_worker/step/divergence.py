@@ -71,7 +71,7 @@ class DivergenceWatch:
         self._first = ""
         """Description of the first value that was infinite or NaN in the counted steps; empty if there was
         none."""
-        self._found = False
+        self._is_faulty = False
         """Whether this rank found a fault in the last step. Other ranks learn of it in the next step."""
         self._loss = 0.0
         self._named: list[tuple[str, nn.Parameter]] = []
@@ -80,7 +80,7 @@ class DivergenceWatch:
     def has_found(self) -> bool:
         """Whether this rank found a value that is not finite in the last step; to be sent with its votes in the
         next step."""
-        return self._found
+        return self._is_faulty
 
     def look(self, step: int, loss: float, *, gradients: bool) -> None:
         """Check this rank's weights, and its gradients if `gradients`, before the update of a step.
@@ -88,8 +88,8 @@ class DivergenceWatch:
         `step` counts from 1; `loss` is the loss of the global batch. `gradients` is False where a loss scale may
         have made them infinite.
         """
-        suspicious = self._found or self._in_a_row > 0 or not math.isfinite(loss)
-        self._found, self._loss = False, loss
+        suspicious = self._is_faulty or self._in_a_row > 0 or not math.isfinite(loss)
+        self._is_faulty, self._loss = False, loss
         if suspicious or self._weights.allows():
             self._look_at_weights(step - 1)
         if not math.isfinite(loss):
@@ -117,7 +117,7 @@ class DivergenceWatch:
             self._first = self._first or _elsewhere(step - 1)
         else:
             self._in_a_row = 0
-            self._first = self._first if self._found else ""
+            self._first = self._first if self._is_faulty else ""
         if self._in_a_row >= self._limit:
             raise self._diverged(f"it has been so for {_steps(self._limit)} in a row")
 
@@ -128,7 +128,7 @@ class DivergenceWatch:
         `is_any` is a collective: it returns True on every rank if its argument is True on any rank.
         """
         self._look_at_weights(step)
-        if is_any(self._found or not math.isfinite(self._loss)):
+        if is_any(self._is_faulty or not math.isfinite(self._loss)):
             self._first = self._first or _elsewhere(step)
             raise self._diverged(f"training ended so, after {_steps(step)}")
 
@@ -149,11 +149,11 @@ class DivergenceWatch:
         return self._named
 
     def _note(self, what: str) -> None:
-        self._found = True
+        self._is_faulty = True
         self._first = self._first or what
 
     def _count_skipped(self, step: int) -> None:
-        self._found, self._loss = False, 0.0
+        self._is_faulty, self._loss = False, 0.0
         self._first = self._first if self._in_a_row else ""
         self._skipped += 1
         if self._skipped >= _MOST_SKIPPED:

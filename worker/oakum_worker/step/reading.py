@@ -98,7 +98,7 @@ class _Draws:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._seen: set[str] = set()
+        self._drawn_from: set[str] = set()
         self._first: dict[str, float] = {}
 
     def read(
@@ -112,20 +112,20 @@ class _Draws:
         """The samples `numbers`: with one call of `read_all` while no draw has been seen, else one by one with
         generators seeded for each. `begin` is called before each attempt."""
         while True:
-            unseen = [name for name in _GENERATORS if name not in self._seen and name in sys.modules]
+            unseen = [name for name in _GENERATORS if name not in self._drawn_from and name in sys.modules]
             self._probe(unseen)
             begin()
             with reading() as present:
-                if read_all is not None and not self._seen:
+                if read_all is not None and not self._drawn_from:
                     samples = read_all()
                 else:
                     samples = [self._read_seeded(present, epoch, number, read_one) for number in numbers]
             drawn_from = [name for name in unseen if _GENERATORS[name].draw() != self._first[name]]
-            if present.was_asked and _ASKED not in self._seen:
+            if present.was_asked and _ASKED not in self._drawn_from:
                 drawn_from.append(_ASKED)
             if not drawn_from:
                 return samples
-            self._seen.update(drawn_from)
+            self._drawn_from.update(drawn_from)
 
     def _probe(self, names: Sequence[str]) -> None:
         for name in names:
@@ -135,10 +135,10 @@ class _Draws:
             _GENERATORS[name].seed(_PROBE)
 
     def _read_seeded(self, present: Reading, epoch: int, number: int, read_one: Callable[[int], Any]) -> Any:
-        if self._seen:
+        if self._drawn_from:
             seed = mix(self._seed, epoch, number)
             present.begin(seed)
-            for name in self._seen - {_ASKED}:
+            for name in self._drawn_from - {_ASKED}:
                 _GENERATORS[name].seed(seed)
         return read_one(number)
 
