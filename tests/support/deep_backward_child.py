@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from oakum_worker.randomness.sample_randomness import SampleRandomness
-from oakum_worker.rehearsal.apart import Child, CopyError, fork
+from oakum_worker.rehearsal.process_copy import Child, CopyError, fork
 
 _DEEP = 70
 

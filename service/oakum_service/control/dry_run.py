@@ -40,7 +40,7 @@ class Prospect:
     @property
     def given(self) -> Allocation:
         """What the plan gives the candidate."""
-        return _given(self.plan, self.candidate)
+        return _allocation_of(self.plan, self.candidate)
 
     @property
     def changed(self) -> list[tuple[str, int, int]]:
@@ -72,7 +72,7 @@ def solve_for_candidate(
     """Make the plan, and say what it means for the candidate, the problem's last trainer. Raises `ProblemError`
     if an administrator's objective has no value for it. Returns what the candidate would get."""
     plan = solve(problem)
-    nodes = _given(plan, candidate).nodes
+    nodes = _allocation_of(plan, candidate).nodes
     startup_s = next(trainer.startup_s for trainer in problem.trainers if trainer.id == candidate)
     rate = _rate(spec, nodes, observed)
     start_s = startup_s if nodes else None
@@ -93,7 +93,7 @@ def solve_for_candidate(
     )
 
 
-def _given(plan: Plan, trainer_id: str) -> Allocation:
+def _allocation_of(plan: Plan, trainer_id: str) -> Allocation:
     return next(allocation for allocation in plan.allocations if allocation.trainer == trainer_id)
 
 

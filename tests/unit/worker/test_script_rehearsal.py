@@ -21,7 +21,7 @@ from cells import each
 from oakum_worker.errors import SessionError, TaskError, TrainingWarning
 from oakum_worker.gathering import gather_batch, own_rows
 from oakum_worker.randomness import keyed
-from oakum_worker.rehearsal import apart, script
+from oakum_worker.rehearsal import process_copy, script
 from oakum_worker.session.hosts import HOST, RankHost
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.turns import turns_alone
@@ -356,7 +356,7 @@ def test_the_same_is_found_where_no_process_can_be_copied(monkeypatch: pytest.Mo
 
 
 def test_the_same_is_found_where_copies_compute_no_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "_computes_gradients", lambda: False)
+    monkeypatch.setattr(process_copy, "_computes_gradients", lambda: False)
     assert len(train(mean, classifier())) == STEPS
     with pytest.raises(SessionError, match="no mean over samples"):
         train(by_class, classifier())
@@ -466,7 +466,7 @@ def test_a_copy_ends_with_its_parent() -> None:
     pid = os.fork()
     if pid == 0:
         os.close(reading)
-        if isinstance(apart.fork(0.5), apart.Child):
+        if isinstance(process_copy.fork(0.5), process_copy.Child):
             os.write(writing, b"the child's is cut off")
             time.sleep(600)
         os._exit(0)

@@ -26,11 +26,11 @@ import torch
 from oakum_worker.errors import SessionError, warn_of_training
 from oakum_worker.listing import some_of
 from oakum_worker.randomness.batch_dims import BatchDims
-from oakum_worker.rehearsal.apart import Child, CopyError, can_fork, fork
 from oakum_worker.rehearsal.comparison import tolerance
 from oakum_worker.rehearsal.logged_numbers import LoggedNumbers
 from oakum_worker.rehearsal.passage import Passage, Sketch, Watched, passage_of
 from oakum_worker.rehearsal.precision import can_be_in_double, compute_in_double, in_double
+from oakum_worker.rehearsal.process_copy import Child, CopyError, can_fork, fork
 from oakum_worker.rehearsal.samples import draw, read_again
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe

@@ -103,7 +103,7 @@ class OptimizerStep:
         if self._scaler is not None:
             self._scaler.unscale_(self._optimizer)
         norm = self._clip()
-        average = contextlib.nullcontext() if self.average is None else self.average.apart()
+        average = contextlib.nullcontext() if self.average is None else self.average.set_aside()
         with average, self._rates_multiplied(self._warm_up_factor(epochs_done) * gain), self._trust():
             skipped = self._step(norm)
         if self.average is not None and not skipped:

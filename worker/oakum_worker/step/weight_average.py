@@ -44,7 +44,7 @@ class WeightAverage:
             )
 
     @contextmanager
-    def apart(self) -> Iterator[None]:
+    def set_aside(self) -> Iterator[None]:
         """Context in which the averages are taken out of the optimizer's state, so that the optimizer's step does
         not meet them. Puts them back at its end."""
         kept = [(p, self._optimizer.state[p].pop(AVERAGE)) for p in self._averaged()]
