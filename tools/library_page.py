@@ -24,8 +24,8 @@ _KINDS: dict[Kind, str] = {
 _INTRODUCTION = """\
 # What becomes of each name of a library
 
-[Adapters](trainer.md#the-shortest-way) let a script keep its library. This page has the libraries' public names,
-each with what becomes of it:
+[Adapters](trainer/README.md#the-shortest-way) let a script keep its library. This page has the libraries' public
+names, each with what becomes of it:
 
 - **as in the library**: at any number of nodes.
 - **refused**: raises `SessionError`, which says what to do. Where values are named, the others work.

@@ -32,7 +32,7 @@ from running_service import EXAMPLES
 
 pytestmark = pytest.mark.needs("browser")
 
-# Floors that docs/trainer.md declares, of held-out digits drawn as strokes.
+# Floors that docs/trainer/map_reduce.md declares, of held-out digits drawn as strokes.
 LEAST_OF_TEN, LEAST_OF_ALL, MOST_ERROR = 9, 0.9, 0.03
 
 

@@ -1,4 +1,4 @@
-"""The stacked machines of examples/rbm reach the floors that docs/trainer.md declares."""
+"""The stacked machines of examples/rbm reach the floors that docs/trainer/map_reduce.md declares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The weights of real checkpoints in plain models, as docs/trainer.md says: three lines."""
+"""The weights of real checkpoints in plain models, as docs/trainer/checkpoints.md says: three lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from training_ranks import build_spec
 from training_ranks import build_task as build_plain_task
 
 STEPS = 5
-DOCS = Path(__file__).parents[2] / "docs" / "trainer.md"
+DOCS = Path(__file__).parents[2] / "docs" / "trainer" / "checkpoints.md"
 SHARDED: dict[str, Any] = {}
 PIPELINE = {"parallel": {"pipeline": {"stages": 4, "schedule": "chimera", "micro_batch": 1}}}
 

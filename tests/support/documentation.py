@@ -1,4 +1,4 @@
-"""The fenced blocks of README.md, CONTRIBUTING.md, SECURITY.md and docs/*.md.
+"""The fenced blocks of README.md, CONTRIBUTING.md, SECURITY.md and all pages in docs.
 
 How a block is tested is in its first line: after the fence comes `sh` for commands that run as they stand, `sh
 service` for the one that stays, `sh check: REASON` for commands that are only looked up, `console` for commands
@@ -24,7 +24,7 @@ from oakum_client.cli.app import app
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "SECURITY")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 _BLOCK = re.compile(r"^( *)```([^\n]*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _ASSIGNMENT = re.compile(r"[A-Z_]+=.*")
@@ -48,10 +48,15 @@ class Block:
         return [line for line in lines if line.strip()]
 
 
+def name_of(page: Path) -> str:
+    """The page's place in the checkout, such as `docs/admin.md`."""
+    return page.relative_to(ROOT).as_posix()
+
+
 def blocks() -> list[Block]:
     """All blocks of all pages."""
     return [
-        Block(f"{page.name}:{text[: match.start()].count(chr(10)) + 1}", match[2].strip(), match[3])
+        Block(f"{name_of(page)}:{text[: match.start()].count(chr(10)) + 1}", match[2].strip(), match[3])
         for page in PAGES
         for text in [page.read_text(encoding="utf-8")]
         for match in _BLOCK.finditer(text)
@@ -62,7 +67,7 @@ def commands_in_text() -> Iterator[tuple[str, str]]:
     """Page and command, of every `oakum ...` between single backticks outside of blocks."""
     for page in PAGES:
         for match in _IN_TEXT.finditer(_BLOCK.sub("", page.read_text(encoding="utf-8"))):
-            yield page.name, match[1]
+            yield name_of(page), match[1]
 
 
 def fault_of(command: str) -> str | None:

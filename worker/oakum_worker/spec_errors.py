@@ -83,7 +83,8 @@ def _unknown(place: Sequence[int | str], similar: str | None, model: type[BaseMo
     if place[-1] in _IN_THE_TASK:
         return f"unknown field {name!r}: remove it; it belongs in the Task that the entrypoint returns"
     fields = list(_model_at(place[:-1], model).model_fields)
-    advice = f"use one of: {', '.join(fields)}" if len(fields) <= _FEW else "see the fields in docs/trainer.md"
+    use = f"use one of: {', '.join(fields)}"
+    advice = use if len(fields) <= _FEW else "see the fields in docs/trainer/README.md"
     return f"unknown field {name!r}: remove it, or {advice}"
 
 

@@ -1,4 +1,4 @@
-"""What README.md and docs/*.md tell to type exists; `tests/integration/test_documentation.py` runs it."""
+"""What README.md and the pages in docs tell to type exists; `tests/integration/test_documentation.py` runs it."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_the_bounds_follow_from_the_sizes(changes: dict[str, Any], allowed: tupl
             "parallel.pipeline.stages: 'many' should be a valid integer or 'auto'",
         ),
         ({"lr": 0.1}, "unknown field 'lr': remove it; it belongs in the Task that the entrypoint returns"),
-        ({"nonsense": 1}, "unknown field 'nonsense': remove it, or see the fields in docs/trainer.md"),
+        ({"nonsense": 1}, "unknown field 'nonsense': remove it, or see the fields in docs/trainer/README.md"),
     ],
 )
 def test_what_cannot_be_is_explained(changes: dict[str, Any], expected: str) -> None:
