@@ -11,6 +11,9 @@ from documentation import PAGES, ROOT, name_of
 _FENCE = re.compile(r"^( *)```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+_FOLDERS = "bench|deploy|docs|examples|migrations|service|solver|tests|tools|worker"
+_PATH = re.compile(rf"`((?:{_FOLDERS})/[\w./-]+)(?:::\w+)*`")
+_MADE_UP = re.compile(r"N[A-Z]{3}")
 _PAGE_IN_CODE = re.compile(r"\b(?:docs|bench)/[\w/-]+\.md\b")
 
 
@@ -20,9 +23,18 @@ def test_every_link_leads_to_a_file_and_a_heading() -> None:
     assert [f"{name_of(page)}: {link}" for page in pages for link in _links(page) if not _leads(page, link)] == []
 
 
+def test_every_file_that_a_page_names_is_there() -> None:
+    """A path in which a reader puts a name, such as `cli/NAME.py`, is none."""
+    named = {(name_of(page), path) for page in PAGES for path in _PATH.findall(page.read_text(encoding="utf-8"))}
+    assert len(named) > 100
+    assert {
+        (page, path) for page, path in named if not _MADE_UP.search(path) and not (ROOT / path).exists()
+    } == set()
+
+
 def test_every_page_that_code_names_is_there() -> None:
     """Error messages and comments send readers to pages by name."""
-    folders = ("bench", "deploy", "examples", "migrations", "service", "solver", "tests", "tools", "worker")
+    folders = [folder for folder in _FOLDERS.split("|") if folder != "docs"]
     kinds = ("*.py", "*.js", "*.html", "*.sh", "*.toml", "*.yaml")
     files = [path for folder in folders for kind in kinds for path in (ROOT / folder).rglob(kind)]
     named = {
