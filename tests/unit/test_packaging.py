@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
 import re
 import subprocess
+import sys
 import tomllib
+from collections.abc import Iterator
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
@@ -178,3 +181,27 @@ def test_before_a_commit_the_commands_of_make_lint_run() -> None:
     lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines
     assert entries == lines
+
+
+def test_what_a_package_imports_comes_with_its_extra() -> None:
+    """A node has the extra `worker` alone, a laptop that replays a log `solver`."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    for wing, package, names in (
+        ("worker", "oakum_worker", ("worker",)),
+        ("solver", "oakum_solver", ("solver", "highs", "report")),
+    ):
+        listed = [*project["dependencies"], *(each for name in names for each in extras[name])]
+        known = {re.split(r"[^\w-]", each)[0] for each in listed} | {"yaml", "pydantic_core", package}
+        imported = {(name, path.name) for path in (ROOT / wing / package).rglob("*.py") for name in _imports(path)}
+        lacking = {(name, path) for name, path in imported if name not in known | sys.stdlib_module_names}
+        assert lacking == set()
+
+
+def _imports(module: Path) -> Iterator[str]:
+    """The first name of each module that is imported, wherever in the file."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0]
