@@ -37,7 +37,7 @@ _TICK_S = 0.2
 _LATE_S = 1.0
 """Seconds between two turns from which the agent was stopped or starved itself and missed signs of life."""
 _RESTART_INTERVAL_S = 30.0
-"""Seconds between two turns from which the agent was stopped or starved itself, and missed signs of life."""
+"""Seconds that have to lie between two starts of the node's ranks anew."""
 _MOST_RAISED = 3
 _LOOK_S = 1.0
 _KEPT_CRASHES = 2
