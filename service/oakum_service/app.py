@@ -32,6 +32,7 @@ from oakum_service.api import (
     trainers,
     what_if,
 )
+from oakum_service.api.agent_calls import AgentCalls
 from oakum_service.api.body_limit import BodyLimit
 from oakum_service.api.context import Context
 from oakum_service.api.event_feed import EventFeed
@@ -90,6 +91,7 @@ def routed_app() -> FastAPI:
     app.add_middleware(BodyLimit)
     # Lists of thousands of nodes shrink to a tenth. Event streams are left as they are.
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=_COMPRESSION)
+    app.add_middleware(AgentCalls)
     app.add_middleware(RequestIds)
     app.add_middleware(RequestMetrics)
     plain_values_only = [Depends(refuse_odd_values)]

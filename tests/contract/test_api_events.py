@@ -103,14 +103,15 @@ def test_an_event_comes_as_it_happens(api: ApiUnderTest, url: str) -> None:
 def test_an_event_between_the_look_and_the_wait_is_not_missed(
     api: ApiUnderTest, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    look, waiting = EventFeed._read, iter(["n1", "n2", "n3"])
+    reading = api.app.state.event_feed._reading
+    look, waiting = reading._read, iter(["n1", "n2", "n3"])
 
-    def look_and_see_it_happen(feed: EventFeed) -> None:
-        look(feed)
+    def look_and_see_it_happen() -> None:
+        look()
         if node := next(waiting, None):
             record(api, node)
 
-    monkeypatch.setattr(EventFeed, "_read", look_and_see_it_happen)
+    monkeypatch.setattr(reading, "_read", look_and_see_it_happen)
     with listening(api, url, after=0) as events:
         assert ids(events, 3) == [1, 2, 3]
 
@@ -158,13 +159,14 @@ def test_a_change_is_read_once_for_all_listeners(
         listeners = [streams.enter_context(listening(api, url, after=0)) for _ in range(5)]
         record(api, "n1")
         assert [ids(events, 1) for events in listeners] == [[1]] * 5
-        read, versions = EventFeed._read, list[int]()
+        reading = api.app.state.event_feed._reading
+        read, versions = reading._read, list[int]()
 
-        def count_and_read(feed: EventFeed) -> None:
+        def count_and_read() -> None:
             versions.append(api.news_for_readers.version)
-            read(feed)
+            read()
 
-        monkeypatch.setattr(EventFeed, "_read", count_and_read)
+        monkeypatch.setattr(reading, "_read", count_and_read)
         record(api, "n2")
         assert [ids(events, 1) for events in listeners] == [[2]] * 5
     assert versions == [api.news_for_readers.version]

@@ -164,7 +164,7 @@ class TestReports:
             send(api.fragment_client(other), other, report(1))
         assert send(agent, fragment, report(1)).headers[REPORT_INTERVAL] == "7.5"
         of_first = TrainingProgress(generation=1, nodes=1, step=5, total_steps=9, epoch=0, samples=480, loss=1.0)
-        telling = report(2).model_copy(update={"progress": of_first})
+        telling = report(2) | {"progress": of_first.model_dump(mode="json")}
         assert send(agent, fragment, telling).headers[REPORT_INTERVAL] == "2.5"
         assert send(agent, fragment, report(3)).headers[REPORT_INTERVAL] == "7.5"
 

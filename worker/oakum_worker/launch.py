@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import submitit
 from submitit.local.local import LocalJob
@@ -32,7 +33,7 @@ class _LocalExecutor(submitit.LocalExecutor):
     """submitit's executor for this machine, whose controller imports nothing from its working folder."""
 
     # submitit's own starts it without -P, and takes no other command.
-    def _submit_command(self, command: str) -> LocalJob[None]:
+    def _submit_command(self, command: str) -> LocalJob[Any]:
         told = {
             "NTASKS": "1",
             "COMMAND": command,

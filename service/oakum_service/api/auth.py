@@ -13,6 +13,7 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.datastructures import State
 
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.rate_limit import RateLimit
@@ -193,11 +194,17 @@ def check_fragment(context: Context, fragment: str, credentials: HTTPAuthorizati
         raise Unauthorized("this call is for the fragment's own agent")
 
 
-async def _fragment(fragment_id: str, context: InContext, credentials: _Credentials, request: Request) -> str:
-    check_fragment(context, fragment_id, credentials)
+def admit_fragment(state: State, fragment: str, credentials: HTTPAuthorizationCredentials | None) -> None:
+    """Count a request of the fragment's agent. Raises `Unauthorized` unless the token is the one made for it, and
+    `TooManyRequests`. `state` is that of the app."""
+    check_fragment(state.context, fragment, credentials)
     # The trainer's code can read this token. Counted in memory: what is refused costs no access to the database.
-    limit: RateLimit = request.app.state.fragment_limit
-    limit.count(fragment_id)
+    limit: RateLimit = state.fragment_limit
+    limit.count(fragment)
+
+
+async def _fragment(fragment_id: str, credentials: _Credentials, request: Request) -> str:
+    admit_fragment(request.app.state, fragment_id, credentials)
     return fragment_id
 
 

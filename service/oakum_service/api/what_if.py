@@ -66,8 +66,8 @@ def _changed(
         live[change.trainer]: change.model_dump(exclude_none=True, exclude={"trainer"}) for change in changes
     }
     sized = {live[change.trainer]: (at, change) for at, change in enumerate(changes) if change.sizes is not None}
-    rows = session.execute(select(Trainer.id, Trainer.spec).where(Trainer.id.in_(sized))) if sized else ()
-    for trainer, spec in rows:
+    specs = select(Trainer.id, Trainer.spec).where(Trainer.id.in_(sized))
+    for trainer, spec in session.execute(specs).all() if sized else []:
         at, change = sized[trainer]
         try:
             then = change.applied_to(spec)
