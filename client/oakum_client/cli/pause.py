@@ -65,7 +65,7 @@ def unpause(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
 
 @app.command(rich_help_panel=TRAINERS, epilog=example("oakum retry digits"))
 def retry(trainer: TrainerRef, as_json: JsonFlag = False) -> None:
-    """Let a trainer that has failed or was cancelled go on from its newest checkpoint, with all its attempts."""
+    """Let a failed or cancelled trainer go on from its newest checkpoint; earlier crashes do not count."""
     with connect() as client:
         view = client.retry(trainer)
     if as_json:

@@ -21,7 +21,7 @@ _AS_GOOD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class SpecAdvice:
-    """What Oakum would choose."""
+    """The fields of a spec that Oakum would change, and what is expected of the spec with them."""
 
     fields: Mapping[str, Any]
     """Field of the spec -> advised value; only those that differ from the spec."""

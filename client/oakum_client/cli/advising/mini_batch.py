@@ -34,9 +34,11 @@ class LayerAdvice:
 
 @dataclass(frozen=True, slots=True)
 class SizeAdvice:
-    """One mini-batch of a rank."""
+    """What a rank would need and how fast it would train with one mini-batch size: with the task as it is, and
+    with the fastest algorithms that fit."""
 
     samples: int
+    """The mini-batch: samples that the rank computes at once."""
     peak_bytes: int
     """Of the task as it is; predicted where it was too much to be measured."""
     samples_per_s: float | None

@@ -81,15 +81,16 @@ def chimera_bubble(terms: FormulaTerms) -> Formula | None:
 
 
 def gpipe_activations(terms: FormulaTerms) -> tuple[int, int]:
-    """(fewest, most) micro-batches held by a worker of GPipe: all N."""
+    """Micro-batches whose activations a worker of GPipe holds at its peak: (of the worker with the fewest, of the
+    one with the most). Every worker holds all N."""
     return terms.num_micro_batches, terms.num_micro_batches
 
 
 def one_f_one_b_activations(terms: FormulaTerms) -> tuple[int, int]:
-    """(fewest, most) micro-batches held by a worker of 1F1B, for N >= D."""
+    """As `gpipe_activations`, of 1F1B, for N >= D."""
     return 1, terms.num_workers
 
 
 def chimera_activations(terms: FormulaTerms) -> tuple[int, int]:
-    """(fewest, most) micro-batches held by a worker of Chimera by concatenation, for N >= D."""
+    """As `gpipe_activations`, of Chimera by concatenation, for N >= D."""
     return terms.num_workers - terms.num_workers // terms.num_pipes + 1, terms.num_workers

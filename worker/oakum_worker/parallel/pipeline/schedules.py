@@ -60,7 +60,8 @@ class ScheduleKind:
     exists: Callable[[ScheduleSize], bool] = lambda size: True
     """Whether `build` can build a schedule of this size, told without building it."""
     activations: Callable[[FormulaTerms], tuple[int, int]] | None = None
-    """The fewest and the most micro-batches that a worker holds at once; None where no formula is known."""
+    """Micro-batches whose activations a worker holds at its peak: (of the worker with the fewest, of the one with
+    the most); None where no formula is known."""
     schemes: tuple[Scheme | None, ...] = (None,)
     """Ways to schedule more micro-batches than workers; `(None,)` for a schedule of one pipe."""
 

@@ -23,7 +23,7 @@ class Split:
     fold: int = 1
 
     def own_units(self, grid: Grid, rank: int) -> range:
-        """The numbers of the units, counted within a section, that a rank has in each section."""
+        """The indices, within a section, of the units that a rank has; they are the same in each section."""
         lengths, place = grid.lengths, grid.coordinates(rank)
         return cut(self.units, [(lengths[axis], place[axis]) for axis in self.axes])
 
