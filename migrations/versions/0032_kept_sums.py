@@ -1,7 +1,6 @@
-"""Node-time of each user's week, and shares of node-time of hours that are over, so that neither is made from a
-week's fragments and stretches
+"""Kept sums: node-time of each user's week, and shares of node-time of hours that are over
 
-Revision ID: 0034
+Revision ID: 0032
 Revises: 0031
 """
 
@@ -10,7 +9,7 @@ import time
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0034"
+revision = "0032"
 down_revision = "0031"
 branch_labels = None
 depends_on = None
