@@ -11,6 +11,7 @@ WINGS = {
     "service": ROOT / "service" / "oakum_service",
     "solver": ROOT / "solver" / "oakum_solver",
     "worker": ROOT / "worker" / "oakum_worker",
+    "client": ROOT / "client" / "oakum_client",
 }
 _NAME = re.compile(r"`([\w/]+)`")
 

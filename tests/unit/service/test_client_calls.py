@@ -248,8 +248,8 @@ def test_a_file_that_a_stranger_may_have_written_is_not_read(
     with monkeypatch.context() as patch:
         file = _working_folder(patch, tmp_path)
         if made == "another account's":
-            patch.setattr("oakum_service.client.address.os.geteuid", lambda: file.stat().st_uid + 1)
-            patch.setattr("oakum_service.client.address._ROOT", -1)
+            patch.setattr("oakum_client.rest.address.os.geteuid", lambda: file.stat().st_uid + 1)
+            patch.setattr("oakum_client.rest.address._ROOT", -1)
         elif made == "writable by others":
             file.chmod(0o620)
         else:

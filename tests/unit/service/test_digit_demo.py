@@ -230,7 +230,7 @@ def test_what_keeps_the_command_from_its_work_is_told_before_there_is_a_page(
 def test_examples_of_another_account_are_not_run_unasked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").mkdir()
     shutil.copy(EXAMPLES / "rbm-digits.yaml", tmp_path / "examples")
-    monkeypatch.setattr("oakum_service.cli.demo._trusted_accounts", set)
+    monkeypatch.setattr("oakum_client.cli.demo._trusted_accounts", set)
     monkeypatch.chdir(tmp_path)
     load_commands()
     done = CliRunner().invoke(app, ["demo", "digits", "--no-browser", "--port", "0"])
