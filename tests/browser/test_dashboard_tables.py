@@ -261,7 +261,6 @@ class TestTables:
         page.search("sweep")
         page.shows_rows("sweep-1", "sweep-2", "sweep-3")
         page.sort("Name")
-        page.sort("Name")
         page.wait(lambda: page.names[:1] == ["sweep-3"], "the last first")
         for name in ("sweep-3", "sweep-1"):
             page.click(f"input[aria-label='Choose {name}']")
