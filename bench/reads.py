@@ -33,7 +33,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "suppo
 
 from api_under_test import ApiUnderTest
 from oakum_client.cli import output
-from oakum_service.connections import guarded_protocol
 from oakum_service.control.usage import complete_hours
 from oakum_service.db.engine import open_engine, upgrade
 from oakum_service.db.models.cluster import ForegroundStart, NodeInterval, SnapshotRecord
@@ -43,6 +42,7 @@ from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.grant import Grant
 from oakum_service.documents.node import Node, RecordedNodes
+from oakum_service.network.connections import guarded_protocol
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.spec import TrainerSpec
 

@@ -29,7 +29,7 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 from oakum_client.cli import output
-from oakum_service.connections import allow_most_open_files
+from oakum_service.network.connections import allow_most_open_files
 from serving.load import Amounts, Outcome, put_under_load
 
 _OLDEST_TURN_S = 5.0

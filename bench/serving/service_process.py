@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import oakum_service.server
-from oakum_service import tokens
 from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.engine import open_engine, upgrade
+from oakum_service.identity import tokens
 from oakum_service.schedulers.local import LocalCluster
 from oakum_service.schedulers.port import Scheduler
 from serving.wide_cluster import WideCluster

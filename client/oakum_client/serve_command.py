@@ -15,12 +15,12 @@ from sqlalchemy import select
 from oakum_service.config import Settings
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.log_format import begin_log
+from oakum_service.identity.tokens import LOCAL_ADMIN
+from oakum_service.logs.format import begin_log
 from oakum_service.schedulers.opening import entry_of
 from oakum_service.schedulers.port import Scheduler
 from oakum_service.server import OakumServer
 from oakum_service.states import TrainerState
-from oakum_service.tokens import LOCAL_ADMIN
 from oakum_worker.spec import TrainerSpec, read_spec
 
 _log = logging.getLogger("oakum.serve")

@@ -17,8 +17,8 @@ from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource
 
 from oakum_service.config_file import chosen_file, nearest, read_groups, read_section
 from oakum_service.errors import ConfigurationError
+from oakum_service.network.webhook_addresses import AllowedAddresses
 from oakum_service.scheduler_table import SCHEDULERS, SchedulerKind, scheduler_names
-from oakum_service.webhook_addresses import AllowedAddresses
 from oakum_solver.errors import ProblemError
 from oakum_solver.exploration import Exploration
 from oakum_solver.guard import StarvationGuard

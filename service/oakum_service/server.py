@@ -21,14 +21,11 @@ import uvloop
 from fastapi import FastAPI
 from sqlalchemy.orm import Session
 
-from oakum_service import tls
 from oakum_service.api.context import Context
 from oakum_service.app import create_app
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
-from oakum_service.connections import GuardedServer, allow_most_open_files, guarded_protocol
 from oakum_service.control.controller import Controller
-from oakum_service.data_dir import DataDirLock, nothing_left_on_a_full_disk, write_private
 from oakum_service.db.engine import (
     Sessions,
     check_schema,
@@ -43,13 +40,16 @@ from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.writability import Writability
 from oakum_service.errors import ConfigurationError
-from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.files.data_dir import DataDirLock, nothing_left_on_a_full_disk, write_private
+from oakum_service.fragments.configs import FragmentConfigs
+from oakum_service.identity.tokens import LOCAL_ADMIN, create, digest, is_valid
 from oakum_service.identity.unix_socket import listen_on_socket
+from oakum_service.network import tls
+from oakum_service.network.connections import GuardedServer, allow_most_open_files, guarded_protocol
 from oakum_service.peers.line import open_line
 from oakum_service.peers.peers import DatabasePeers, NoPeers, Peers
 from oakum_service.peers.shared_signal import SharedSignal
 from oakum_service.schedulers.opening import entry_of, open_scheduler
-from oakum_service.tokens import LOCAL_ADMIN, create, digest, is_valid
 from oakum_service.turn_clock import TurnClock
 
 _log = logging.getLogger("oakum")

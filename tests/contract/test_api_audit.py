@@ -13,9 +13,9 @@ from sqlalchemy.exc import DBAPIError
 
 from api_under_test import ApiUnderTest, problem_of
 from cells import each
-from oakum_service import audit
 from oakum_service.api.auth import Role
 from oakum_service.db.models.events import AuditRecord
+from oakum_service.identity import audit
 from oakum_service.states import TrainerState
 from postgres_database import on_both_databases
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from api_under_test import SPEC, ApiUnderTest, FakeScheduler, problem_of
-from oakum_service import hold
 from oakum_service.control.observe import write_snapshot
 from oakum_service.db.models.events import EventRecord
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
+from oakum_service.orders import hold
 from oakum_service.states import NodeState
 
 CURVE = {"curve": [[1, 100.0], [2, 190.0], [3, 270.0]], "max_nodes": 3}

@@ -18,7 +18,7 @@ from oakum_service.api.auth import Role
 from oakum_service.api.body_limit import LARGEST_BODY_BYTES
 from oakum_service.api.rate_limit import RateLimit
 from oakum_service.app import _FRAGMENT_REQUESTS_PER_S
-from oakum_service.tokens import digest
+from oakum_service.identity.tokens import digest
 
 DETAIL = "the body is larger than 1,000,000 bytes: pass the name of a file instead of its content"
 

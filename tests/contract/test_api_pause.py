@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from api_under_test import ApiUnderTest, problem_of
-from oakum_service import pause
 from oakum_service.api.auth import Role
 from oakum_service.control.endings import end
 from oakum_service.control.observe import Observation
@@ -19,6 +18,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.crash import NewestCrash
 from oakum_service.documents.node import Node
 from oakum_service.documents.time_account import TimeAccount
+from oakum_service.orders import pause
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState, TimeUse, TrainerState
 from oakum_solver.solve import solve

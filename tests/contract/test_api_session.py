@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from api_under_test import SPEC, ApiUnderTest, problem_of
-from oakum_service import tokens
 from oakum_service.api.auth import Role
 from oakum_service.api.session import SESSION_S
 from oakum_service.api.session_cookie import GUARD_HEADER
 from oakum_service.db.models.callers import ApiToken
+from oakum_service.identity import tokens
 
 GUARD = {GUARD_HEADER: "1"}
 

@@ -11,7 +11,7 @@ from api_under_test import ApiUnderTest, problem_of
 from cells import each
 from controlled import controlled
 from oakum_service.db.models.installation import SettingRecord
-from oakum_service.live_settings import CurrentSettings, current
+from oakum_service.orders.live_settings import CurrentSettings, current
 from oakum_solver.objectives import NamedObjective
 from waiting import wait_until
 

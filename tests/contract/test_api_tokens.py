@@ -10,10 +10,10 @@ import pytest
 
 from api_under_test import ApiUnderTest, problem_of
 from cells import each
-from oakum_service import tokens
 from oakum_service.api.auth import Role
 from oakum_service.control.retention import HISTORY_S, forget
 from oakum_service.db.models.callers import ApiToken
+from oakum_service.identity import tokens
 from waiting import wait_until
 
 

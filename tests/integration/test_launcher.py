@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from oakum_service.errors import AccountUnavailable, ConfigurationError, Forbidden
+from oakum_service.fragments.trainer_files import SubmittersFiles
 from oakum_service.run_as import launcher
 from oakum_service.run_as.accounts import UserAccounts
 from oakum_service.run_as.installation import LauncherInstallation
-from oakum_service.trainer_files import SubmittersFiles
 from oakum_worker.errors import CheckpointError
 from unix_accounts import SYSTEM_PYTHON, UnixAccounts, run_as, uid_of, unix_accounts
 from waiting import DEADLINE_S
@@ -175,7 +175,7 @@ _ASKING = """
 import sys, time
 from pathlib import Path
 from oakum_service.run_as.accounts import UserAccounts
-from oakum_service.trainer_files import SubmittersFiles
+from oakum_service.fragments.trainer_files import SubmittersFiles
 launcher, spool, user, trainer = sys.argv[1:]
 checkpoints = SubmittersFiles(UserAccounts(Path(launcher), within_s=5.0), Path(spool)).checkpoints(user)
 for _ in range(2):

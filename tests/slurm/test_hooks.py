@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service import tokens
 from oakum_service.config import SlurmSettings
 from oakum_service.db.engine import open_engine, open_sessions
+from oakum_service.identity import tokens
 from oakum_service.schedulers.slurm.hooks.installation import HookInstallation
 from oakum_service.schedulers.slurm.hooks.trial_job import try_hooks
 from patient_hooks import make_patient

@@ -22,7 +22,6 @@ from fastapi import FastAPI
 from starlette.datastructures import State
 
 from empty_databases import engine_of, hand_back
-from oakum_service import tokens
 from oakum_service.api.auth import Role
 from oakum_service.api.context import Context
 from oakum_service.app import add_parts, routed_app
@@ -35,7 +34,8 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.documents.silence import Silence
 from oakum_service.errors import SchedulerError
-from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.fragments.configs import FragmentConfigs
+from oakum_service.identity import tokens
 from oakum_service.schedulers.port import JobStart, OwnJob, Scheduler, Snapshot
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase

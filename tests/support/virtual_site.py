@@ -24,7 +24,7 @@ from oakum_service.db.lease import LeaseHolder
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
-from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.fragments.configs import FragmentConfigs
 from oakum_service.states import NodeState
 from oakum_worker.protocol import Endpoint, FragmentReport, Phase, TrainingProgress
 from oakum_worker.spec import TrainerSpec

@@ -55,8 +55,8 @@ def create(
     lifetime_s = None if expires is None else parse_duration(expires)
     if lifetime_s == 0:
         raise CommandError("--expires 0: give a time that is longer than nothing, such as 90d")
-    from oakum_service import audit, tokens
     from oakum_service.db.engine import open_sessions
+    from oakum_service.identity import audit, tokens
 
     if tokens.names_session(label or ""):
         raise CommandError(f"{label!r}: sessions of the dashboard have labels that begin so: choose another label")
@@ -76,8 +76,8 @@ def list_tokens(
     is not among what is known."""
     import json
 
-    from oakum_service import tokens
     from oakum_service.db.engine import open_readers
+    from oakum_service.identity import tokens
 
     listing = _token_listing()
     listing.check(columns, sort)
@@ -100,8 +100,8 @@ def rotate(
 ) -> None:
     """Make a token in place of one and print it. The old one stays valid for a while, so nothing that uses it
     stops."""
-    from oakum_service import audit, tokens
     from oakum_service.db.engine import open_sessions
+    from oakum_service.identity import audit, tokens
 
     now = time.time()
     with open_sessions(open_database()).begin() as session:
@@ -118,8 +118,8 @@ def rotate(
 @token_app.command("revoke", epilog=example("oakum token revoke alice", "oakum token revoke alice --label laptop"))
 def revoke(name: Annotated[str, typer.Argument(help="Whose tokens.")], label: Label = None) -> None:
     """Revoke all tokens of that name, or those with a label, and end the dashboard's sessions begun with them."""
-    from oakum_service import audit, tokens
     from oakum_service.db.engine import open_sessions
+    from oakum_service.identity import audit, tokens
 
     with open_sessions(open_database()).begin() as session:
         rows = _listed(session, name, label)
@@ -134,7 +134,7 @@ def revoke(name: Annotated[str, typer.Argument(help="Whose tokens.")], label: La
 
 def _listed(session: Session, name: str, label: str | None) -> Sequence[ApiToken]:
     """The user's tokens, those with the label where it is given. Raises `CommandError` where there is none."""
-    from oakum_service import tokens
+    from oakum_service.identity import tokens
 
     rows = tokens.listed(session, name, label)
     if not rows:
@@ -150,8 +150,8 @@ def _print_new(text: str, *, as_json: bool) -> None:
 
 
 def _token_listing() -> Listing[ApiToken]:
-    from oakum_service import tokens
-    from oakum_service.plain_text import plain
+    from oakum_service.identity import tokens
+    from oakum_service.logs.plain_text import plain
 
     return Listing(
         {

@@ -210,8 +210,8 @@ def _token(file: Path | None, config_file: Path) -> str:
     if (known := read_token(config_file)) is not None:
         return known
     from oakum_client.cli.admin import open_database
-    from oakum_service import tokens
     from oakum_service.db.engine import open_sessions
+    from oakum_service.identity import tokens
 
     try:
         engine = open_database()

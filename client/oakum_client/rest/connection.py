@@ -24,8 +24,8 @@ from oakum_client.rest.errors import (
 )
 from oakum_service.api.schemas.problems import ProblemDetails
 from oakum_service.errors import ConfigurationError
-from oakum_service.plain_text import plain
-from oakum_service.tls import client_context
+from oakum_service.logs.plain_text import plain
+from oakum_service.network.tls import client_context
 
 Document = TypeVar("Document", bound=BaseModel)
 

@@ -6,13 +6,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
-from oakum_service import audit
 from oakum_service.api.auth import Role, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.paging import page
 from oakum_service.api.schemas.audit import AuditEntry, AuditLog
 from oakum_service.db.models.base import LARGEST_ID
 from oakum_service.db.models.events import AuditRecord
+from oakum_service.identity import audit
 
 router = APIRouter(prefix="/v1/audit", tags=["audit"])
 

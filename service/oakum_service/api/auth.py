@@ -20,12 +20,12 @@ from oakum_service.api.rate_limit import RateLimit
 from oakum_service.api.request_ids import present_request
 from oakum_service.api.session_cookie import session_text
 from oakum_service.api.token_uses import TokenUses
-from oakum_service.audit import Actor
-from oakum_service.connections import uid_of
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import Forbidden, Unauthorized
 from oakum_service.identity.accounts import account_at_socket
-from oakum_service.tokens import digest, is_valid, short_id
+from oakum_service.identity.audit import Actor
+from oakum_service.identity.tokens import digest, is_valid, short_id
+from oakum_service.network.connections import uid_of
 
 _bearer = HTTPBearer(auto_error=False, description="A token from `oakum token`")
 _REMEMBERED_S = 5.0

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse
 from sqlalchemy import func, select
 
-from oakum_service import audit, hold
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.delays import quantile
@@ -29,6 +28,8 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.models.usage import Harvest
 from oakum_service.documents.silence import Silence
 from oakum_service.errors import Conflict
+from oakum_service.identity import audit
+from oakum_service.orders import hold
 from oakum_service.schedulers.port import ForegroundTaker
 from oakum_service.states import NodeState, TrainerState
 

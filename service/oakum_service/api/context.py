@@ -18,14 +18,14 @@ from oakum_service.control.directives import Generations
 from oakum_service.db.engine import Sessions
 from oakum_service.db.writability import Writability
 from oakum_service.documents.silence import Silence
-from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.live_settings import CurrentSettings
+from oakum_service.fragments.configs import FragmentConfigs
+from oakum_service.fragments.trainer_files import TrainerFiles
 from oakum_service.node_history.kept_hours import KeptHours
+from oakum_service.orders.live_settings import CurrentSettings
+from oakum_service.orders.quotas import NodeHours
 from oakum_service.peers.peers import NoPeers, Peers
-from oakum_service.quotas import NodeHours
 from oakum_service.schedulers.port import Scheduler, too_old_s
 from oakum_service.standing import Circumstances
-from oakum_service.trainer_files import TrainerFiles
 from oakum_service.turn_clock import TurnClock
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from oakum_service import audit, hold
 from oakum_service.api.auth import Admin, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas.hold import HoldRequest, HoldView
+from oakum_service.identity import audit
+from oakum_service.orders import hold
 from oakum_service.standing import ActiveHold, hold_sentence
 
 router = APIRouter(prefix="/v1/hold", tags=["cluster"])

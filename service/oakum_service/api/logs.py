@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from oakum_service.db.models.fragments import Fragment
-from oakum_service.fragment_logs import last_lines
+from oakum_service.fragments.logs import last_lines
 
 _NEWEST_FRAGMENTS = 8
 

@@ -13,11 +13,11 @@ from sqlalchemy.exc import DBAPIError, TimeoutError
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from oakum_service import audit
 from oakum_service.api.request_ids import HEADER, id_of
 from oakum_service.api.schemas.problems import ProblemDetails
 from oakum_service.db.writability import is_busy
 from oakum_service.errors import Forbidden, RequestError, ServiceError, TooManyRequests, Unauthorized
+from oakum_service.identity import audit
 from oakum_worker.errors import fault_of
 
 _log = logging.getLogger("oakum")

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Path, Response
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from oakum_service import audit, quotas
 from oakum_service.api.auth import Admin, Principal, Role, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.quotas import QuotaLimits, QuotaList, QuotaUse, QuotaView
@@ -19,7 +18,9 @@ from oakum_service.db.models.callers import QuotaRecord
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, Forbidden
-from oakum_service.live_settings import current
+from oakum_service.identity import audit
+from oakum_service.orders import quotas
+from oakum_service.orders.live_settings import current
 from oakum_service.states import LIVE_STATES
 from oakum_worker.spec import TrainerSpec
 

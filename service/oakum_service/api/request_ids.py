@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from oakum_service.connections import uid_of
-from oakum_service.log_fields import about
+from oakum_service.logs.fields import about
+from oakum_service.network.connections import uid_of
 
 HEADER = "X-Request-ID"
 _KEY = "oakum.request_id"

@@ -7,14 +7,14 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 
-from oakum_service import audit, tokens
 from oakum_service.api.auth import Principal, Role, Viewer, principal_of
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.schemas.tokens import SessionRequest, SessionView
 from oakum_service.api.session_cookie import drop_session, keep_session, require_guard, session_id
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import Forbidden
-from oakum_service.tokens import short_id
+from oakum_service.identity import audit, tokens
+from oakum_service.identity.tokens import short_id
 
 router = APIRouter(prefix="/v1/session", tags=["session"])
 

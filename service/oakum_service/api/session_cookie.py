@@ -11,7 +11,7 @@ from __future__ import annotations
 from fastapi import Request, Response
 
 from oakum_service.errors import Forbidden, Unauthorized
-from oakum_service.tokens import digest, short_id
+from oakum_service.identity.tokens import digest, short_id
 
 GUARD_HEADER = "X-Oakum-Dashboard"
 """Header that requests of the dashboard have: `1`, or the id of the session that the page was signed in with."""

@@ -10,7 +10,6 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from sqlalchemy.orm import Session
 
-from oakum_service import audit
 from oakum_service.api.auth import Admin, Principal, Viewer
 from oakum_service.api.context import Context, InContext
 from oakum_service.api.preconditions import ETAG, IfMatch, require_match
@@ -22,7 +21,8 @@ from oakum_service.api.schemas.settings import (
     SettingView,
 )
 from oakum_service.db import event_log
-from oakum_service.live_settings import change, live_settings, reset
+from oakum_service.identity import audit
+from oakum_service.orders.live_settings import change, live_settings, reset
 from oakum_solver.expressions import QUANTITIES
 from oakum_solver.objectives import DESCRIPTIONS
 

@@ -10,13 +10,13 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Response
 from sqlalchemy.orm import Session
 
-from oakum_service import audit, tokens
 from oakum_service.api.auth import Admin, Principal, Role, Viewer
 from oakum_service.api.context import InContext
 from oakum_service.api.schemas.tokens import NewToken, RotateRequest, TokenList, TokenRequest, TokenView
 from oakum_service.db import event_log
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.errors import Conflict, Forbidden, NotFound
+from oakum_service.identity import audit, tokens
 
 router = APIRouter(prefix="/v1/tokens", tags=["tokens"])
 

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from sqlalchemy import Select, Text, cast, func, select
 from sqlalchemy.orm import Session
 
-from oakum_service import audit, hold, pause
 from oakum_service.api.acceptance import (
     acceptable,
     beginning,
@@ -51,7 +50,9 @@ from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer, live_of
 from oakum_service.errors import Conflict, RequestError
-from oakum_service.log_fields import about
+from oakum_service.identity import audit
+from oakum_service.logs.fields import about
+from oakum_service.orders import hold, pause
 from oakum_service.states import LIVE_STATES, TrainerState
 from oakum_solver.errors import ProblemError
 from oakum_worker.errors import SpecError

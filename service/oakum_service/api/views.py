@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service import hold
 from oakum_service.api.schemas.plans import AllocationView, PlanView
 from oakum_service.api.schemas.submissions import ChangedTrainer, DryRunView
 from oakum_service.api.schemas.trainers import (
@@ -36,6 +35,7 @@ from oakum_service.documents.durations import START_UP, duration
 from oakum_service.documents.grant import Grant
 from oakum_service.documents.setback import Setback
 from oakum_service.errors import NotFound
+from oakum_service.orders import hold
 from oakum_service.standing import (
     NOTHING_SPECIAL,
     PLANNED,

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from oakum_service import hold
 from oakum_service.api.acceptance import check_size
 from oakum_service.api.auth import Viewer
 from oakum_service.api.context import InContext
@@ -20,7 +19,8 @@ from oakum_service.api.views import find_trainer
 from oakum_service.control.what_if import Hypothesis, Outcome, foresee, outcome
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict
-from oakum_service.live_settings import current
+from oakum_service.orders import hold
+from oakum_service.orders.live_settings import current
 from oakum_service.states import LIVE_STATES
 from oakum_solver.errors import ProblemError
 from oakum_solver.objectives import Objective, parse_objective

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from oakum_service import hold, instruments, pause
+from oakum_service import instruments
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
 from oakum_service.control.chart_points import record_gap
@@ -48,13 +48,14 @@ from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.writability import Writability
 from oakum_service.errors import LeaseLost, SchedulerError
-from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.fragment_logs import last_lines
-from oakum_service.live_settings import current
-from oakum_service.log_fields import about
+from oakum_service.fragments.configs import FragmentConfigs
+from oakum_service.fragments.logs import last_lines
+from oakum_service.logs.fields import about
 from oakum_service.node_history.stored_hours import hours_to_store
 from oakum_service.notices.sender import EVERY_S as SEND_EVERY_S
 from oakum_service.notices.sender import NoticeSender
+from oakum_service.orders import hold, pause
+from oakum_service.orders.live_settings import current
 from oakum_service.schedulers.port import Scheduler, too_old_s
 from oakum_service.standing import ActiveHold, hold_sentence
 from oakum_service.states import LIVE_STATES

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from oakum_service.db import event_log
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.log_fields import about
+from oakum_service.logs.fields import about
 from oakum_service.notices.outbox import announce
 from oakum_service.states import LIVE_STATES, TrainerState
 from oakum_worker.option_rules import splits_state

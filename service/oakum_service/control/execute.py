@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service import hold
 from oakum_service.control import launch_records
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.giving_back import release
@@ -23,8 +22,9 @@ from oakum_service.db.models.fragments import Fragment, FragmentState, Report, l
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import SchedulerError, SubmissionRefused
-from oakum_service.fragment_configs import FragmentConfigs
-from oakum_service.log_fields import about
+from oakum_service.fragments.configs import FragmentConfigs
+from oakum_service.logs.fields import about
+from oakum_service.orders import hold
 from oakum_service.schedulers.port import ArrayScheduler, Scheduler, Snapshot
 from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentConfig

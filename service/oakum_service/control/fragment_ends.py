@@ -11,7 +11,7 @@ from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.models.usage import Harvest
 from oakum_service.instruments import FRAGMENT_ENDS
-from oakum_service.quotas import add_to_week
+from oakum_service.orders.quotas import add_to_week
 
 _DAY_S = 24 * 3600.0
 

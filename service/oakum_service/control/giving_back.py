@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment, live_fragments
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.log_fields import about
+from oakum_service.logs.fields import about
 from oakum_service.schedulers.port import Snapshot
 
 _RESERVED = "RESERVED"

@@ -17,7 +17,7 @@ from oakum_service.db.models.cluster import NodeSetback
 from oakum_service.db.models.fragments import Fragment, FragmentState
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.setback import Setback, SetbackKind
-from oakum_service.log_fields import about
+from oakum_service.logs.fields import about
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import LIVE_STATES, TrainerState
 

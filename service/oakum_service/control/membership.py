@@ -16,7 +16,7 @@ from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import GenerationRecord, Trainer, trainers_of
 from oakum_service.documents.time_account import TimeAccount
-from oakum_service.log_fields import about
+from oakum_service.logs.fields import about
 from oakum_service.states import LIVE_STATES, TimeUse, TrainerState
 from oakum_solver.exploration import Exploration
 from oakum_worker.protocol import FragmentReport, Phase

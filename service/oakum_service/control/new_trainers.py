@@ -14,9 +14,9 @@ from sqlalchemy.orm import Session
 from oakum_service.db import event_log
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict, Forbidden
-from oakum_service.log_fields import about
+from oakum_service.fragments.trainer_files import Checkpoints
+from oakum_service.logs.fields import about
 from oakum_service.states import TrainerState
-from oakum_service.trainer_files import Checkpoints
 from oakum_worker.errors import CheckpointError
 from oakum_worker.option_rules import splits_state
 from oakum_worker.spec import TrainerSpec

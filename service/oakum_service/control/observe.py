@@ -21,7 +21,7 @@ from oakum_service.db.models.cluster import NodeInterval, SnapshotRecord
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report, live_fragments
 from oakum_service.db.models.trainers import Trainer, trainers_of
 from oakum_service.documents.node import Node, RecordedNodes
-from oakum_service.log_fields import about
+from oakum_service.logs.fields import about
 from oakum_service.schedulers.port import Snapshot
 from oakum_service.states import NodeState, TrainerState
 from oakum_worker.memory_advice import memory_advice

@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service import quotas
 from oakum_service.config import Settings
 from oakum_service.control.curves import curves_to_plan_with
 from oakum_service.control.forecast import idle_nodes
@@ -24,7 +23,8 @@ from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.durations import START_UP, expected_s
 from oakum_service.documents.grant import Grant
-from oakum_service.quotas import NodeHours
+from oakum_service.orders import quotas
+from oakum_service.orders.quotas import NodeHours
 from oakum_service.states import LIVE_STATES, TimeUse
 from oakum_solver import problem as solver
 from oakum_solver.forecast import IdleNode, group_nodes, worth_starting

@@ -11,8 +11,8 @@ from oakum_service.control.plan import pose, write_plan
 from oakum_service.db import event_log
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import LeaseHolder
-from oakum_service.live_settings import current
-from oakum_service.quotas import NodeHours
+from oakum_service.orders.live_settings import current
+from oakum_service.orders.quotas import NodeHours
 from oakum_solver.errors import ProblemError
 from oakum_solver.plan import Plan
 from oakum_solver.solve import solve

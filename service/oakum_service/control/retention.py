@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from sqlalchemy import ColumnElement, CursorResult, delete, func, select, tuple_, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from oakum_service import audit, tokens
 from oakum_service.control.thinning import POINTS, Point, crowded, groups, together
 from oakum_service.db.models.cluster import (
     ForegroundStart,
@@ -31,6 +30,7 @@ from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.progress import EvaluationRecord, MeasuredRate, ProgressSample
 from oakum_service.db.models.trainers import GenerationRecord, Trainer
 from oakum_service.db.models.usage import OccupancyHour, WeekUse
+from oakum_service.identity import audit, tokens
 from oakum_service.notices import outbox as notices
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray
 

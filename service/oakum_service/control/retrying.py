@@ -11,7 +11,7 @@ from oakum_service.db import event_log
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import Conflict
-from oakum_service.log_fields import about
+from oakum_service.logs.fields import about
 from oakum_service.states import TrainerState
 
 

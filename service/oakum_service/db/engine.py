@@ -20,11 +20,11 @@ from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.exc import DatabaseError, OperationalError
 from sqlalchemy.orm import Session, sessionmaker
 
-from oakum_service.data_dir import keep_private
 from oakum_service.db.stalls import while_it_gets_on
 from oakum_service.db.url import parse_url
 from oakum_service.db.writer_turns import WriterTurns, take_turns
 from oakum_service.errors import ConfigurationError
+from oakum_service.files.data_dir import keep_private
 
 Sessions = sessionmaker[Session]
 

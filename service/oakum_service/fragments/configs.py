@@ -8,7 +8,7 @@ import hmac
 
 from oakum_service.config import Settings
 from oakum_service.db.models.trainers import Trainer
-from oakum_service.trainer_files import open_files
+from oakum_service.fragments.trainer_files import open_files
 from oakum_worker.protocol import FragmentConfig
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from oakum_service.plain_text import plain
+from oakum_service.logs.plain_text import plain
 from oakum_worker.fragment.config_files import ARRAY_NAME, FragmentArray
 
 _MOST_BYTES = 256 * 1024

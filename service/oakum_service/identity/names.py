@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from oakum_service.errors import Forbidden
-from oakum_service.tokens import LOCAL_ADMIN
+from oakum_service.identity.tokens import LOCAL_ADMIN
 
 _LONGEST_NAME = 63
 OutsideRole = Literal["viewer", "user", "admin"]

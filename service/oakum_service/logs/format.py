@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from rich.console import Console
 from rich.logging import RichHandler
 
-from oakum_service.log_fields import present_fields
-from oakum_service.plain_text import plain
+from oakum_service.logs.fields import present_fields
+from oakum_service.logs.plain_text import plain
 
 _SECRETS = (
     (re.compile(r"\boakum-[\w-]{32,}"), "oakum-***"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from oakum_service import hold
 from oakum_service.db.models.plans import PlanRecord
 from oakum_service.db.models.trainers import Trainer
+from oakum_service.orders import hold
 from oakum_service.states import LIVE_STATES
 from oakum_solver.plan import Why
 

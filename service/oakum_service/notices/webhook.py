@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from oakum_service.errors import NoticeFailed, NoticeRefused
-from oakum_service.webhook_addresses import VettedAddress
+from oakum_service.network.webhook_addresses import VettedAddress
 
 _GONE = 410
 

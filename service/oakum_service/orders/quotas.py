@@ -18,7 +18,7 @@ from oakum_service.db.models.callers import QuotaRecord
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer, live_of
 from oakum_service.db.models.usage import WeekUse
-from oakum_service.trainer_files import Checkpoints
+from oakum_service.fragments.trainer_files import Checkpoints
 
 _WEEK_S = 7 * 24 * 3600.0
 _FIRST_MONDAY_S = 4 * 24 * 3600.0

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from oakum_service.errors import ConfigurationError
-from oakum_service.replacing import replace_file
+from oakum_service.files.replacing import replace_file
 from oakum_service.run_as import launcher
 
 LAUNCHER = Path("/usr/local/libexec/oakum/run-as")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from oakum_service.data_dir import DataDirLock
 from oakum_service.errors import ConfigurationError
+from oakum_service.files.data_dir import DataDirLock
 from waiting import DEADLINE_S
 
 

@@ -16,9 +16,9 @@ from sqlalchemy import text
 
 from oakum_client.cli import load_commands
 from oakum_client.cli.app import run
-from oakum_service import tokens
 from oakum_service.db.engine import migrations_dir, open_engine, open_sessions
 from oakum_service.db.models.installation import Lease
+from oakum_service.identity import tokens
 
 load_commands()
 Output = Callable[[], tuple[str, str]]

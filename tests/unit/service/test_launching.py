@@ -11,7 +11,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from api_under_test import SPEC, report
-from oakum_service import hold
 from oakum_service.config import Settings
 from oakum_service.control.execute import Executor
 from oakum_service.control.observe import Observation, end_fragments, place_fragments
@@ -23,7 +22,8 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.grant import Grant
 from oakum_service.documents.node import Node
 from oakum_service.errors import SchedulerError
-from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.fragments.configs import FragmentConfigs
+from oakum_service.orders import hold
 from oakum_service.schedulers.port import ArrayScheduler, OwnJob, Snapshot
 from oakum_service.states import NodeState
 from oakum_worker.protocol import FragmentConfig, FragmentReport, Phase

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from oakum_service.log_fields import about
-from oakum_service.log_format import JsonFormatter, TextFormatter, begin_log, without_secrets
+from oakum_service.logs.fields import about
+from oakum_service.logs.format import JsonFormatter, TextFormatter, begin_log, without_secrets
 
 TOKEN = "oakum-" + "Ab3_-xyZ" * 4
 

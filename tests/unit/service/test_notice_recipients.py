@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from cells import each
 from oakum_service.config import NoticeSettings
 from oakum_service.errors import ConfigurationError, NoticeRefused
-from oakum_service.webhook_addresses import AllowedAddresses, VettedAddress
+from oakum_service.network.webhook_addresses import AllowedAddresses, VettedAddress
 from oakum_worker.spec_options import NotifySpec
 
 NOT_PUBLIC = [

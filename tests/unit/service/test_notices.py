@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from oakum_service import hold
 from oakum_service.config import NoticeSettings
 from oakum_service.control.endings import end
 from oakum_service.control.new_trainers import add_trainer
@@ -29,11 +28,12 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.grant import Grant
 from oakum_service.documents.notice import Notice
 from oakum_service.errors import NoticeFailed
+from oakum_service.network.webhook_addresses import VettedAddress
 from oakum_service.notices import outbox, webhook
 from oakum_service.notices.sender import Courier, NoticeSender
 from oakum_service.notices.starving import starving
+from oakum_service.orders import hold
 from oakum_service.states import TrainerState
-from oakum_service.webhook_addresses import VettedAddress
 from oakum_worker.protocol import TrainingProgress
 from oakum_worker.spec import TrainerSpec
 from plan_records import plan_record

@@ -8,13 +8,13 @@ import pytest
 from sqlalchemy.orm import Session
 
 from cells import each
-from oakum_service import quotas
 from oakum_service.config import QuotaSettings, Settings
 from oakum_service.control.fragment_ends import end_fragment
 from oakum_service.control.new_trainers import add_trainer
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.fragments import Fragment, FragmentState
-from oakum_service.quotas import NodeHours, caps, node_hours_used, set_quota, week_begin
+from oakum_service.orders import quotas
+from oakum_service.orders.quotas import NodeHours, caps, node_hours_used, set_quota, week_begin
 from oakum_solver.problem import Curve, NodeGroup, PlannedTrainer, Problem
 from oakum_solver.solve import solve
 from oakum_worker.spec import TrainerSpec

@@ -23,10 +23,10 @@ from oakum_service.config import LocalClusterSettings, Settings
 from oakum_service.db.models.callers import ApiToken
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.errors import ConfigurationError
-from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.fragments.configs import FragmentConfigs
+from oakum_service.identity.tokens import digest
 from oakum_service.server import OakumServer, _secret
 from oakum_service.states import TrainerState
-from oakum_service.tokens import digest
 from oakum_worker.spec import TrainerSpec
 
 Open = Callable[[], OakumServer]
@@ -208,7 +208,7 @@ def test_a_second_service_is_kept_away_and_told_by_whom(open_server: Open, setti
 
 def test_a_killed_service_keeps_nobody_away(open_server: Open, settings: Settings) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from oakum_service.data_dir import DataDirLock;"
+        "import sys, time; from pathlib import Path; from oakum_service.files.data_dir import DataDirLock;"
         "lock = DataDirLock(Path(sys.argv[1]), may_share=False); print('locked', flush=True); time.sleep(60)"
     )
     settings.data_dir.mkdir()

@@ -30,7 +30,7 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.documents.node import Node
 from oakum_service.documents.setback import Setback, SetbackKind
 from oakum_service.errors import SubmissionRefused
-from oakum_service.fragment_configs import FragmentConfigs
+from oakum_service.fragments.configs import FragmentConfigs
 from oakum_service.instruments import REFUSALS
 from oakum_service.schedulers.port import OwnJob, Scheduler, Snapshot
 from oakum_service.standing import Status

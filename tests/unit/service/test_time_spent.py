@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import create_engine
 
-from oakum_service import hold
 from oakum_service.db.engine import Sessions
 from oakum_service.db.json_columns import JsonOf
 from oakum_service.documents.time_account import TimeAccount
+from oakum_service.orders import hold
 from oakum_service.states import STALLS, TimeUse, TrainerState
 from oakum_worker.protocol import Phase
 from scripted_trainer import BATCH, ScriptedTrainer

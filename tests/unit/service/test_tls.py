@@ -17,8 +17,8 @@ from oakum_client.rest.client import OakumClient
 from oakum_client.rest.errors import ServiceUnreachable
 from oakum_service.config import Settings
 from oakum_service.errors import ConfigurationError
+from oakum_service.network.tls import Renewal, check_acceptance, client_context, is_loopback, server_context
 from oakum_service.server import OakumServer
-from oakum_service.tls import Renewal, check_acceptance, client_context, is_loopback, server_context
 
 URL = "https://127.0.0.1:8470"
 

@@ -13,9 +13,9 @@ from sqlalchemy import Engine
 
 from oakum_client.cli import load_commands
 from oakum_client.cli.app import run
-from oakum_service import tokens
 from oakum_service.db.engine import open_engine, open_readers, open_sessions, upgrade
 from oakum_service.db.models.callers import ApiToken
+from oakum_service.identity import tokens
 
 load_commands()
 

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from oakum_service import tokens
 from oakum_service.db import stalls
 from oakum_service.db.engine import Sessions, open_engine, open_sessions, upgrade
 from oakum_service.db.writability import Writability
 from oakum_service.errors import ConfigurationError
+from oakum_service.identity import tokens
 from waiting import wait_until
 
 

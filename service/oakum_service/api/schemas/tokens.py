@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from oakum_service.tokens import names_session
+from oakum_service.identity.tokens import names_session
 
 
 def _no_session(label: str) -> str:

@@ -16,12 +16,12 @@ import msgspec
 
 from oakum_service.config import SlurmSettings
 from oakum_service.errors import SchedulerError
+from oakum_service.network.tls import client_context
 from oakum_service.schedulers.port import AGE_HEADER
 from oakum_service.schedulers.slurm.read_pace import ReadPace
 from oakum_service.schedulers.slurm.reading.pushed_source import encode_state
 from oakum_service.schedulers.slurm.reading.state import SlurmState, StateSource
 from oakum_service.schedulers.slurm.unread import UnreadLog
-from oakum_service.tls import client_context
 from oakum_worker.errors import reason_of
 
 _PATH = "/v1/cluster/snapshots"

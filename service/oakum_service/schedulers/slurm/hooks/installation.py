@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from oakum_service.errors import ConfigurationError
-from oakum_service.replacing import replace_file
+from oakum_service.files.replacing import replace_file
 from oakum_service.schedulers.slurm.hooks.report import Hook
 
 DEFAULT_SPOOL = Path("/var/spool/oakum")

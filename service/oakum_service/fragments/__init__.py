@@ -1,0 +1,1 @@
+"""What surrounds a fragment: the config it starts with, its trainer's files, and what its processes wrote."""

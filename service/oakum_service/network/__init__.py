@@ -1,0 +1,1 @@
+"""The service's edge to the network: connections, its certificate, and the addresses that webhooks may reach."""
