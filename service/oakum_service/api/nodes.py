@@ -60,7 +60,7 @@ def _present(session: Session) -> NodeList:
             fragment_phase=ours.get(node.name, (None, None))[1],
             hole_ends_at=node.announced_at,
             avoided_until=avoided[node.name].until_at if node.name in avoided else None,
-            avoided_because=avoided[node.name].told if node.name in avoided else "",
+            avoided_because=avoided[node.name].public_text if node.name in avoided else "",
         )
         for node in newest.body.nodes
     ]

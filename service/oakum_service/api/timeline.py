@@ -35,11 +35,11 @@ from oakum_service.node_history.bars import (
     FragmentBar,
     Stretch,
     Window,
+    complete_from,
     fragment_bars,
     merged_fragments,
     merged_stretches,
     stretches,
-    told_from,
 )
 from oakum_service.node_history.occupancy import USES, Shares, band_edges
 from oakum_service.states import NodeState
@@ -149,7 +149,7 @@ def show_rows(
     now = time.time()
     window = _window(from_at, min(to_at, now))
     with context.readers.begin() as session:
-        since = told_from(session, node, window, changed_after)
+        since = complete_from(session, node, window, changed_after)
         told = Window(since, window.to_at)
         done = stretches(session, node, told, changed_after)
         fragments = fragment_bars(session, node, told, changed_after)

@@ -103,7 +103,8 @@ def trainer_views(
 
 
 def _avoided(session: Session, now: float) -> tuple[AvoidedNode, ...]:
-    return tuple(AvoidedNode(row.node, row.until_at, row.told) for row in launch_records.avoided(session, now))
+    rows = launch_records.avoided(session, now)
+    return tuple(AvoidedNode(row.node, row.until_at, row.public_text) for row in rows)
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def _rates(trainer: Trainer) -> tuple[float | None, float | None]:
     step in progress takes much longer."""
     if trainer.state != TrainerState.RUNNING:
         return None, None
-    rate = trainer.told_rate
+    rate = trainer.reported_rate
     if trainer.pace is None or trainer.pace.steps:
         return rate, None
     most = trainer.present_batch / trainer.pace.seconds
@@ -287,7 +288,7 @@ def _stepped_at(trainer: Trainer) -> float | None:
 
 def _step(trainer: Trainer) -> int:
     """Number of finished steps; for a failed trainer also steps after its last progress report."""
-    told = trainer.told_step
+    told = trainer.reported_step
     return max(told, trainer.crash.step) if trainer.crash and trainer.state == TrainerState.FAILED else told
 
 

@@ -28,7 +28,7 @@ def _add(session: Session, trainer: Trainer, now: float, *, num_nodes: int, afte
         ProgressSample(
             trainer_id=trainer.id,
             at=now,
-            step=trainer.told_step,
+            step=trainer.reported_step,
             nodes=num_nodes,
             loss=None,
             samples_per_s=None if num_nodes else 0.0,

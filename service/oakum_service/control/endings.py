@@ -44,7 +44,7 @@ def finish(session: Session, trainer: Trainer, now: float) -> None:
     metrics = "".join(f", {name} {value:.4g}" for name, value in newest_metrics.items())
     loss = "" if progress is None or progress.loss is None else f", loss {progress.loss:.4g}"
     early = f"; it ended early: {progress.ended_early}" if progress is not None and progress.ended_early else ""
-    text = f"finished after {trainer.told_step} steps{loss}{metrics}{early}"
+    text = f"finished after {trainer.reported_step} steps{loss}{metrics}{early}"
     end(session, trainer, TrainerState.FINISHED, text, now)
 
 

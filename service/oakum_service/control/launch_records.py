@@ -86,7 +86,9 @@ def _note_node(session: Session, trainer: Trainer, node: str, words: LastWords, 
         is_own=words.is_own,
     )
     session.merge(row)
-    text = f"nothing is launched on {node} for {lasting_s:.0f} s, where a fragment came to nothing: {row.told}"
+    text = (
+        f"nothing is launched on {node} for {lasting_s:.0f} s, where a fragment came to nothing: {row.public_text}"
+    )
     event_log.record(session, "node.avoided", node, text, times=times)
 
 

@@ -286,7 +286,7 @@ def _count_loss(
     if TrainerState(trainer.state).ended:
         return
     generation = 0 if report is None else report.generation
-    step = trainer.told_step
+    step = trainer.reported_step
     began_at = attempts.began_at(session, trainer, fragment.launched_at, generation)
     if short:
         what = f"{fragment.node} had no memory left for the fragment, says the scheduler, around step {step}. "

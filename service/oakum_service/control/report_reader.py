@@ -251,7 +251,7 @@ def _charge(
         account = account.stalled(cause, account.silent_s(now) if stall_s is None else stall_s, now)
     elif fragment.id in trainer.members:
         account = account.turn_to(TimeUse.TRAINING, now)
-    account = account.stepped(switch.generation, trainer.told_step, now)
+    account = account.stepped(switch.generation, trainer.reported_step, now)
     step_s = _step_s(trainer) or 0.0
     trainer.account = account.went_back_to(switch.step, switch.generation, step_s, now)
 
@@ -274,7 +274,7 @@ def _stall_s(trainer: Trainer, row: GenerationRecord, switch: Switch, now: float
 
 def _step_s(trainer: Trainer) -> float | None:
     """Seconds of one step at the size of the last progress; None if that had no rate."""
-    rate = trainer.told_rate
+    rate = trainer.reported_rate
     return trainer.present_batch / rate if rate is not None and rate > 0 else None
 
 
@@ -331,7 +331,7 @@ def _record_crash(session: Session, trainer: Trainer, fragment: Fragment, crash:
         return
     began_at = attempts.began_at(session, trainer, fragment.launched_at, crash.generation)
     # The agent knows what its rank died of; rank 0's progress tells how far training had come.
-    step = crash.step if crash.identity else max(crash.step, trainer.told_step)
+    step = crash.step if crash.identity else max(crash.step, trainer.reported_step)
     most = attempts.MOST_OF_ERRORS if crash.is_explained else attempts.MOST_OF_DEATHS
     message = crash.message
     if not crash.identity:

@@ -64,9 +64,9 @@ class FragmentBar(msgspec.Struct, frozen=True, gc=False):
     count: int = 1
 
 
-def told_from(session: Session, nodes: Sequence[str], window: Window, changed_after: float | None) -> float:
-    """The time, in Unix seconds, from which on no more than `MOST_ENDED` of the nodes' stretches in the window
-    have ended, and as many fragments: the window's begin where that holds from then on."""
+def complete_from(session: Session, nodes: Sequence[str], window: Window, changed_after: float | None) -> float:
+    """The begin, in Unix seconds, of the part of the window that can be shown completely: since then at most
+    `MOST_ENDED` stretches and as many fragments have ended on the nodes. The window's begin where that is all."""
     since = max(window.from_at, changed_after or 0.0)
     for node, begun, ended in (
         (NodeInterval.node, NodeInterval.start_at, NodeInterval.end_at),

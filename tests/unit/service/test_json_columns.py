@@ -66,7 +66,7 @@ def test_a_trainer_of_before_is_read(sessions: Sessions) -> None:
         row = session.get_one(Trainer, "t")
         assert row.spec == TrainerSpec.model_validate(SPEC)
         assert row.progress is not None
-        assert (row.progress.step, row.progress.total_samples, row.told_step) == (30, None, 30)
+        assert (row.progress.step, row.progress.total_samples, row.reported_step) == (30, None, 30)
         assert row.pace is not None
         assert (row.pace.seconds, row.pace.waiting_s) == (1.5, None)
         assert row.steps_at_size == {1: 10, 3: 20}
@@ -127,7 +127,7 @@ def test_a_progress_that_is_not_valid_any_more_keeps_nobody_from_reading_the_tra
     told = json.dumps(PROGRESS | {"checkpoint_step": 2**63})
     with sessions.begin() as session:
         session.execute(text("UPDATE trainers SET progress = :json"), {"json": told})
-        assert (session.get_one(Trainer, "t").progress, session.get_one(Trainer, "t").told_step) == (None, 0)
+        assert (session.get_one(Trainer, "t").progress, session.get_one(Trainer, "t").reported_step) == (None, 0)
 
 
 def test_a_value_that_could_not_be_read_again_is_not_written(sessions: Sessions) -> None:

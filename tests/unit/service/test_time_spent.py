@@ -46,7 +46,7 @@ def spent(trainer: ScriptedTrainer) -> dict[str, Any]:
 
 def train(trainer: ScriptedTrainer, fragment: str, generation: int, seconds: int, nodes: int = 1) -> None:
     """Train for some time at two steps a second, reported every second."""
-    first = trainer.row.told_step
+    first = trainer.row.reported_step
     for second in range(1, seconds + 1):
         trainer.progress(fragment, generation, first + 2 * second, nodes)
         trainer.turn(after_s=1.0)

@@ -74,7 +74,7 @@ class NodeSetback(Base):
     """Whether the words are of the trainer's own code or of what was started for it, not of the node."""
 
     @property
-    def told(self) -> str:
+    def public_text(self) -> str:
         """The last words as everybody may read them: a trainer's errors are its user's."""
         return "an error of the trainer's own code" if self.is_own else self.what
 

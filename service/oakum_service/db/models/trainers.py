@@ -103,12 +103,12 @@ class Trainer(Base):
     )
 
     @property
-    def told_step(self) -> int:
+    def reported_step(self) -> int:
         """Number of finished steps according to the newest progress; 0 before the first one."""
         return 0 if self.progress is None else self.progress.step
 
     @property
-    def told_rate(self) -> float | None:
+    def reported_rate(self) -> float | None:
         """Samples/s according to the newest progress; None if it has none."""
         return None if self.progress is None else self.progress.samples_per_s
 
