@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -32,6 +32,10 @@ class AnyLayout(Protocol):
     """Interface of what is predicted of a layout."""
 
     @property
+    def predicted_step_s(self) -> float:
+        """Seconds of a step."""
+
+    @property
     def samples_per_s(self) -> float:
         """Speed of training."""
 
@@ -50,29 +54,32 @@ L = TypeVar("L", bound=AnyLayout)
 
 
 @dataclasses.dataclass(frozen=True)
-class Measurements(Generic[P]):
-    """What is known of the model and of links; None for what has not been measured."""
+class Measurements(Generic[P, L]):
+    """What is known of the model and of links, with the layouts that were found by it: other measurements are
+    another value, which begins without any."""
 
     profile: P | None = None
+    """None: not measured."""
     links: LinkCosts | None = None
+    """None: not measured."""
+    layouts: dict[int, L] = dataclasses.field(default_factory=dict, compare=False)
+    """Number of ranks -> layout."""
 
 
 class LayoutArranger(ABC, Generic[P, L]):
-    """Chooses a trainer's layout on any number of ranks, and predicts the trainer's speed. Layouts are remembered
-    as long as the measurements hold that they follow from."""
+    """Chooses a trainer's layout on any number of ranks, and predicts the trainer's speed."""
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         """An arranger that knows no measurements."""
         self._task, self._spec = task, spec
         self._device = next(task.model.parameters()).device
         self._has_warned = False
-        self._known: Measurements[P] = Measurements()
-        self._layouts: dict[int, L] = {}
-        self._curve: Curve | None = None
+        self._known: Measurements[P, L] = Measurements()
 
-    def _know(self, known: Measurements[P]) -> None:
-        if self._known != known:
-            self._known, self._layouts, self._curve = known, {}, None
+    def _know(self, profile: P | None, links: LinkCosts | None) -> None:
+        known = Measurements[P, L](profile, links)
+        if self._known != known:  # else the layouts hold that were found
+            self._known = known
 
     @abstractmethod
     def _search(self, world_size: int) -> L:
@@ -90,12 +97,13 @@ class LayoutArranger(ABC, Generic[P, L]):
 
     def layout(self, world_size: int) -> L:
         """The layout of a generation of `world_size` ranks. Raises `TaskError` if there is none."""
-        if world_size not in self._layouts:
+        found = self._known.layouts
+        if world_size not in found:
             try:
-                self._layouts[world_size] = self._search(world_size)
+                found[world_size] = self._search(world_size)
             except ScheduleError as error:
                 raise TaskError(f"the model cannot be spread over {world_size} ranks: {error}") from error
-        return self._layouts[world_size]
+        return found[world_size]
 
     def layouts(self, most_nodes: int) -> tuple[L, ...]:
         """The layout that is predicted to be fastest for each number of nodes from 1 to `most_nodes`. Raises
@@ -107,7 +115,11 @@ class LayoutArranger(ABC, Generic[P, L]):
     def measurements(self) -> dict[str, Any]:
         """This rank's measurements of model and links as a JSON document, to be sent to the other ranks; null for
         what it has not measured."""
-        return dataclasses.asdict(self._known)
+        profile, links = self._known.profile, self._known.links
+        return {
+            "profile": None if profile is None else dataclasses.asdict(profile),  # type: ignore[call-overload]
+            "links": None if links is None else dataclasses.asdict(links),
+        }
 
     def agree(self, told: list[dict[str, Any]]) -> None:
         """Replace this rank's measurements by those of the lowest rank that has any. `told` has every rank's
@@ -115,10 +127,7 @@ class LayoutArranger(ABC, Generic[P, L]):
         profile = next((known["profile"] for known in told if known["profile"] is not None), None)
         links = next((known["links"] for known in told if known["links"] is not None), None)
         self._know(
-            Measurements(
-                None if profile is None else self._profile_of(profile),
-                None if links is None else LinkCosts(**links),
-            )
+            None if profile is None else self._profile_of(profile), None if links is None else LinkCosts(**links)
         )
 
     @property
@@ -140,7 +149,7 @@ class LayoutArranger(ABC, Generic[P, L]):
         """Measure the model, keep the result, from which speeds are then predicted, and return it. This rank has
         to have the whole model."""
         profile = self._measured()
-        self._know(Measurements(profile, self._known.links))
+        self._know(profile, self._known.links)
         return profile
 
     def measure_links(self, group: dist.ProcessGroup, rank: int) -> None:
@@ -150,17 +159,15 @@ class LayoutArranger(ABC, Generic[P, L]):
 
     def note_links(self, links: LinkCosts | None) -> None:
         """Use these measurements of the links; None means that they are not measured."""
-        self._know(Measurements(self._known.profile, links))
+        self._know(self._known.profile, links)
 
     def predicted_curve(self) -> Curve:
         """(nodes, samples per second), predicted from the measurements; empty before the model is measured. Takes
         seconds for up to 64 ranks if the measurements are new."""
         if not self.knows_model:
             return ()
-        if self._curve is None:
-            points = curve(self.layouts(min(self._spec.max_nodes, MOST_RANKS // self._spec.ranks_per_node)))
-            self._curve = tuple(point for point in points if point[0] >= self._spec.min_nodes)
-        return self._curve
+        points = curve(self.layouts(min(self._spec.max_nodes, MOST_RANKS // self._spec.ranks_per_node)))
+        return tuple(point for point in points if point[0] >= self._spec.min_nodes)
 
     @property
     def global_batch(self) -> int:
@@ -189,6 +196,16 @@ class LayoutArranger(ABC, Generic[P, L]):
             TrainingWarning,
             stacklevel=3,
         )
+
+
+def best_of(found: Collection[L], among_equals: Callable[[L], Any]) -> L:
+    """The fastest of the layouts that fit, or of several as fast the one for which `among_equals` is smallest.
+    Where none fits, the one that needs least memory."""
+    fitting = [layout for layout in found if layout.fits]
+    if not fitting:
+        return min(found, key=lambda layout: layout.most_bytes)
+    longest_s = (1 + EQUAL) * min(layout.predicted_step_s for layout in fitting)
+    return min((layout for layout in fitting if layout.predicted_step_s <= longest_s), key=among_equals)
 
 
 def curve(layouts: Iterable[AnyLayout]) -> Curve:

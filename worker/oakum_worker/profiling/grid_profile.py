@@ -104,6 +104,7 @@ def profile_grids(
     arranger.note_links(links)
     progress("try the grids")
     layouts = arranger.layouts(nodes)
+    refused = arranger.grids.refused(nodes * spec.ranks_per_node)
     largest = max((layout.grid for layout in layouts), key=lambda grid: grid.num_ranks)
     return GridsProfile(
         products=len(profile.products),
@@ -114,11 +115,9 @@ def profile_grids(
         bandwidth_bytes_per_s=links.bandwidth_bytes_per_s,
         layouts=tuple(_row(number, layout) for number, layout in enumerate(layouts, start=1)),
         largest_grid=name_for_people(largest),
-        converted=arranger.conversion(largest).converted if largest.num_ranks > 1 else (),
+        converted=arranger.grids.conversion(largest).converted if largest.num_ranks > 1 else (),
         grids=tuple(_row(nodes, layout) for layout in arranger.compared(nodes * spec.ranks_per_node)),
-        refused=tuple(
-            (name_for_people(grid), why) for grid, why in arranger.refused(nodes * spec.ranks_per_node).items()
-        ),
+        refused=tuple((name_for_people(grid), why) for grid, why in refused.items()),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from oakum_worker.errors import TaskError
-from oakum_worker.parallel.grid_stages.arranging import StackedArranger, StackedLayout
+from oakum_worker.parallel.grid_stages.arranging import StackedArranger
 from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.parallel.pipeline.costs import ModelProfile
@@ -39,11 +39,11 @@ class KindOfLayout:
 
 
 def compare_kinds(
-    task: Task, spec: TrainerSpec, measured: Arranger | StackedArranger, num_ranks: int, links: LinkCosts
+    task: Task, spec: TrainerSpec, measured: Arranger, num_ranks: int, links: LinkCosts
 ) -> tuple[KindOfLayout, ...]:
     """The fastest layout of each kind on `num_ranks` ranks, the fastest kind that fits first. A kind that the
     model cannot have is left out. The arranger `measured` has to know the layers' times."""
-    arranger: Arranger | StackedArranger
+    arranger: Arranger
     try:
         arranger = StackedArranger(task, _open(spec))
     except TaskError:  # parameters outside of layers, for instance
@@ -66,13 +66,11 @@ def _open(spec: TrainerSpec) -> TrainerSpec:
     )
 
 
-def _whole(
-    arranger: Arranger | StackedArranger, num_ranks: int, links: LinkCosts, *, with_shards: bool
-) -> Iterator[KindOfLayout]:
+def _whole(arranger: Arranger, num_ranks: int, links: LinkCosts, *, with_shards: bool) -> Iterator[KindOfLayout]:
     """The kinds whose ranks compute with whole matrices; with those of `data: sharded` if `with_shards`."""
     profile, choices = arranger.profile, arranger.choices
     alone = choose(num_ranks, profile, links, replace(choices, num_workers=1))
-    yield _kind("replicated", alone, "none")
+    yield _kind("replicated", alone)
     if num_ranks > 1:
         if with_shards:
             yield _sharded(alone, profile, links, choices.memory_bytes)
@@ -80,32 +78,32 @@ def _whole(
             choose(num_ranks, profile, links, replace(choices, num_workers=workers))
             for workers in range(2, min(num_ranks, len(profile.layers)) + 1)
         ]
-        yield from _best("pipeline", [(layout, "none") for layout in stages if layout.num_workers > 1])
+        yield from _best("pipeline", [layout for layout in stages if layout.num_workers > 1])
 
 
 def _on_grids(arranger: StackedArranger, num_ranks: int) -> Iterator[KindOfLayout]:
     grids = [layout for layout in arranger.candidates(num_ranks) if layout.grid.num_ranks > 1]
-    alone = [layout for layout in grids if layout.stages.num_workers == 1]
+    alone = [layout for layout in grids if layout.num_workers == 1]
     shards = [layout for layout in alone if layout.grid.kind == "shards"]
-    yield from _best("sharded", [_named(layout) for layout in shards])
-    yield from _best("tensor", [_named(layout) for layout in alone if layout not in shards])
-    yield from _best("tensor in stages", [_named(layout) for layout in grids if layout not in alone])
+    yield from _best("sharded", shards)
+    yield from _best("tensor", [layout for layout in alone if layout not in shards])
+    yield from _best("tensor in stages", [layout for layout in grids if layout not in alone])
 
 
-def _named(layout: StackedLayout) -> tuple[Layout, str]:
-    return layout.stages, name_for_people(layout.grid)
-
-
-def _best(kind: str, layouts: list[tuple[Layout, str]]) -> Iterator[KindOfLayout]:
+def _best(kind: str, layouts: list[Layout]) -> Iterator[KindOfLayout]:
     if layouts:
-        best, grid = min(layouts, key=lambda one: (not one[0].fits, one[0].predicted_step_s))
-        yield _kind(kind, best, grid)
+        yield _kind(kind, min(layouts, key=lambda one: (not one.fits, one.predicted_step_s)))
 
 
-def _kind(kind: str, layout: Layout, grid: str) -> KindOfLayout:
-    peak = max(layout.peak_bytes)
+def _kind(kind: str, layout: Layout) -> KindOfLayout:
     return KindOfLayout(
-        kind, layout.num_replicas, layout.num_stages, grid, layout.predicted_step_s, peak, layout.fits
+        kind,
+        layout.num_replicas,
+        layout.num_stages,
+        name_for_people(layout.grid),
+        layout.predicted_step_s,
+        layout.most_bytes,
+        layout.fits,
     )
 
 

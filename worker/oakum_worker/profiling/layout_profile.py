@@ -11,13 +11,11 @@ import torch
 from oakum_worker.devices import device_name
 from oakum_worker.errors import SpecError
 from oakum_worker.parallel.arranging import MOST_RANKS
-from oakum_worker.parallel.grid_stages.arranging import StackedArranger, StackedLayout
+from oakum_worker.parallel.grid_stages.arranging import StackedArranger
 from oakum_worker.parallel.grids.layouts import grids_up_to
 from oakum_worker.parallel.link_costs import USUAL_LINKS, LinkCosts
 from oakum_worker.parallel.normalisation import normalise
 from oakum_worker.parallel.pipeline.arranging import Arranger
-from oakum_worker.parallel.pipeline.layouts import Layout
-from oakum_worker.parallel.tensor.grids import Grid
 from oakum_worker.profiling.grid_profile import name_for_people
 from oakum_worker.profiling.kinds import KindOfLayout, compare_kinds
 from oakum_worker.spec import TrainerSpec
@@ -104,7 +102,7 @@ def profile_layouts(
     arranger.measure_model()
     arranger.note_links(links)
     progress("try the layouts")
-    layouts = [_with_grid(layout) for layout in arranger.layouts(nodes)]
+    layouts = arranger.layouts(nodes)
     kinds = compare_kinds(task, spec, arranger, nodes * spec.ranks_per_node, links)
     assert task.chain is not None
     return LayoutProfile(
@@ -120,7 +118,7 @@ def profile_layouts(
                 replicas=layout.num_replicas,
                 stages=layout.num_stages,
                 schedule=arranger.name_of(layout),
-                grid=name_for_people(grid),
+                grid=name_for_people(layout.grid),
                 micro_batch=layout.micro_batch,
                 micro_batches=layout.num_micro_batches,
                 recompute=layout.recompute,
@@ -129,22 +127,16 @@ def profile_layouts(
                 peak_bytes=max(layout.peak_bytes),
                 fits=layout.fits,
             )
-            for number, (grid, layout) in enumerate(layouts, start=1)
+            for number, layout in enumerate(layouts, start=1)
         ),
         kinds=kinds,
         without_grids=_without_grids(arranger, nodes * spec.ranks_per_node),
     )
 
 
-def _without_grids(arranger: Arranger | StackedArranger, num_ranks: int) -> str:
+def _without_grids(arranger: Arranger, num_ranks: int) -> str:
     if not isinstance(arranger, StackedArranger):
         return ""
-    refused = arranger.refused(num_ranks)
+    refused = arranger.grids.refused(num_ranks)
     several = [grid for grid in grids_up_to(num_ranks) if grid.num_ranks > 1]
     return next(iter(refused.values())) if several and len(refused) == len(several) else ""
-
-
-def _with_grid(layout: Layout | StackedLayout) -> tuple[Grid, Layout]:
-    if isinstance(layout, StackedLayout):
-        return layout.grid, layout.stages
-    return Grid("1d", 1), layout

@@ -19,7 +19,6 @@ from cells import each
 from grid_tasks import WIDTH, build_words_task
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.blocks import Block
-from oakum_worker.parallel.grids.arrangement import GridArrangement, grid_named, name_of
 from oakum_worker.parallel.grids.costs import Product, traffic
 from oakum_worker.parallel.grids.engine import GridEngine
 from oakum_worker.parallel.grids.layouts import GridChoices, grids_up_to, predict_grid
@@ -28,6 +27,7 @@ from oakum_worker.parallel.grids.parts import GridParts
 from oakum_worker.parallel.grids.state import GridState
 from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.offload import OffloadedAdam
+from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.tensor.computing import computing
 from oakum_worker.parallel.tensor.conversion import take
 from oakum_worker.parallel.tensor.grids import Grid
@@ -161,20 +161,20 @@ def test_parts_of_a_grid_are_what_ranks_have_in_common() -> None:
 
 
 def test_ranks_of_a_grid_are_consecutive_and_the_rest_is_spare() -> None:
-    arrangement = GridArrangement(11, 2, Grid("2d", 2))
+    arrangement = Arrangement(11, 2, grid=Grid("2d", 2))
     assert [arrangement.ranks_of(replica) for replica in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
-    assert arrangement.holders_of(1) == [1, 5]
+    assert arrangement.holders_of(0, 1) == [1, 5]
     assert [rank for rank in range(11) if arrangement.seat(rank) is None] == [8, 9, 10]
 
 
 @each("grid", [Grid("1d", 12), Grid("2d", 3), Grid("3d", 4)])
 def test_a_grids_name_gives_the_grid_back(grid: Grid) -> None:
-    assert grid_named(name_of(grid)) == grid
+    assert Grid.named(grid.name) == grid
 
 
 def test_no_grid_has_another_name() -> None:
     with pytest.raises(ValueError, match="no grid is named '4d-2': expected a name such as 3d-2"):
-        grid_named("4d-2")
+        Grid.named("4d-2")
 
 
 def test_an_optimizer_that_takes_whole_parameters_is_refused() -> None:

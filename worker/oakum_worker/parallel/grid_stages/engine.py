@@ -55,13 +55,11 @@ class StackedEngine(ReplicaEngine):
     def _set_up(self) -> None:
         """Connect to the ranks of this rank's grid, and to those beside it in other grids."""
         arrangement, rank = self._divided.arrangement, self._divided.place.rank
-        grid, position = arrangement.grid, rank % arrangement.grid.num_ranks
-        chain = self._chain
+        grid, chain = arrangement.grid, self._chain
         if grid.num_ranks > 1 and arrangement.seat(rank) is not None:
             members = arrangement.grid_of(rank)
             self._wires = Wires.form(grid, members, rank, self._subgroups, f"grid-{members[0]}")
-            plan = self._arranger.plan(grid)
+            plan = self._arranger.grids.plan(grid)
             chain = plan.chain(chain, chain.layers, self._wires, keep_gathered=self._keep_gathered)
         self._task.chain = chain
-        beside = NamedSubgroups(self._subgroups, f"place-{position}")
-        self._connect(arrangement.stages, chain, arrangement.beside(position), beside)
+        self._connect(chain, NamedSubgroups(self._subgroups, f"place-{rank % grid.num_ranks}"))

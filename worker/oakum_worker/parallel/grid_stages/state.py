@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from torch import nn
 
 from oakum_worker.chain import Chain
-from oakum_worker.parallel.grid_stages.arrangement import StackedArrangement
 from oakum_worker.parallel.grid_stages.arranging import StackedArranger
 from oakum_worker.parallel.grids.state import BlockState
 from oakum_worker.parallel.holdings import Holdings, Part, Place
+from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.pipeline.state import homes_of
 from oakum_worker.parallel.whole_parameters import put_parameters
 from oakum_worker.task import Task
 
 
-class StackedState(BlockState[StackedArrangement]):
+class StackedState(BlockState):
     """The state of a trainer in pipelines of grids. A layer's tensors have a home of their own, and so have
     tensors that several layers share; every part is what a set of a grid's ranks has of one home.
 
@@ -31,10 +31,10 @@ class StackedState(BlockState[StackedArrangement]):
         self.arrangement = arranger(1)
         self.place = Place(self._holdings(self.arrangement), 0)
 
-    def _holdings(self, arrangement: StackedArrangement) -> Holdings:
+    def _holdings(self, arrangement: Arrangement) -> Holdings:
         return Holdings(tuple(self._parts_held(arrangement, rank) for rank in range(arrangement.world_size)))
 
-    def _parts_held(self, arrangement: StackedArrangement, rank: int) -> tuple[Part, ...]:
+    def _parts_held(self, arrangement: Arrangement, rank: int) -> tuple[Part, ...]:
         seat, layers = arrangement.seat(rank), arrangement.layers_of(rank)
         if seat is None:
             return ()
@@ -50,7 +50,7 @@ class StackedState(BlockState[StackedArrangement]):
             elif grid.num_ranks == 1:
                 made[name] = held[name] = kind.empty(self.device)
             else:
-                conversion, like = self._conversions.conversion(grid), kind.empty("meta")
+                conversion, like = self._grids.conversion(grid), kind.empty("meta")
                 made[name] = held[name] = conversion.empty(name, like, seat.position, self.device)
         put_parameters(self._task.model, made)
         return held

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from oakum_worker.parallel.arranging import LayoutArranger
-from oakum_worker.parallel.grids.arrangement import GridArrangement
 from oakum_worker.parallel.grids.costs import GridProfile, Product
-from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, best_of_each, choose_grid, grids_up_to
+from oakum_worker.parallel.grids.layouts import GridChoices, GridLayout, best_of_each, choose_grid
 from oakum_worker.parallel.grids.measuring import measure_products
-from oakum_worker.parallel.grids.model_grids import ModelGrids, asked_grid
-from oakum_worker.parallel.tensor.conversion import Conversion
+from oakum_worker.parallel.grids.model_grids import ModelGrids
+from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.tensor.grids import Grid
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
@@ -25,29 +24,20 @@ class GridArranger(LayoutArranger[GridProfile, GridLayout]):
         assert spec.parallel.tensor is not None
         super().__init__(task, spec)
         self._options = spec.parallel.tensor
-        self._grids = ModelGrids(task, self.global_batch)
-        self._asked = asked_grid(self._options)
-        if self._asked is not None and (error := self._grids.error_on(self._asked)) is not None:
-            raise error
+        self.grids = ModelGrids(task, self.global_batch, self._options)
 
-    def __call__(self, world_size: int) -> GridArrangement:
+    def __call__(self, world_size: int) -> Arrangement:
         """The arrangement of a generation of `world_size` ranks. Raises `TaskError` if there is none."""
         layout = self.layout(world_size)
         self._warn_of_memory(layout, world_size)
-        return GridArrangement(world_size, layout.num_replicas, layout.grid, layout.micro_batch)
-
-    def conversion(self, grid: Grid) -> Conversion:
-        """How the model is computed on a grid. Raises `TaskError` where it cannot be."""
-        return self._grids.conversion(grid)
-
-    def refused(self, world_size: int) -> dict[Grid, str]:
-        """Grid -> why the model does not go onto it, of the grids for which `world_size` ranks are enough."""
-        return self._grids.refused(world_size)
+        return Arrangement(world_size, layout.num_replicas, grid=layout.grid, micro_batch=layout.micro_batch)
 
     def compared(self, world_size: int) -> tuple[GridLayout, ...]:
         """The best layout of each grid for which `world_size` ranks are enough and onto which the model goes, the
         fastest that fits first; of all grids, also where the spec names one."""
-        return best_of_each(world_size, self._profile, self.links, self._choices_of(grids_up_to(world_size), None))
+        return best_of_each(
+            world_size, self._profile, self.links, self._choices_of(self.grids.able(world_size), None)
+        )
 
     @property
     def memory_bytes(self) -> float:
@@ -55,18 +45,17 @@ class GridArranger(LayoutArranger[GridProfile, GridLayout]):
         return self._memory_bytes(self._options.memory_bytes)
 
     def _search(self, world_size: int) -> GridLayout:
-        asked = self._asked if self._asked is not None and self._asked.num_ranks <= world_size else None
-        choices = self._choices_of(grids_up_to(world_size) if asked is None else [asked], asked)
+        choices = self._choices_of(self.grids.to_try(world_size), self.grids.asked(world_size))
         return choose_grid(world_size, self._profile, self.links, choices)
 
-    def _choices_of(self, grids: list[Grid], asked: Grid | None) -> GridChoices:
+    def _choices_of(self, able: list[Grid], asked: Grid | None) -> GridChoices:
         return GridChoices(
             global_batch=self.global_batch,
             memory_bytes=self.memory_bytes,
             asked=asked,
             micro_batch=self._spec.micro_batch,
             keep_gathered=self._options.keep_gathered,
-            able=frozenset(grid for grid in grids if self._grids.error_on(grid) is None),
+            able=frozenset(able),
         )
 
     @property
@@ -75,9 +64,9 @@ class GridArranger(LayoutArranger[GridProfile, GridLayout]):
 
     def _nominal(self) -> GridProfile:
         """An assumed profile for use before anything is measured: products by the sizes of matrices."""
-        matrices = [shape for shape in self._grids.shapes if len(shape) == 2]
+        matrices = [shape for shape in self.grids.shapes if len(shape) == 2]
         products = tuple(Product(1.0, inner, columns) for columns, inner in matrices)
-        size = self._grids.parameter_bytes
+        size = self.grids.parameter_bytes
         return GridProfile(products, ((1.0, 1e-9),), ((1, 1e-6),), 4, size, 2 * size, 0.0)
 
     def _measured(self) -> GridProfile:

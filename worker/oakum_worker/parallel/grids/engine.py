@@ -141,11 +141,11 @@ class GridEngine(DividedEngine):
         arrangement, rank = self._state.arrangement, self._state.place.rank
         seat, group = arrangement.seat(rank), None
         if seat is not None:
-            members = arrangement.ranks_of(seat.replica)
+            members = arrangement.grid_of(rank)
             if len(members) > 1:
                 name = f"grid-{seat.replica}"
                 self._loss.wires = Wires.form(arrangement.grid, members, rank, self._subgroups, name)
-            holders = arrangement.holders_of(seat.position)
+            holders = arrangement.holders_of(0, seat.position)
             group = self._subgroups.form(f"replicas-{seat.position}", holders)
         trained = [parameter for parameter in self._state.parameters if parameter.requires_grad]
         self._gradients = GradientSum(trained, {0}, group, (_BUCKET_BYTES, _BUCKET_BYTES))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from oakum_worker.errors import ScheduleError
-from oakum_worker.parallel.arranging import EQUAL
+from oakum_worker.parallel.arranging import best_of
 from oakum_worker.parallel.grids.costs import GridProfile, flops_of_rank, held_elements, product_s, traffic
 from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.tensor.grids import Grid
@@ -109,12 +109,7 @@ def best_of_each(
 
 
 def _best(found: list[GridLayout]) -> GridLayout:
-    if not any(layout.fits for layout in found):
-        return min(found, key=lambda layout: layout.peak_bytes)
-    fitting = [layout for layout in found if layout.fits]
-    fastest_s = min(layout.predicted_step_s for layout in fitting)
-    equal = [layout for layout in fitting if layout.predicted_step_s <= (1 + EQUAL) * fastest_s]
-    return min(equal, key=lambda layout: (layout.grid.num_ranks, layout.num_ranks, layout.num_micro_batches))
+    return best_of(found, lambda one: (one.grid.num_ranks, one.num_ranks, one.num_micro_batches))
 
 
 def candidates(num_ranks: int, choices: GridChoices) -> Iterator[tuple[Grid, int, int]]:

@@ -24,13 +24,17 @@ _TRACED_SAMPLES = 4
 class ModelGrids:
     """How a task's model is computed on grids; found out once for each grid."""
 
-    def __init__(self, task: Task, most_samples: int) -> None:
-        """The task has its whole model now. It is traced with a few samples, at most `most_samples`."""
+    def __init__(self, task: Task, most_samples: int, options: TensorSpec) -> None:
+        """The task has its whole model now. It is traced with a few samples, at most `most_samples`. Raises
+        `TaskError` where the spec's `options` name a grid on which the model cannot be computed."""
         self._task, self._loss = task, task.loss
         self._kinds = kinds_of(task.model)
         self._device = next(task.model.parameters()).device
         self._num_samples = min(_TRACED_SAMPLES, most_samples)
         self._conversions: dict[Grid, Conversion | TaskError] = {}
+        self._asked = _asked_grid(options)
+        if self._asked is not None and (error := self.error_on(self._asked)) is not None:
+            raise error
 
     @property
     def shapes(self) -> list[torch.Size]:
@@ -63,6 +67,20 @@ class ModelGrids:
             return error
         return None
 
+    def asked(self, world_size: int) -> Grid | None:
+        """The grid that the spec names, while `world_size` ranks are enough for one; None: Oakum chooses."""
+        return self._asked if self._asked is not None and self._asked.num_ranks <= world_size else None
+
+    def to_try(self, world_size: int) -> list[Grid]:
+        """The grids for which `world_size` ranks are enough and onto which the model goes: the one that the spec
+        names while there are ranks for it, else all."""
+        asked = self.asked(world_size)
+        return self.able(world_size) if asked is None else [asked]
+
+    def able(self, world_size: int) -> list[Grid]:
+        """The grids for which `world_size` ranks are enough and onto which the model goes."""
+        return [grid for grid in grids_up_to(world_size) if self.error_on(grid) is None]
+
     def refused(self, world_size: int) -> dict[Grid, str]:
         """Grid -> why the model does not go onto it, of the grids for which `world_size` ranks are enough."""
         errors = {grid: self.error_on(grid) for grid in grids_up_to(world_size)}
@@ -90,7 +108,7 @@ class ModelGrids:
         return convert(self._task.model, grid, forward, size)
 
 
-def asked_grid(options: TensorSpec) -> Grid | None:
+def _asked_grid(options: TensorSpec) -> Grid | None:
     """The grid that the spec's options name; None where they leave the choice to Oakum."""
     if options.cube is not None:
         return Grid("3d", options.cube)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,29 +19,27 @@ from torch import nn
 from oakum_worker.errors import TaskError
 from oakum_worker.parallel.blocks import Block
 from oakum_worker.parallel.divided_state import Arranging, DividedState
-from oakum_worker.parallel.grids.arrangement import GridArrangement, grid_named, name_of
 from oakum_worker.parallel.grids.arranging import GridArranger
+from oakum_worker.parallel.grids.model_grids import ModelGrids
 from oakum_worker.parallel.grids.parts import GridParts
 from oakum_worker.parallel.holdings import Grids, Holdings, Part, Place, SplitTensor
+from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.split_state import tensor_leaves
-from oakum_worker.parallel.tensor.conversion import Conversion
-from oakum_worker.parallel.tensor.grids import Grid
+from oakum_worker.parallel.tensor.grids import ONE_RANK, Grid
 from oakum_worker.parallel.whole_parameters import put_parameters
 from oakum_worker.state.tree import Document
 from oakum_worker.task import Task
 
-_A = TypeVar("_A")
-_Chosen_co = TypeVar("_Chosen_co", covariant=True)
 
-
-class BlockArranging(Arranging[_Chosen_co], Protocol[_Chosen_co]):
+class BlockArranging(Arranging[Arrangement], Protocol):
     """Chooses arrangements, and knows how the model is cut on each grid."""
 
-    def conversion(self, grid: Grid) -> Conversion:
-        """How the model is computed on a grid. Raises `TaskError` where it cannot be."""
+    @property
+    def grids(self) -> ModelGrids:
+        """How the model is computed on grids."""
 
 
-WHOLE = Part(1, 0, grid="1d-1")
+WHOLE = Part(1, 0, grid=ONE_RANK.name)
 """The only part of the grid of one rank: all parameters in full."""
 
 
@@ -50,7 +48,7 @@ class _Cuts(Grids):
     """`Grids` of one parameter, or of an optimizer's moment with its shape: finds the block that any part of
     any grid has of it."""
 
-    state: BlockState[Any]
+    state: BlockState
     parameter: str
 
     def block(self, grid: str, number: int) -> Block | None:
@@ -62,7 +60,7 @@ class _Common(Grids):
     """`Grids` of a tensor that every rank with a seat has in full, such as a step count: in every grid, the
     tensor belongs to the one part of its home that all ranks hold."""
 
-    state: BlockState[Any]
+    state: BlockState
     home: int
     whole: Block
 
@@ -70,7 +68,7 @@ class _Common(Grids):
         return self.whole if number == self.state.parts_in(grid).common(self.home).number else None
 
 
-class BlockState(DividedState[_A]):
+class BlockState(DividedState[Arrangement]):
     """A state of whose parameters each rank has blocks, as a grid cuts them.
 
     Where the model's layers are in different grids of one form, each layer's tensors have a home of their own.
@@ -79,14 +77,14 @@ class BlockState(DividedState[_A]):
     def __init__(
         self,
         task: Task,
-        arranger: BlockArranging[_A],
+        arranger: BlockArranging,
         homes: Mapping[str, int] | None = None,
         num_homes: int = 1,
     ) -> None:
         """`homes` has for each parameter and buffer the number of its home; what it leaves out is whole on every
         rank. None: all have one home."""
         super().__init__(task, arranger)
-        self._conversions = arranger
+        self._grids = arranger.grids
         self._homes = dict.fromkeys(self._keys, 0) if homes is None else homes
         self._num_homes = num_homes
         self._parts: dict[str, GridParts] = {}
@@ -103,17 +101,17 @@ class BlockState(DividedState[_A]):
     @property
     def whole_parts(self) -> Sequence[Part]:
         """The parts of a grid of one rank."""
-        return self.parts_of(Grid("1d", 1)).of(0, range(self._num_homes))
+        return self.parts_of(ONE_RANK).of(0, range(self._num_homes))
 
     def parts_of(self, grid: Grid) -> GridParts:
         """The parts of the state in a grid. Raises `TaskError` where the model does not go onto the grid."""
-        return self.parts_in(name_of(grid))
+        return self.parts_in(grid.name)
 
     def parts_in(self, name: str) -> GridParts:
         """The parts of the state in the grid that is called `name`, such as `3d-2`. Raises `TaskError` where the
         model does not go onto the grid, and `ValueError` where no grid is called so."""
         if name not in self._parts:
-            grid = grid_named(name)
+            grid = Grid.named(name)
             blocks = {parameter: self.blocks(grid, parameter) for parameter in self._shapes}
             self._parts[name] = GridParts(name, grid.num_ranks, blocks, self._homes, self._num_homes)
         return self._parts[name]
@@ -123,7 +121,7 @@ class BlockState(DividedState[_A]):
         shape = self._shapes[name]
         if grid.num_ranks == 1 or not shape:
             return [Block.of([*map(range, shape or (1,))])] * grid.num_ranks
-        conversion = self._conversions.conversion(grid)
+        conversion = self._grids.conversion(grid)
         return [conversion.block(name, rank) for rank in range(grid.num_ranks)]
 
     def _describe_whole(self, name: str, values: Document) -> None:
@@ -158,7 +156,7 @@ class BlockState(DividedState[_A]):
         return SplitTensor(leaf["$tensor"], shape, dtype, grids=grids)
 
 
-class GridState(BlockState[GridArrangement]):
+class GridState(BlockState):
     """The state of a tensor-parallel trainer: the task's model and optimizer, of whose parameters this rank has
     blocks in each generation.
 
@@ -168,10 +166,10 @@ class GridState(BlockState[GridArrangement]):
 
     def __init__(self, task: Task, arranger: GridArranger) -> None:
         super().__init__(task, arranger)
-        self.arrangement = GridArrangement(1, 1, Grid("1d", 1))
+        self.arrangement = Arrangement(1, 1)
         self.place = Place(Holdings(((WHOLE,),)), 0)
 
-    def _holdings(self, arrangement: GridArrangement) -> Holdings:
+    def _holdings(self, arrangement: Arrangement) -> Holdings:
         parts = self.parts_of(arrangement.grid)
         seats = [arrangement.seat(rank) for rank in range(arrangement.world_size)]
         return Holdings(tuple(() if seat is None else parts.of(seat.position) for seat in seats))
@@ -182,7 +180,7 @@ class GridState(BlockState[GridArrangement]):
             device = "meta" if seat is None else self.device
             put_parameters(model, {name: kind.empty(device) for name, kind in self._kinds.items()})
         else:
-            self._conversions.conversion(grid).install(model, seat.position, self.device)
+            self._grids.conversion(grid).install(model, seat.position, self.device)
         return {} if seat is None else dict(model.named_parameters())
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError
-from oakum_worker.parallel.arranging import L, LayoutArranger
+from oakum_worker.parallel.arranging import LayoutArranger
 from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.layouts import Choices, Layout, best_layouts, choose
@@ -53,8 +53,8 @@ def layers_of(task: Task) -> Chain:
     return task.chain
 
 
-class ChainArranger(LayoutArranger[ModelProfile, L]):
-    """Arranges a chain of layers, by what each of them costs."""
+class Arranger(LayoutArranger[ModelProfile, Layout]):
+    """Chooses how a pipeline trainer is arranged on any number of ranks, by what each of its layers costs."""
 
     def __init__(self, task: Task, spec: TrainerSpec) -> None:
         """`task` has to name its layers in `Task.chain`. Raises `TaskError` if the chain is missing, is empty, or
@@ -65,6 +65,31 @@ class ChainArranger(LayoutArranger[ModelProfile, L]):
         self._pipeline = spec.parallel.pipeline
         self.choices = self._choices_of_spec()
         """The choices that the spec leaves to the search for a layout."""
+
+    def __call__(self, world_size: int) -> Arrangement:
+        """The arrangement of a generation of `world_size` ranks. Raises `TaskError` if there is none."""
+        layout = self.layout(world_size)
+        self._warn_of_memory(layout, world_size)
+        return Arrangement(
+            world_size=world_size,
+            num_replicas=layout.num_replicas,
+            schedule=layout.build(),
+            cuts=layout.cuts,
+            grid=layout.grid,
+            recompute=layout.recompute,
+            message_driven=self.choices.message_driven and layout.num_workers > 1,
+            in_flight=self._pipeline.in_flight,
+        )
+
+    def layouts(self, most_nodes: int) -> tuple[Layout, ...]:
+        """The layout that is predicted to be fastest for each number of nodes from 1 to `most_nodes`."""
+        most_ranks = most_nodes * self._spec.ranks_per_node
+        found = self._known.layouts
+        if any(count not in found for count in range(1, most_ranks + 1)):
+            # One search for all numbers takes little longer than that for the largest.
+            best = best_layouts(most_ranks, self.profile, self.links, self.choices)
+            found.update(enumerate(best, start=1))
+        return super().layouts(most_nodes)
 
     @property
     def profile(self) -> ModelProfile:
@@ -98,16 +123,8 @@ class ChainArranger(LayoutArranger[ModelProfile, L]):
         sizes = tuple(document["micro_batches"])
         return ModelProfile(sizes, layers, document["input_bytes"], document["smallest"], tied)
 
-    def _arranged(self, layout: Layout, world_size: int) -> Arrangement:
-        return Arrangement(
-            world_size=world_size,
-            num_replicas=layout.num_replicas,
-            schedule=layout.build(),
-            cuts=layout.cuts,
-            recompute=layout.recompute,
-            message_driven=self.choices.message_driven and layout.num_workers > 1,
-            in_flight=self._pipeline.in_flight,
-        )
+    def _search(self, world_size: int) -> Layout:
+        return choose(world_size, self.profile, self.links, self.choices)
 
     def _choices_of_spec(self) -> Choices:
         options, spec = self._pipeline, self._spec
@@ -131,26 +148,6 @@ class ChainArranger(LayoutArranger[ModelProfile, L]):
         costs = [1e-9 * (size + 1 + max(sizes) / 100) for size in sizes]
         layers = tuple(LayerCost((cost,), (2 * cost,), size) for cost, size in zip(costs, sizes, strict=True))
         return ModelProfile((self.choices.micro_batch or 1,), layers)
-
-
-class Arranger(ChainArranger[Layout]):
-    """Chooses how a pipeline trainer is arranged on any number of ranks."""
-
-    def __call__(self, world_size: int) -> Arrangement:
-        """The arrangement of a generation of `world_size` ranks. Raises `TaskError` if there is none."""
-        layout = self.layout(world_size)
-        self._warn_of_memory(layout, world_size)
-        return self._arranged(layout, world_size)
-
-    def layouts(self, most_nodes: int) -> tuple[Layout, ...]:
-        """The layout that is predicted to be fastest for each number of nodes from 1 to `most_nodes`."""
-        per_node = self._spec.ranks_per_node
-        # One search for all numbers takes little longer than that for the largest.
-        best = best_layouts(most_nodes * per_node, self.profile, self.links, self.choices) if most_nodes else ()
-        return best[per_node - 1 :: per_node]
-
-    def _search(self, world_size: int) -> Layout:
-        return choose(world_size, self.profile, self.links, self.choices)
 
 
 def _frozen(value: Any) -> Any:

@@ -27,6 +27,7 @@ from oakum_worker.parallel.pipeline.operations import Schedule
 from oakum_worker.parallel.pipeline.partition import partition
 from oakum_worker.parallel.pipeline.schedules import SCHEDULES, ScheduleSize, build, exists
 from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
+from oakum_worker.parallel.tensor.grids import ONE_RANK, Grid
 from oakum_worker.schedule_table import TRAITS, ScheduleTraits, Scheme
 
 _PERIODS_SIMULATED = 3
@@ -108,13 +109,20 @@ class LayoutCandidate:
 class Layout(LayoutCandidate):
     """A candidate with the layers of its stages and its predicted times and memory."""
 
+    grid: Grid = ONE_RANK
+    """The grid that each worker is."""
     cuts: tuple[range, ...]
     predicted_step_s: float
     samples_per_s: float
     peak_bytes: tuple[int, ...]
-    """Predicted peak memory of each worker of a replica, in bytes."""
+    """Predicted peak memory of each worker of a replica, on each rank of its grid, in bytes."""
     fits: bool
     """Whether every worker's `peak_bytes` is within the memory of a rank."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks that compute; the others are spare."""
+        return self.num_replicas * self.num_workers * self.grid.num_ranks
 
     @property
     def most_bytes(self) -> int:

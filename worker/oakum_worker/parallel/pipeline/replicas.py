@@ -8,9 +8,6 @@ are fewer samples than micro-batches, the other micro-batches compute the batch'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 
 from oakum_worker.chain import Chain
@@ -31,7 +28,7 @@ class ReplicaEngine(DividedEngine):
     """`StepEngine` of a pipeline trainer: computes this rank's stages for its replica's share of each batch. A
     spare rank computes nothing and only takes part in sums."""
 
-    def __init__(self, chain: Chain, state: DividedState[Any], arranger: Predicting) -> None:
+    def __init__(self, chain: Chain, state: DividedState[Arrangement], arranger: Predicting) -> None:
         super().__init__(state, arranger)
         self._chain = chain
         self._state = state
@@ -88,19 +85,19 @@ class ReplicaEngine(DividedEngine):
 
     def _set_up(self) -> None:
         """Connect to the ranks that share a replica or a stage with this rank."""
-        arrangement = self._state.arrangement
-        self._connect(arrangement, self._chain, range(arrangement.world_size), self._subgroups)
+        self._connect(self._chain, self._subgroups)
 
-    def _connect(self, arrangement: Arrangement, chain: Chain, ranks: Sequence[int], subgroups: Subgroups) -> None:
-        """Connect to the ranks that share a replica or a stage with this rank, to compute layers of `chain`.
-        `ranks[r]` is the generation's rank that is rank r of the arrangement."""
-        own = self._state.place.rank
+    def _connect(self, chain: Chain, subgroups: Subgroups) -> None:
+        """Connect to the ranks that share a replica or a stage with this rank and have its place in their grids,
+        to compute layers of `chain`."""
+        arrangement, rank = self._state.arrangement, self._state.place.rank
+        size = arrangement.grid.num_ranks
         stages = range(arrangement.schedule.num_stages)
-        holders = [[ranks[holder] for holder in arrangement.holders_of(stage)] for stage in stages]
-        gradients = StageGradients(chain, arrangement.cuts, holders, own, subgroups)
-        seat = arrangement.seat(ranks.index(own)) if own in ranks else None
+        holders = [arrangement.holders_of(stage, rank % size) for stage in stages]
+        gradients = StageGradients(chain, arrangement.cuts, holders, rank, subgroups)
+        seat = arrangement.seat(rank)
         if seat is not None:
-            members = [ranks[member] for member in arrangement.ranks_of(seat.replica)]
+            members = arrangement.ranks_of(seat.replica)[seat.position :: size]
             pairs = pairs_of(arrangement.schedule)
             links = PeerLinks(subgroups, members, seat.worker, pairs, self._state.device)
             self._engine = _engine_of(arrangement, seat.worker, chain, links, gradients)

@@ -19,7 +19,7 @@ from torch import nn
 from oakum_worker.chain import Chain
 from oakum_worker.parallel.divided_state import DividedState
 from oakum_worker.parallel.holdings import Holdings, Part, Place, SplitTensor
-from oakum_worker.parallel.pipeline.arrangement import Arrangement, holdings
+from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.pipeline.arranging import Arranger
 from oakum_worker.parallel.whole_parameters import put_parameters
 from oakum_worker.task import Task
@@ -37,7 +37,7 @@ class StageState(DividedState[Arrangement]):
         super().__init__(task, arranger)
         self._homes, self.parts = homes_of(self._live(), chain)
         self.arrangement = arranger(1)
-        self.place = Place(holdings(self.arrangement, self.parts), 0)
+        self.place = Place(self._holdings(self.arrangement), 0)
 
     @property
     def first_held(self) -> list[nn.Parameter]:
@@ -52,7 +52,9 @@ class StageState(DividedState[Arrangement]):
         return self.place.holdings.parts
 
     def _holdings(self, arrangement: Arrangement) -> Holdings:
-        return holdings(arrangement, self.parts)
+        layers = [arrangement.layers_of(rank) for rank in range(arrangement.world_size)]
+        parts = self.parts.items()
+        return Holdings(tuple(tuple(part for part, users in parts if users & held) for held in layers))
 
     def _install(self, rank: int) -> Mapping[str, nn.Parameter]:
         own = {part.number for part in self.place.parts}

@@ -22,7 +22,7 @@ import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Axis = Literal["i", "j", "l"]
 Axes = tuple[Axis, ...]
@@ -44,6 +44,19 @@ class Grid:
     def __post_init__(self) -> None:
         if self.side < 1:
             raise ValueError(f"a grid's side is {self.side}: give 1 or more")
+
+    @classmethod
+    def named(cls, name: str) -> Grid:
+        """The grid with this `name`. Raises `ValueError` where no grid is called so."""
+        kind, _, side = name.partition("-")
+        if kind not in get_args(Kind) or not side.isdecimal():
+            raise ValueError(f"no grid is named {name!r}: expected a name such as 3d-2")
+        return cls(kind, int(side))  # type: ignore[arg-type]
+
+    @property
+    def name(self) -> str:
+        """The grid's name, such as `3d-2`, by which parts of a state refer to it."""
+        return f"{self.kind}-{self.side}"
 
     @property
     def lengths(self) -> Mapping[Axis, int]:
@@ -95,6 +108,9 @@ class Grid:
     def columns(self, layout: LayoutName) -> Axes:
         """The axes along which the columns (features) of an activation in this layout are cut."""
         return ("l",) if layout == "A" and self.kind != "2d" else ("j",)
+
+
+ONE_RANK = Grid("1d", 1)
 
 
 def cut(length: int, parts: list[tuple[int, int]]) -> range:
