@@ -29,6 +29,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from oakum_client.cli import output
+from oakum_worker.parallel.pipeline.schedules import SCHEDULES
+from oakum_worker.schedule_table import CHIMERA, MESSAGE_DRIVEN, ONE_F_ONE_B
 from pipelining.cases import Case, Figures, Runner, figures_of
 from pipelining.layouts import layout_cases
 from pipelining.workers import TORCHS, run_cases
@@ -43,16 +45,13 @@ class Part(StrEnum):
     LAYOUTS = "layouts"
 
 
-SCHEDULES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("gpipe", {}),
-    ("1f1b", {}),
-    ("interleaved", {}),
-    ("zero-bubble", {}),
-    ("zero-bubble-v", {}),
-    ("chimera", {"scheme": "concatenation"}),
-    ("chimera", {"scheme": "forward-doubling"}),
-    ("chimera", {"scheme": "backward-halving"}),
-    ("chimera", {"num_pipes": 4}),
+WAYS: tuple[tuple[str, dict[str, Any]], ...] = (
+    *(
+        (name, {} if scheme is None else {"scheme": scheme})
+        for name, kind in SCHEDULES.items()
+        for scheme in kind.schemes
+    ),
+    (CHIMERA.name, {"num_pipes": 4}),
 )
 JITTERS = (0.0, 0.25, 0.5, 1.0)
 
@@ -60,7 +59,7 @@ JITTERS = (0.0, 0.25, 0.5, 1.0)
 def bubble_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
     """Cases for each schedule and each number of micro-batches that the schedule supports."""
     for number in (4, 8, 16):
-        for name, options in SCHEDULES:
+        for name, options in WAYS:
             in_pairs = options.get("scheme") in ("forward-doubling", "backward-halving")
             if number < num_workers or (number == num_workers and in_pairs):
                 continue
@@ -72,13 +71,13 @@ def jitter_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
     micro-batches in flight."""
     runners: tuple[tuple[Runner, int | None], ...] = (
         ("scheduled", None),
-        ("message-driven", None),
-        ("message-driven", 2 * num_workers),
+        (MESSAGE_DRIVEN, None),
+        (MESSAGE_DRIVEN, 2 * num_workers),
     )
     for jitter in JITTERS:
         for number in (8, 16):
             for runner, limit in runners:
-                yield make("1f1b", num_workers, number, runner=runner, limit=limit, jitter=jitter)
+                yield make(ONE_F_ONE_B.name, num_workers, number, runner=runner, limit=limit, jitter=jitter)
 
 
 def torch_cases(num_workers: int, make: Callable[..., Case]) -> Iterator[Case]:
@@ -161,7 +160,7 @@ def layout_table(figures: list[Figures]) -> Table:
         table.add_row(
             f"{case.num_replicas} x {case.num_workers}",
             str(case.num_micro_batches),
-            "message-driven" if case.runner == "message-driven" else case.label,
+            MESSAGE_DRIVEN if case.runner == MESSAGE_DRIVEN else case.label,
             f"{1e3 * case.predicted_s:.0f}",
             f"{1e3 * one.step_s:.0f}",
             f"{one.step_s / case.predicted_s:.3f}",

@@ -8,38 +8,29 @@ from dataclasses import replace
 from oakum_worker.parallel.link_costs import LinkCosts
 from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile
 from oakum_worker.parallel.pipeline.layouts import Choices, LayoutCandidate, predict
-from oakum_worker.parallel.pipeline.schedules import exists
-from oakum_worker.schedule_table import Scheme
+from oakum_worker.parallel.pipeline.schedules import SCHEDULES, exists
+from oakum_worker.schedule_table import MESSAGE_DRIVEN, ONE_F_ONE_B, TRAITS
 from pipelining.cases import Case, Runner
 
 _NUM_LAYERS = 16
 _NUM_MICRO_BATCHES = 8
 """Of all replicas together."""
-_SCHEDULES: tuple[tuple[str, Scheme | None], ...] = (
-    ("gpipe", None),
-    ("1f1b", None),
-    ("interleaved", None),
-    ("zero-bubble", None),
-    ("zero-bubble-v", None),
-    ("chimera", "concatenation"),
-    ("chimera", "forward-doubling"),
-    ("chimera", "backward-halving"),
-)
+_SCHEDULES = tuple((name, scheme) for name, kind in SCHEDULES.items() for scheme in kind.schemes)
 
 
 def layout_cases(num_ranks: int, make: Callable[..., Case]) -> Iterator[Case]:
     """Cases of a model of equal layers, one for each layout that uses all of this many ranks."""
     for num_workers in (n for n in range(1, num_ranks + 1) if num_ranks % n == 0):
-        for schedule, scheme in _SCHEDULES if num_workers > 1 else (("1f1b", None),):
+        for schedule, scheme in _SCHEDULES if num_workers > 1 else ((ONE_F_ONE_B.name, None),):
             halves = 2 if scheme == "backward-halving" else 1
             num_replicas = num_ranks // num_workers
             number = halves * _NUM_MICRO_BATCHES // num_replicas
-            num_stages = num_workers * (2 if schedule in ("interleaved", "zero-bubble-v") else 1)
+            num_stages = num_workers * TRAITS[schedule].stages_per_worker
             if _NUM_LAYERS % num_stages or not exists(schedule, num_workers, number, scheme):
                 continue
             way = LayoutCandidate(num_replicas, num_workers, num_stages, schedule, scheme, number, 2 // halves)
-            runners: tuple[Runner, ...] = ("scheduled", "message-driven")
-            for runner in runners if schedule == "1f1b" else runners[:1]:
+            runners: tuple[Runner, ...] = ("scheduled", MESSAGE_DRIVEN)
+            for runner in runners if schedule == ONE_F_ONE_B.name else runners[:1]:
                 yield _case(way, make, runner)
 
 

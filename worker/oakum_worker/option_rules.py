@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel
 
-from oakum_worker.schedule_table import NAMES, SPLITTING
+from oakum_worker.schedule_table import CHIMERA, MESSAGE_DRIVEN, NAMES, SPLITTING
 
 
 class OptionRule(Protocol):
@@ -151,7 +151,7 @@ SPEC_RULES: tuple[OptionRule, ...] = (
     ),
     Excludes(
         "parallel.tensor",
-        tuple(f"parallel.pipeline.schedule: {name}" for name in ("message-driven", *SPLITTING)),
+        tuple(f"parallel.pipeline.schedule: {name}" for name in (MESSAGE_DRIVEN, *SPLITTING)),
         "{other} does not go with {option}: the ranks of a grid have to compute in one order, so use one "
         "of " + ", ".join(name for name in NAMES if name not in SPLITTING),
     ),
@@ -159,11 +159,9 @@ SPEC_RULES: tuple[OptionRule, ...] = (
 """Rules of a trainer's spec. The user reads the first complaint."""
 
 PIPELINE_RULES: tuple[OptionRule, ...] = (
-    Needs("pipes", "schedule: chimera", "pipes is for schedule: chimera, not {now}: leave it out"),
-    Needs(
-        "in_flight",
-        "schedule: message-driven",
-        "in_flight is for schedule: message-driven, not {now}: leave it out",
+    *(
+        Needs(option, f"schedule: {name}", f"{option} is for schedule: {name}, not {{now}}: leave it out")
+        for option, name in (("pipes", CHIMERA.name), ("in_flight", MESSAGE_DRIVEN))
     ),
 )
 """Rules of the spec's part `parallel.pipeline`."""

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from oakum_worker.option_rules import EVALUATE_RULES, PIPELINE_RULES, TENSOR_RULES, refuse_conflicts
-from oakum_worker.schedule_table import PipelineSchedule
+from oakum_worker.schedule_table import WITH_PIPES, PipelineSchedule
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 """A number of things: at least 1, and no more than a database's integer holds."""
@@ -250,8 +250,8 @@ class PipelineSpec(Strict):
         refuse_conflicts(self, PIPELINE_RULES)
         if self.pipes != 2 and self.stages != "auto" and self.stages % self.pipes:
             raise ValueError(f"{self.stages} stages do not make {self.pipes} pipes: give a multiple of that")
-        if self.schedule == "chimera" and self.stages != "auto" and self.stages % 2:
-            raise ValueError(f"{self.stages} stages do not make a chimera: give an even number")
+        if self.schedule in WITH_PIPES and self.stages != "auto" and self.stages % 2:
+            raise ValueError(f"{self.stages} stages do not make a {self.schedule}: give an even number")
         return self
 
 

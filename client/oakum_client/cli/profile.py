@@ -12,7 +12,15 @@ import typer
 from oakum_client.cli.app import TRAINERS, CommandError, app, example
 from oakum_client.cli.output import console
 from oakum_client.cli.output_file import OutputFile
-from oakum_worker.schedule_table import TRAITS, ScheduleName, Scheme
+from oakum_worker.schedule_table import (
+    FROM_TORCH,
+    ONE_F_ONE_B,
+    TRAITS,
+    WITH_MORE_STAGES,
+    WITH_PIPES,
+    ScheduleName,
+    Scheme,
+)
 
 if TYPE_CHECKING:
     from oakum_worker.parallel.pipeline.operations import Schedule
@@ -48,8 +56,8 @@ def pipeline(
     ],
     schedule: Annotated[
         ScheduleName,
-        typer.Option(help="Schedule. Interleaved and zero-bubble schedules need torch."),
-    ] = "1f1b",
+        typer.Option(help=f"Schedule. {', '.join(FROM_TORCH)} need torch."),
+    ] = ONE_F_ONE_B.name,
     scheme: Annotated[
         Scheme,
         typer.Option(help="What Chimera does with more micro-batches than stages."),
@@ -60,7 +68,7 @@ def pipeline(
     stages_per_worker: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Stages on each worker, for interleaved and zero-bubble schedules.", show_default="1 or 2"
+            min=1, help=f"Stages on each worker, for {', '.join(WITH_MORE_STAGES)}.", show_default="1 or 2"
         ),
     ] = None,
     backward: Annotated[
@@ -82,7 +90,7 @@ def pipeline(
     if kind.has_pipes and stages_per_worker is not None:
         raise CommandError(f"{schedule} has one stage of each pipe on a worker: leave out --stages-per-worker")
     if not kind.has_pipes and (pipes != 2 or scheme != "auto"):
-        raise CommandError(f"--pipes and --scheme are for chimera: leave them out for {schedule}")
+        raise CommandError(f"--pipes and --scheme are for {', '.join(WITH_PIPES)}: leave them out for {schedule}")
     per_worker = stages_per_worker or kind.stages_per_worker
     if stages % per_worker:
         raise CommandError(

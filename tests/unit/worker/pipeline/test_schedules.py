@@ -1,11 +1,15 @@
 """Every schedule that can be built computes every micro-batch once and ends, whatever its sizes are."""
 
+import ast
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import pytest
 
+import oakum_service
+import oakum_worker
 from cells import each
 from oakum_client.cli import profile
 from oakum_worker.errors import ScheduleError
@@ -13,7 +17,7 @@ from oakum_worker.parallel.pipeline.chimera import placement
 from oakum_worker.parallel.pipeline.operations import COMPUTATIONS, Kind, Schedule
 from oakum_worker.parallel.pipeline.schedules import SCHEDULES, ScheduleSize, build, exists
 from oakum_worker.parallel.pipeline.validation import validate
-from oakum_worker.schedule_table import NAMES, TRAITS
+from oakum_worker.schedule_table import NAMES, TRAITS, PipelineSchedule
 
 
 def computations(schedule: Schedule, worker: int) -> str:
@@ -176,11 +180,25 @@ def test_every_schedule_can_be_built_and_asked_for() -> None:
     assert {*get_args(get_type_hints(profile.pipeline)["schedule"])} == {*NAMES}
 
 
+def names_told(path: Path) -> set[str]:
+    """The names in a file's code that a spec's `schedule` may have, as strings or as options such as `schedule:
+    chimera`; not those in examples and messages."""
+    texts = (node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant))
+    told = {text.rpartition(": ")[2] for text in texts if isinstance(text, str)}
+    return told & ({*get_args(PipelineSchedule)} - {"auto"})
+
+
+def test_a_schedules_name_stands_in_the_table_alone() -> None:
+    """In the worker and the service: what reads the table gets a new schedule without being changed."""
+    files = [path for package in (oakum_worker, oakum_service) for path in Path(package.__path__[0]).rglob("*.py")]
+    assert {path.name for path in files if names_told(path)} == {"schedule_table.py"}
+
+
 @each("name", NAMES)
 def test_a_record_places_stages_where_its_schedules_have_them(name: str) -> None:
     kind, num_pipes = SCHEDULES[name], 2 if TRAITS[name].has_pipes else 1
     size = ScheduleSize(4, 8, kind.traits.stages_per_worker, num_pipes)
-    assert kind.placement(size) == tuple(map(tuple, kind.build(size).placement))
+    assert kind.placement(size) == tuple(map(tuple, kind.build(kind.traits, size).placement))
     for number in range(1, 12):
         if exists(name, 4, number):
             assert build(name, num_workers=4, num_micro_batches=number).num_micro_batches == number

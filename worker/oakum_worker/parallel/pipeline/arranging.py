@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from oakum_worker.chain import Chain
 from oakum_worker.errors import TaskError
@@ -11,25 +11,9 @@ from oakum_worker.parallel.pipeline.arrangement import Arrangement
 from oakum_worker.parallel.pipeline.costs import LayerCost, ModelProfile, Tied
 from oakum_worker.parallel.pipeline.layouts import Choices, Layout, best_layouts, choose
 from oakum_worker.parallel.pipeline.measuring import measure_chain, sizes_up_to
-from oakum_worker.schedule_table import TRIED
+from oakum_worker.schedule_table import asked_schedules
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.task import Task
-
-
-class _Asked(NamedTuple):
-    """The choices that a value of the spec's `schedule` leaves."""
-
-    schedules: tuple[str, ...]
-    """Names of the schedules to choose from."""
-    message_driven: bool = False
-    """Whether workers process messages in the order of arrival; the schedule then only places the stages."""
-
-
-_ASKED = {
-    "auto": _Asked(TRIED),
-    "message-driven": _Asked(("1f1b",), message_driven=True),
-}
-"""The choices of those values of `schedule` that are not a schedule's name."""
 
 
 def layers_of(task: Task) -> Chain:
@@ -128,7 +112,7 @@ class Arranger(LayoutArranger[ModelProfile, Layout]):
 
     def _choices_of_spec(self) -> Choices:
         options, spec = self._pipeline, self._spec
-        asked = _ASKED.get(options.schedule) or _Asked((options.schedule,))
+        asked = asked_schedules(options.schedule)
         return Choices(
             global_batch=self.global_batch,
             memory_bytes=self._memory_bytes(options.memory_bytes),

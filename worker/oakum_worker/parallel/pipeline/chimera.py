@@ -20,7 +20,7 @@ from typing import NamedTuple, get_args
 from oakum_worker.errors import ScheduleError
 from oakum_worker.parallel.pipeline.communication import with_communication
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
-from oakum_worker.schedule_table import Scheme
+from oakum_worker.schedule_table import CHIMERA, Scheme
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def chimera(
     for slot in slots:
         kind = Kind.FORWARD if slot.is_forward else Kind.BACKWARD
         computations[slot.worker].append(Operation(kind, slot.stage, slot.pipe, tuple(slot.micro_batches)))
-    return with_communication("chimera", num_micro_batches, placement(num_workers, num_pipes), computations)
+    return with_communication(CHIMERA.name, num_micro_batches, placement(num_workers, num_pipes), computations)
 
 
 def _check(num_workers: int, num_micro_batches: int, num_pipes: int, scheme: str) -> None:

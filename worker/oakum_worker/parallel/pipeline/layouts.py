@@ -28,7 +28,7 @@ from oakum_worker.parallel.pipeline.partition import partition
 from oakum_worker.parallel.pipeline.schedules import SCHEDULES, ScheduleSize, build, exists
 from oakum_worker.parallel.pipeline.simulation import Simulation, simulate
 from oakum_worker.parallel.tensor.grids import ONE_RANK, Grid
-from oakum_worker.schedule_table import TRAITS, ScheduleTraits, Scheme
+from oakum_worker.schedule_table import CHIMERA, ONE_F_ONE_B, TRAITS, ScheduleTraits, Scheme
 
 _PERIODS_SIMULATED = 3
 """Number of periods of 2D micro-batches that are simulated. Each further period lengthens a step by the same
@@ -43,7 +43,7 @@ class Choices:
     global_batch: int
     memory_bytes: float = math.inf
     """Memory of one rank, in bytes."""
-    schedules: tuple[str, ...] = ("1f1b", "chimera")
+    schedules: tuple[str, ...] = (ONE_F_ONE_B.name, CHIMERA.name)
     num_workers: int | None = None
     """Ranks of a replica; fewer if there are fewer ranks, or no schedule for so many. None: the fastest number."""
     micro_batch: int | None = None
@@ -372,7 +372,7 @@ def _candidates(num_ranks: int, profile: ModelProfile, choices: Choices) -> Iter
 def _candidates_of(
     num_replicas: int, num_workers: int, profile: ModelProfile, choices: Choices
 ) -> Iterator[LayoutCandidate]:
-    for schedule in _schedules(profile, choices) if num_workers > 1 else ("1f1b",):
+    for schedule in _schedules(profile, choices) if num_workers > 1 else (ONE_F_ONE_B.name,):
         traits = TRAITS[schedule]
         num_stages = traits.stages_per_worker * num_workers
         num_pipes = (2 if num_workers % choices.num_pipes else choices.num_pipes) if traits.has_pipes else 1

@@ -6,8 +6,8 @@
 | 1f1b | 1 | (D-1)/(N+D-1) | 1 to D |
 | interleaved | v, each 1/v as large | (D-1)/(vN+D-1) | up to (v+1)D - 1, of one such stage |
 | zero-bubble | v | (D-1)/(3vN+D-1) for B = 2F | vD, of one such stage |
-| zero-bubble-v | 2, the first and the last on worker 0 | as zero-bubble, from N = 2D - 1 on | 2D, of one such
-stage | | chimera | 2f, one of each pipe | (D-2f)/(2fN+D-2f) for B = F | D-D/2f+1 to D |
+| zero-bubble-v | 2, first and last on worker 0 | as zero-bubble, from N = 2D-1 on | 2D, of one such stage |
+| chimera | 2f, one of each pipe | (D-2f)/(2fN+D-2f) for B = F | D-D/2f+1 to D |
 """
 
 from __future__ import annotations
@@ -24,7 +24,18 @@ from oakum_worker.parallel.pipeline.communication import with_communication
 from oakum_worker.parallel.pipeline.formulas import Formula, FormulaTerms
 from oakum_worker.parallel.pipeline.operations import Kind, Operation, Schedule
 from oakum_worker.parallel.pipeline.torch_orders import torch_order
-from oakum_worker.schedule_table import NAMES, TRAITS, ScheduleName, ScheduleTraits, Scheme
+from oakum_worker.schedule_table import (
+    CHIMERA,
+    GPIPE,
+    INTERLEAVED,
+    NAMES,
+    ONE_F_ONE_B,
+    WITH_MORE_STAGES,
+    ZERO_BUBBLE,
+    ZERO_BUBBLE_V,
+    ScheduleTraits,
+    Scheme,
+)
 
 Placement = tuple[tuple[int, ...], ...]
 """For each pipe, the worker of each stage."""
@@ -51,8 +62,9 @@ class ScheduleKind:
     """What is known of the schedules of one name: how to build them, where they place stages, and formulas for
     their idle time and memory."""
 
-    name: ScheduleName
-    build: Callable[[ScheduleSize], Schedule]
+    traits: ScheduleTraits
+    """What is known of the schedule without building it."""
+    build: Callable[[ScheduleTraits, ScheduleSize], Schedule]
     """Builds the schedule of a size. Raises `ScheduleError` if there is none."""
     placement: Callable[[ScheduleSize], Placement]
     bubble: Callable[[FormulaTerms], Formula | None]
@@ -64,11 +76,6 @@ class ScheduleKind:
     the most); None where no formula is known."""
     schemes: tuple[Scheme | None, ...] = (None,)
     """Ways to schedule more micro-batches than workers; `(None,)` for a schedule of one pipe."""
-
-    @property
-    def traits(self) -> ScheduleTraits:
-        """What is known of the schedule without building it."""
-        return TRAITS[self.name]
 
 
 @lru_cache(maxsize=256)
@@ -96,12 +103,12 @@ def build(
         )
     if not kind.traits.has_more_stages and stages_per_worker not in (None, 1):
         raise ScheduleError(
-            f"{name} has one stage of a pipe on each worker, not {stages_per_worker}: choose interleaved"
+            f"{name} has one stage of a pipe on each worker, not {stages_per_worker}: choose "
+            f"one of {', '.join(WITH_MORE_STAGES)}"
         )
     per_worker = stages_per_worker or kind.traits.stages_per_worker
-    return kind.build(
-        ScheduleSize(num_workers, num_micro_batches, per_worker, num_pipes, scheme, forward, backward)
-    )
+    size = ScheduleSize(num_workers, num_micro_batches, per_worker, num_pipes, scheme, forward, backward)
+    return kind.build(kind.traits, size)
 
 
 def exists(
@@ -122,13 +129,15 @@ def kind_of(name: str) -> ScheduleKind:
     return SCHEDULES[name]
 
 
-def _one_pipe(num_first: Callable[[ScheduleSize, int], int], name: str, size: ScheduleSize) -> Schedule:
+def _one_pipe(
+    num_first: Callable[[ScheduleSize, int], int], traits: ScheduleTraits, size: ScheduleSize
+) -> Schedule:
     """A schedule in which each stage starts with `num_first(size, stage)` forward passes, then alternates backward
     and forward passes, and ends with the remaining backward passes."""
     order = [
         _one_stage(stage, size.num_micro_batches, num_first(size, stage)) for stage in range(size.num_workers)
     ]
-    return with_communication(name, size.num_micro_batches, _round_robin(size), order)
+    return with_communication(traits.name, size.num_micro_batches, _round_robin(size), order)
 
 
 def _one_stage(stage: int, num_micro_batches: int, num_first: int) -> list[Operation]:
@@ -149,13 +158,15 @@ def _as_many_as_stages_are_left(size: ScheduleSize, stage: int) -> int:
 
 
 def _torchs(
-    name: str, torch_class: str, placement: Callable[[ScheduleSize], Placement], size: ScheduleSize
+    placement: Callable[[ScheduleSize], Placement], traits: ScheduleTraits, size: ScheduleSize
 ) -> Schedule:
-    order = torch_order(name, torch_class, size.num_workers, size.stages_per_worker, size.num_micro_batches)
-    return with_communication(name, size.num_micro_batches, placement(size), order)
+    order = torch_order(
+        traits.name, traits.torch_class, size.num_workers, size.stages_per_worker, size.num_micro_batches
+    )
+    return with_communication(traits.name, size.num_micro_batches, placement(size), order)
 
 
-def _chimera(size: ScheduleSize) -> Schedule:
+def _chimera(_: ScheduleTraits, size: ScheduleSize) -> Schedule:
     return chimera(
         size.num_workers,
         size.num_micro_batches,
@@ -198,41 +209,41 @@ def _chimera_exists(size: ScheduleSize) -> bool:
 
 _KINDS = (
     ScheduleKind(
-        "gpipe",
-        partial(_one_pipe, _all_forwards_first, "gpipe"),
+        GPIPE,
+        partial(_one_pipe, _all_forwards_first),
         _round_robin,
         formulas.one_pipe_bubble,
         activations=formulas.gpipe_activations,
     ),
     ScheduleKind(
-        "1f1b",
-        partial(_one_pipe, _as_many_as_stages_are_left, "1f1b"),
+        ONE_F_ONE_B,
+        partial(_one_pipe, _as_many_as_stages_are_left),
         _round_robin,
         formulas.one_pipe_bubble,
         activations=formulas.one_f_one_b_activations,
     ),
     ScheduleKind(
-        "interleaved",
-        partial(_torchs, "interleaved", "ScheduleInterleaved1F1B", _round_robin),
+        INTERLEAVED,
+        partial(_torchs, _round_robin),
         _round_robin,
         formulas.interleaved_bubble,
         exists=_comes_in_whole_rounds,
     ),
     ScheduleKind(
-        "zero-bubble",
-        partial(_torchs, "zero-bubble", "ScheduleInterleavedZeroBubble", _round_robin),
+        ZERO_BUBBLE,
+        partial(_torchs, _round_robin),
         _round_robin,
         formulas.zero_bubble,
         exists=_comes_in_whole_rounds,
     ),
     ScheduleKind(
-        "zero-bubble-v",
-        partial(_torchs, "zero-bubble-v", "ScheduleZBVZeroBubble", _there_and_back),
+        ZERO_BUBBLE_V,
+        partial(_torchs, _there_and_back),
         _there_and_back,
         formulas.zero_bubble_v,
     ),
     ScheduleKind(
-        "chimera",
+        CHIMERA,
         _chimera,
         _in_pipes,
         formulas.chimera_bubble,
@@ -241,4 +252,4 @@ _KINDS = (
         schemes=_SCHEMES,
     ),
 )
-SCHEDULES: dict[str, ScheduleKind] = {kind.name: kind for kind in _KINDS}
+SCHEDULES: dict[str, ScheduleKind] = {kind.traits.name: kind for kind in _KINDS}
