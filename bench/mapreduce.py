@@ -38,9 +38,9 @@ from oakum_worker.map_reduce.job import Arrays, add
 from oakum_worker.map_reduce.preparing import PreparedBlocks
 from oakum_worker.map_reduce.rounds import RoundTask, map_reduce_task
 from oakum_worker.map_reduce.spark import distribute, spark_round
-from oakum_worker.parallel.map_reduce import MapReduceEngine
 from oakum_worker.spec import TrainerSpec
 from oakum_worker.step.training_loop import TrainingLoop
+from oakum_worker.strategies.map_reduce.engine import MapReduceEngine
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 _BLOCKS, _WEIGHTS = 32, (256, 64)

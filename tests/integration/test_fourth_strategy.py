@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from oakum_worker import strategy_table
 from oakum_worker.parallel.data import GradientReducer
 from oakum_worker.step.training_loop import TrainingLoop
-from oakum_worker.strategies import registry
 from running_service import TASKS, RunningService, small_spec
 from sharded_ranks import Act, Outcome, Script, play
 from star.engine import StarEngine
@@ -72,20 +72,20 @@ def test_a_mean_over_tokens_is_that_of_one_process() -> None:
 
 
 def test_no_other_trainer_gets_it() -> None:
-    assert registry.strategy_of(build_spec(name=NAME)).name == NAME
+    assert strategy_table.strategy_of(build_spec(name=NAME)).name == NAME
     specs = {
         "replicated": build_spec(),
         "sharded": build_spec(parallel={"data": "sharded"}),
         "pipelined": build_spec(parallel={"pipeline": {}}),
     }
-    assert {name: registry.strategy_of(spec).name for name, spec in specs.items()} == {
+    assert {name: strategy_table.strategy_of(spec).name for name, spec in specs.items()} == {
         name: name for name in specs
     }
 
 
 def test_a_name_is_taken_once() -> None:
     with pytest.raises(ValueError, match="there is a strategy 'star' already: choose another name"):
-        registry.register(registry.strategy_of(build_spec(name=NAME)))
+        strategy_table.register(strategy_table.strategy_of(build_spec(name=NAME)))
 
 
 def test_through_the_real_service_it_is_rescaled_and_killed_and_ends_as_one_process_does(

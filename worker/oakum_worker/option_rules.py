@@ -1,18 +1,19 @@
 """Which of the spec's options go together: one table, and the check that reads it.
 
-An option is written as a user would: `compile` is given where it differs from its default, and
-`parallel.data: sharded` where it has that value.
+Options are written as in `given_options`. What does not go with a strategy is in the strategy's own record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from pydantic import BaseModel
 
-from oakum_worker.schedule_table import CHIMERA, MESSAGE_DRIVEN, NAMES, SPLITTING
+from oakum_worker.given_options import is_given, value_at
+from oakum_worker.schedule_table import CHIMERA, MESSAGE_DRIVEN
+from oakum_worker.strategy_table import options_of, strategies
 
 
 class OptionRule(Protocol):
@@ -33,9 +34,9 @@ class Excludes(OptionRule):
     def complaint(self, model: BaseModel) -> str | None:
         """The complaint about the first of `others` that is given together with `option`; None if there is
         none."""
-        if not _is_given(model, self.option):
+        if not is_given(model, self.option):
             return None
-        given = (other for other in self.others if _is_given(model, other))
+        given = (other for other in self.others if is_given(model, other))
         return next((self.message.format(option=self.option, other=other) for other in given), None)
 
 
@@ -50,9 +51,9 @@ class Needs(OptionRule):
 
     def complaint(self, model: BaseModel) -> str | None:
         """The complaint that `other` is missing; None where it is given or `option` is not."""
-        if not _is_given(model, self.option) or _is_given(model, self.other):
+        if not is_given(model, self.option) or is_given(model, self.other):
             return None
-        return self.message.format(now=_value(model, self.other.partition(": ")[0]))
+        return self.message.format(now=value_at(model, self.other.partition(": ")[0]))
 
 
 _BOTH = "{option} and {other} are both given: leave out one of them"
@@ -65,14 +66,7 @@ SPEC_RULES: tuple[OptionRule, ...] = (
     ),
     Excludes(
         "script",
-        (
-            "parallel.data: sharded",
-            "parallel.data: map-reduce",
-            "parallel.pipeline",
-            "parallel.tensor",
-            "adaptive_batch",
-            "micro_batch",
-        ),
+        (*options_of(lambda strategy: not strategy.takes_scripts), "adaptive_batch", "micro_batch"),
         "{other} does not go with a script, whose loop computes whole shares with the whole model: leave it out, "
         "or write a Task and name it as the entrypoint",
     ),
@@ -101,60 +95,11 @@ SPEC_RULES: tuple[OptionRule, ...] = (
     ),
     Excludes(
         "parallel.batch_norm: synchronised",
-        ("compile", "adaptive_batch", "parallel.data: sharded", "parallel.pipeline", "parallel.tensor"),
+        ("compile", "adaptive_batch", *options_of(lambda strategy: strategy.splits_state)),
         "{other} does not go with {option}: leave out one of them, or use batch_norm: group",
     ),
     Excludes("batch_schedule", ("adaptive_batch",), _BOTH),
-    Excludes(
-        "parallel.data: sharded",
-        ("compile", "adaptive_batch", "parallel.all_reduce: torus"),
-        "{other} is for replicated trainers: leave it out, or {option}",
-    ),
-    Excludes(
-        "parallel.data: map-reduce",
-        (
-            "parallel.pipeline",
-            "parallel.all_reduce: torus",
-            "parallel.batch_norm: synchronised",
-            "parallel.batch_norm: group",
-            "compile",
-            "adaptive_batch",
-            "micro_batch",
-            "precision",
-            "clip_grad_norm",
-            "label_smoothing",
-            "lars",
-            "warm_up",
-        ),
-        "{other} is for tasks with gradients: leave it out, or {option}",
-    ),
-    Excludes(
-        "parallel.pipeline",
-        (
-            "compile",
-            "adaptive_batch",
-            "parallel.data: sharded",
-            "parallel.all_reduce: torus",
-            "precision: float16",
-        ),
-    ),
-    Excludes(
-        "parallel.tensor",
-        (
-            "compile",
-            "adaptive_batch",
-            "lars",
-            "parallel.data: sharded",
-            "parallel.all_reduce: torus",
-            "precision: float16",
-        ),
-    ),
-    Excludes(
-        "parallel.tensor",
-        tuple(f"parallel.pipeline.schedule: {name}" for name in (MESSAGE_DRIVEN, *SPLITTING)),
-        "{other} does not go with {option}: the ranks of a grid have to compute in one order, so use one "
-        "of " + ", ".join(name for name in NAMES if name not in SPLITTING),
-    ),
+    *(Excludes(one.options[0], one.excludes, one.complaint) for one in strategies() if one.excludes),
 )
 """Rules of a trainer's spec. The user reads the first complaint."""
 
@@ -183,36 +128,8 @@ TENSOR_RULES: tuple[OptionRule, ...] = (
 """Rules of the spec's part `parallel.tensor`."""
 
 
-_STATE_SPLITTING = ("parallel.data: sharded", "parallel.pipeline", "parallel.tensor")
-"""Options with which each rank has only a part of the trainer's state."""
-
-
-def splits_state(spec: BaseModel) -> bool:
-    """Whether each rank has only a part of the trainer's state: one of the options for that is given."""
-    return any(_is_given(spec, option) for option in _STATE_SPLITTING)
-
-
 def refuse_conflicts(model: BaseModel, rules: Iterable[OptionRule]) -> None:
     """Raise `ValueError` with the complaint of the first rule that the options break."""
     for rule in rules:
         if (complaint := rule.complaint(model)) is not None:
             raise ValueError(complaint)
-
-
-def _is_given(model: BaseModel, option: str) -> bool:
-    path, has_value, value = option.partition(": ")
-    found = _value(model, path)
-    return bool(found == value if has_value else found != _default(model, path))
-
-
-def _value(model: BaseModel, path: str) -> Any:
-    value: Any = model
-    for name in path.split("."):
-        value = None if value is None else getattr(value, name)
-    return value
-
-
-def _default(model: BaseModel, path: str) -> Any:
-    *parents, name = path.split(".")
-    parent = _value(model, ".".join(parents)) if parents else model
-    return type(parent).model_fields[name].get_default(call_default_factory=True)

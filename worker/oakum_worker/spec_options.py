@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from oakum_worker.option_rules import EVALUATE_RULES, PIPELINE_RULES, TENSOR_RULES, refuse_conflicts
 from oakum_worker.schedule_table import WITH_PIPES, PipelineSchedule
+from oakum_worker.strategy_table import data_choices
 
 Count = Annotated[int, Field(ge=1, lt=2**31)]
 """A number of things: at least 1, and no more than a database's integer holds."""
@@ -284,13 +285,18 @@ class TensorSpec(Strict):
         return self
 
 
+if TYPE_CHECKING:
+    DataChoice = str
+else:
+    DataChoice = Literal["auto", "replicated", *data_choices()]
+
+
 class ParallelSpec(Strict):
     """How ranks share the work of a step."""
 
-    data: Literal["auto", "replicated", "sharded", "map-reduce"] = "replicated"
-    """`replicated`: each rank holds the whole state of its layers. `sharded`: each rank holds a part of the
-    state (FSDP2). `map-reduce`: a step is a round of MapReduce over blocks of examples, for tasks made for that.
-    `auto` is `replicated`."""
+    data: DataChoice = "replicated"
+    """`replicated`: each rank holds the whole state of its layers, and computes a share of each batch; `auto` is
+    `replicated`. Any other value is that of a strategy in `strategy_table`."""
     pipeline: PipelineSpec | None = None
     """How the model's layers are spread over the ranks in stages; with None each rank computes all layers."""
     tensor: TensorSpec | None = None

@@ -10,8 +10,8 @@ from oakum_service.db.models.trainers import Trainer
 from oakum_service.logs.fields import about
 from oakum_service.notices.outbox import announce
 from oakum_service.states import LIVE_STATES, TrainerState
-from oakum_worker.option_rules import splits_state
 from oakum_worker.spec_options import NoticeEvent
+from oakum_worker.strategy_table import strategy_of
 
 _NOTICES: dict[TrainerState, NoticeEvent] = {
     TrainerState.FINISHED: "finished",
@@ -70,7 +70,7 @@ def _kept_checkpoint(trainer: Trainer) -> str:
     if trainer.checkpoint_step is None:
         return ""
     kept = ". Its newest checkpoint was written before that and is kept"
-    if not splits_state(trainer.spec):
+    if not strategy_of(trainer.spec).splits_state:
         kept += f": `oakum submit SPEC --from {trainer.name}` begins there"
     return kept
 

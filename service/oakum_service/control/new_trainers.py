@@ -18,8 +18,8 @@ from oakum_service.fragments.trainer_files import Checkpoints
 from oakum_service.logs.fields import about
 from oakum_service.states import TrainerState
 from oakum_worker.errors import CheckpointError
-from oakum_worker.option_rules import splits_state
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.strategy_table import options_of, strategy_of
 
 
 def add_trainer(session: Session, spec: TrainerSpec, user: str) -> Trainer:
@@ -92,10 +92,11 @@ def refuse_state_of(other: Trainer, spec: TrainerSpec, user: str) -> None:
         raise Conflict(f"trainer {other.name!r} is {other.state}: `oakum cancel {other.name}` ends it first")
     if other.checkpoint_step is None:
         raise Conflict(f"trainer {other.name!r} has no durable checkpoint to begin from: submit without --from")
-    if splits_state(spec) or splits_state(other.spec):
+    if strategy_of(spec).splits_state or strategy_of(other.spec).splits_state:
+        *options, last = options_of(lambda strategy: strategy.splits_state)
         raise Conflict(
-            "only trainers whose nodes each have the whole state begin from another's: leave parallel.pipeline, "
-            "parallel.tensor and parallel.data: sharded out of the spec, or begin with its weights alone: "
+            "only trainers whose nodes each have the whole state begin from another's: leave "
+            f"{', '.join(options)} and {last} out of the spec, or begin with its weights alone: "
             f"`oakum export {other.name} -o weights.safetensors`, and `initial: weights.safetensors` in the spec"
         )
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from oakum_worker.strategies.registry import register
+from oakum_worker.strategies.assembly import Assembly, Ingredients
 from oakum_worker.strategies.replicated import keep_whole_state
-from oakum_worker.strategies.strategy import Assembly, Ingredients, Strategy
+from oakum_worker.strategy_table import Strategy, register
 from star.engine import StarEngine
 
-
-def _assemble(ingredients: Ingredients) -> Assembly:
-    return Assembly(StarEngine(ingredients.task.model), keep_whole_state)
-
-
-STAR = Strategy("star", serves=lambda spec: spec.name.startswith("star"), assemble=_assemble)
+STAR = Strategy("star", options=("name: star",), module=__name__)
 register(STAR)
+
+
+def assemble(ingredients: Ingredients) -> Assembly:
+    """As of any strategy."""
+    return Assembly(StarEngine(ingredients.task.model), keep_whole_state)

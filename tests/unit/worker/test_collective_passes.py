@@ -9,9 +9,7 @@ from torch import nn
 
 from cells import each
 from oakum_worker.step.training_loop import TrainingLoop
-from oakum_worker.strategies.registry import passes_are_collective
-from oakum_worker.strategies.tensor import TENSOR
-from oakum_worker.strategies.tensor_stages import TENSOR_STAGES
+from oakum_worker.strategies.assembly import passes_are_collective
 from training_ranks import build_spec, build_task, mean_squared_error
 
 COLLECTIVE: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -53,7 +51,6 @@ def test_a_pass_of_a_rank_alone_is_repeated_with_each_samples_own_numbers() -> N
 
 
 def test_tensor_grids_exchange_data_within_passes() -> None:
-    assert TENSOR.passes_are_collective
-    assert TENSOR_STAGES.passes_are_collective
-    assert passes_are_collective(build_task(), build_spec(parallel={"tensor": {"square": 2}}))
+    for stages in ({}, {"pipeline": {}}):
+        assert passes_are_collective(build_task(), build_spec(parallel={"tensor": {"square": 2}, **stages}))
     assert not passes_are_collective(build_task(), build_spec())

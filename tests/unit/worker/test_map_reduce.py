@@ -21,9 +21,9 @@ from oakum_worker.map_reduce.job import Arrays, add
 from oakum_worker.map_reduce.rounds import RoundState, RoundTask
 from oakum_worker.map_reduce.sums import BlockSums
 from oakum_worker.map_reduce.wire import from_bytes, to_bytes
-from oakum_worker.parallel.map_reduce import MapReduceEngine
 from oakum_worker.rehearsal.rehearsing import rehearse
 from oakum_worker.step.training_loop import TrainingLoop
+from oakum_worker.strategies.map_reduce.engine import MapReduceEngine
 from sharded_ranks import Act, Script, play
 from training_ranks import build_spec, build_task, digest, step_together
 

@@ -16,9 +16,9 @@ from oakum_worker.map_reduce.alone import run_round
 from oakum_worker.map_reduce.job import Arrays
 from oakum_worker.map_reduce.preparing import PreparedBlocks
 from oakum_worker.map_reduce.rounds import RoundState, RoundTask
-from oakum_worker.parallel.map_reduce import MapReduceEngine
 from oakum_worker.rehearsal.rehearsing import rehearse
 from oakum_worker.step.training_loop import TrainingLoop
+from oakum_worker.strategies.map_reduce.engine import MapReduceEngine
 from prepared_rounds import LOWER_ROUNDS, TwoLayers, Unprepared, blocks, first_state, layered_task
 from sharded_ranks import Act, Script, play
 from training_ranks import build_spec, digest, step_together

@@ -19,9 +19,9 @@ from oakum_worker.map_reduce.dealer import Dealer, Deliver, Map
 from oakum_worker.map_reduce.dealing import Share, even_shares
 from oakum_worker.map_reduce.job import Arrays, add
 from oakum_worker.map_reduce.sums import BlockSums, Node
-from oakum_worker.parallel import round_server
-from oakum_worker.parallel.map_reduce import MapReduceEngine
 from oakum_worker.step.training_loop import TrainingLoop
+from oakum_worker.strategies.map_reduce import round_server
+from oakum_worker.strategies.map_reduce.engine import MapReduceEngine
 from training_ranks import build_spec, digest, in_ranks, step_together
 from waiting import DEADLINE_S, wait_until
 

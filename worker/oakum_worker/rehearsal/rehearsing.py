@@ -22,7 +22,7 @@ from oakum_worker.spec import TrainerSpec
 from oakum_worker.state.cursor import Cursor
 from oakum_worker.step.hooks import Hooks
 from oakum_worker.step.requirements import describe_changed_requirements
-from oakum_worker.strategies.registry import strategy_of
+from oakum_worker.strategy_table import strategy_of
 from oakum_worker.task import Task
 from oakum_worker.task_checks import describe
 from oakum_worker.torch_internals import NormBase

@@ -50,8 +50,7 @@ from oakum_worker.step.requirements import Requirements
 from oakum_worker.step.sampler import ElasticSampler
 from oakum_worker.step.step_batch import LossParts, StepBatch
 from oakum_worker.step.step_times import StepTimes
-from oakum_worker.strategies.registry import assemble, passes_are_collective
-from oakum_worker.strategies.strategy import Ingredients
+from oakum_worker.strategies.assembly import Ingredients, assemble, passes_are_collective
 from oakum_worker.task import Stateful, Task
 
 

@@ -1,6 +1,7 @@
-"""The strategies by which a trainer's work and state are spread over its ranks: one module for each.
+"""What the strategies of `oakum_worker.strategy_table` build: a module or folder of the name of each.
 
-A strategy builds the three parts of a trainer that depend on it: the engine that computes steps, the state that
-each rank holds, and the keeper that carries the state to the next generation. `registry` chooses it for a spec.
-Nothing above this room asks which strategy a trainer has; a new one is a folder of its own and a registration.
+Its `assemble` builds the three parts of a trainer that depend on the strategy: the engine that computes steps, the
+state that each rank holds, and the keeper that carries the state to the next generation. `assembly` finds it for a
+spec. A strategy is a record in the table and what is here under its name; nothing else asks which one a trainer
+has.
 """

@@ -1,7 +1,8 @@
-"""The interface of a strategy: a condition on the spec, and how to build what depends on the strategy."""
+"""What a strategy builds of one rank of a trainer, and how it is found for a spec."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from oakum_worker.keeping.keeper import Keeper, KeeperContext
 from oakum_worker.parallel.split_state import SplitState
 from oakum_worker.parallel.step_engine import StepEngine
 from oakum_worker.spec import TrainerSpec
+from oakum_worker.strategy_table import strategy_of
 from oakum_worker.task import Task
 
 
@@ -33,25 +35,17 @@ class Ingredients(NamedTuple):
     """Whether the engine's steps have to return `GradientNorms`."""
 
 
-@dataclass(frozen=True)
-class Strategy:
-    """A way to spread a trainer's work and state over its ranks."""
+def assemble(ingredients: Ingredients) -> Assembly:
+    """Build engine, state and keeper by the strategy that the spec asks for. Raises `TaskError` where the task
+    does not go with the strategy. Returns the three."""
+    strategy = strategy_of(ingredients.spec)
+    module = strategy.module or f"{__package__}.{strategy.name.replace('-', '_')}"
+    build: Callable[[Ingredients], Assembly] = importlib.import_module(module).assemble
+    return build(ingredients)
 
-    name: str
-    serves: Callable[[TrainerSpec], bool]
-    """Whether a spec asks for this strategy."""
-    assemble: Callable[[Ingredients], Assembly]
-    """Builds the assembly; imports late what other strategies do not need. Raises `TaskError` where the task does
-    not go with the strategy."""
-    splits_state: bool = False
-    """Whether each rank has only a part of the state, so that more ranks mean less memory for each."""
-    splits_batches: bool = False
-    """Whether a rank computes its share of a batch in several parts whatever the spec says of micro-batches."""
-    passes_are_collective: bool = False
-    """Whether ranks exchange data within a forward pass, so that no rank can repeat one on its own."""
-    evaluates_alone: bool = True
-    """Whether one process without the trainer's other ranks can evaluate the model."""
-    copies_model: bool = False
-    """Whether another object is trained than the model that the entrypoint has built."""
-    takes_gradients: bool = True
-    """Whether parameters are trained by gradients of the loss."""
+
+def passes_are_collective(task: Task, spec: TrainerSpec) -> bool:
+    """Whether ranks exchange data within a forward pass, so that no rank can repeat one on its own: in the
+    strategy, for batches that are gathered or for statistics of batch normalisation."""
+    synchronised = spec.parallel.batch_norm == "synchronised"
+    return task.gathers or synchronised or strategy_of(spec).passes_are_collective

@@ -6,11 +6,13 @@ from functools import partial
 
 from oakum_worker.gathering import refused_gathering
 from oakum_worker.parallel.normalisation import warn_of_batch_norm
+from oakum_worker.strategies.assembly import Assembly, Ingredients
 from oakum_worker.strategies.sharded import keep_split_state
-from oakum_worker.strategies.strategy import Assembly, Ingredients, Strategy
 
 
-def _assemble(ingredients: Ingredients) -> Assembly:
+def assemble(ingredients: Ingredients) -> Assembly:
+    """Build a pipeline trainer. Raises `TaskError` for a task that names no layers, or whose loss gathers samples.
+    Returns its parts."""
     # Imported late, because other trainers do not need a pipeline.
     from oakum_worker.parallel.pipeline.arranging import Arranger, layers_of
     from oakum_worker.parallel.pipeline.replicas import ReplicaEngine
@@ -24,12 +26,3 @@ def _assemble(ingredients: Ingredients) -> Assembly:
     state = StageState(task, chain, arranger)
     engine = ReplicaEngine(chain, state, arranger)
     return Assembly(engine, partial(keep_split_state, state=state, engine=engine), state)
-
-
-PIPELINED = Strategy(
-    "pipelined",
-    serves=lambda spec: spec.parallel.pipeline is not None,
-    assemble=_assemble,
-    splits_state=True,
-    splits_batches=True,
-)

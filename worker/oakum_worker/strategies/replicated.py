@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from oakum_worker.keeping.keeper import Keeper, KeeperContext
 from oakum_worker.parallel.data import GradientReducer
-from oakum_worker.strategies.strategy import Assembly, Ingredients, Strategy
+from oakum_worker.strategies.assembly import Assembly, Ingredients
 
 
 def keep_whole_state(context: KeeperContext) -> Keeper:
@@ -18,7 +18,8 @@ def keep_whole_state(context: KeeperContext) -> Keeper:
     return keeper
 
 
-def _assemble(ingredients: Ingredients) -> Assembly:
+def assemble(ingredients: Ingredients) -> Assembly:
+    """Build a replicated trainer. Returns its parts."""
     spec = ingredients.spec
     reducer = GradientReducer(
         ingredients.task.model,
@@ -27,6 +28,3 @@ def _assemble(ingredients: Ingredients) -> Assembly:
         ranks_per_node=spec.ranks_per_node,
     )
     return Assembly(reducer, keep_whole_state)
-
-
-REPLICATED = Strategy("replicated", serves=lambda spec: True, assemble=_assemble)

@@ -7,7 +7,7 @@ from oakum_worker.keeping.keeper import Keeper, KeeperContext
 from oakum_worker.parallel.offload import Offloaded
 from oakum_worker.parallel.split_state import SplitState
 from oakum_worker.parallel.step_engine import SplitStateEngine
-from oakum_worker.strategies.strategy import Assembly, Ingredients, Strategy
+from oakum_worker.strategies.assembly import Assembly, Ingredients
 from oakum_worker.task import Task
 
 
@@ -28,7 +28,9 @@ def _refuse_offloading(task: Task) -> None:
         )
 
 
-def _assemble(ingredients: Ingredients) -> Assembly:
+def assemble(ingredients: Ingredients) -> Assembly:
+    """Build a sharded trainer. Raises `TaskError` where the optimizer takes whole parameters. Returns its
+    parts."""
     # Imported late: sharded tensors import SymPy, which takes a second that other trainers do not need to spend.
     from oakum_worker.parallel.sharded import ShardedEngine, warm_up
     from oakum_worker.parallel.shards import Shards
@@ -44,14 +46,3 @@ def _assemble(ingredients: Ingredients) -> Assembly:
         return keep_split_state(context, shards, engine)
 
     return Assembly(engine, make_keeper, shards)
-
-
-SHARDED = Strategy(
-    "sharded",
-    serves=lambda spec: spec.parallel.data == "sharded",
-    assemble=_assemble,
-    splits_state=True,
-    passes_are_collective=True,
-    evaluates_alone=False,
-    copies_model=True,
-)

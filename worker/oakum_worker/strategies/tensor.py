@@ -8,8 +8,8 @@ from oakum_worker.errors import TaskError
 from oakum_worker.gathering import refused_gathering
 from oakum_worker.parallel.normalisation import warn_of_batch_norm
 from oakum_worker.parallel.offload import Offloaded
+from oakum_worker.strategies.assembly import Assembly, Ingredients
 from oakum_worker.strategies.sharded import keep_split_state
-from oakum_worker.strategies.strategy import Assembly, Ingredients, Strategy
 from oakum_worker.task import Task
 
 
@@ -24,7 +24,9 @@ def refuse_offloading(task: Task) -> None:
         )
 
 
-def _assemble(ingredients: Ingredients) -> Assembly:
+def assemble(ingredients: Ingredients) -> Assembly:
+    """Build a trainer on grids. Raises `TaskError` where the model, its loss or the optimizer cannot be divided.
+    Returns its parts."""
     # Imported late, because other trainers do not need a grid.
     from oakum_worker.parallel.grids.arranging import GridArranger
     from oakum_worker.parallel.grids.engine import GridEngine
@@ -40,13 +42,3 @@ def _assemble(ingredients: Ingredients) -> Assembly:
     state = GridState(task, arranger)
     engine = GridEngine(task, state, arranger, keep_gathered=spec.parallel.tensor.keep_gathered)
     return Assembly(engine, partial(keep_split_state, state=state, engine=engine), state)
-
-
-TENSOR = Strategy(
-    "tensor",
-    serves=lambda spec: spec.parallel.tensor is not None,
-    assemble=_assemble,
-    splits_state=True,
-    splits_batches=True,
-    passes_are_collective=True,
-)

@@ -6,12 +6,14 @@ from functools import partial
 
 from oakum_worker.gathering import refused_gathering
 from oakum_worker.parallel.normalisation import warn_of_batch_norm
+from oakum_worker.strategies.assembly import Assembly, Ingredients
 from oakum_worker.strategies.sharded import keep_split_state
-from oakum_worker.strategies.strategy import Assembly, Ingredients, Strategy
 from oakum_worker.strategies.tensor import refuse_offloading
 
 
-def _assemble(ingredients: Ingredients) -> Assembly:
+def assemble(ingredients: Ingredients) -> Assembly:
+    """Build a trainer in pipelines of grids. Raises `TaskError` where the model, its loss or the optimizer cannot
+    be divided. Returns its parts."""
     # Imported late, because other trainers do not need a pipeline of grids.
     from oakum_worker.parallel.grid_stages.arranging import StackedArranger
     from oakum_worker.parallel.grid_stages.engine import StackedEngine
@@ -28,13 +30,3 @@ def _assemble(ingredients: Ingredients) -> Assembly:
     state = StackedState(task, chain, arranger)
     engine = StackedEngine(task, chain, state, arranger, keep_gathered=spec.parallel.tensor.keep_gathered)
     return Assembly(engine, partial(keep_split_state, state=state, engine=engine), state)
-
-
-TENSOR_STAGES = Strategy(
-    "tensor-in-stages",
-    serves=lambda spec: spec.parallel.tensor is not None and spec.parallel.pipeline is not None,
-    assemble=_assemble,
-    splits_state=True,
-    splits_batches=True,
-    passes_are_collective=True,
-)

@@ -19,7 +19,7 @@ import torch
 from oakum_worker.errors import TaskError
 from oakum_worker.profiling.micro_batch_probe import Probe
 from oakum_worker.spec import TrainerSpec
-from oakum_worker.strategies.registry import strategy_of
+from oakum_worker.strategy_table import strategy_of
 from oakum_worker.task import Task
 
 _GIB = 2**30

@@ -34,7 +34,7 @@ from oakum_worker.step.forward_pass import ForwardPass
 from oakum_worker.step.hooks import Hooks
 from oakum_worker.step.optimizer_step import OptimizerStep
 from oakum_worker.step.training_loop import TrainingLoop
-from oakum_worker.strategies.registry import strategy_of
+from oakum_worker.strategy_table import strategy_of
 from oakum_worker.task import Task, build_task, import_entrypoint, refuse
 from oakum_worker.task_checks import describe, first_complaint_unread, lacks_memory
 from oakum_worker.torch_internals import tree_leaves

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from oakum_worker.errors import TaskError
+from oakum_worker.strategies.assembly import Assembly, Ingredients
 from oakum_worker.strategies.replicated import keep_whole_state
-from oakum_worker.strategies.strategy import Assembly, Ingredients, Strategy
 
 
-def _assemble(ingredients: Ingredients) -> Assembly:
+def assemble(ingredients: Ingredients) -> Assembly:
+    """Build a trainer in rounds. Raises `TaskError` for any other task. Returns its parts."""
     # Imported late, because other trainers do without.
     from oakum_worker.map_reduce.rounds import RoundTask
-    from oakum_worker.parallel.map_reduce import MapReduceEngine
+    from oakum_worker.strategies.map_reduce.engine import MapReduceEngine
 
     task = ingredients.task
     if not isinstance(task, RoundTask):
@@ -19,11 +20,3 @@ def _assemble(ingredients: Ingredients) -> Assembly:
             "oakum_worker.map_reduce.rounds.map_reduce_task(...), or leave out parallel.data"
         )
     return Assembly(MapReduceEngine(task), keep_whole_state)
-
-
-MAP_REDUCE = Strategy(
-    "map-reduce",
-    serves=lambda spec: spec.parallel.data == "map-reduce",
-    assemble=_assemble,
-    takes_gradients=False,
-)

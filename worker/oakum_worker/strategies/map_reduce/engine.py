@@ -21,10 +21,10 @@ from oakum_worker.map_reduce.rounds import RoundState, RoundTask
 from oakum_worker.map_reduce.sums import Arrays, BlockSums, Node
 from oakum_worker.map_reduce.wire import to_bytes
 from oakum_worker.parallel.chunks import Chunk
-from oakum_worker.parallel.round_server import Answer, Over, Request, RoundServer, no_lost_rank
 from oakum_worker.parallel.step_engine import GlobalBatch, Reduced, StepEngine, StepVotes
 from oakum_worker.parallel.subgroups import Subgroups
 from oakum_worker.parallel.waiting import all_gather
+from oakum_worker.strategies.map_reduce.round_server import Answer, Over, Request, RoundServer, no_lost_rank
 
 _ASK_EVERY_S = 0.05
 """A mapper asks whether its blocks are still its own after so many seconds."""
