@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,11 +20,15 @@ _HANGS = """
 import signal, threading
 from rank_threads import RankThreads
 
+over = threading.Event()
+
 def stop(*of_signal):
-    raise TimeoutError
+    if not over.is_set():
+        over.set()
+        raise TimeoutError
 
 def as_rank(rank):
-    if rank == 1:
+    while rank == 1 and not over.wait(0.02):
         signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
     threading.Event().wait()
 
@@ -48,23 +52,33 @@ def test_threads_that_hang_are_left_when_the_time_is_over_and_when_the_process_e
 
 
 @pytest.fixture
-def raising_signal() -> Iterator[signal.Signals]:
-    """A signal that raises `TimeoutError` in the main thread."""
+def time_is_over() -> Iterator[Callable[[], None]]:
+    """Raises `TimeoutError` in the main thread, whatever that waits for."""
+    has_raised = threading.Event()
 
     def stop(*_of_signal: object) -> None:
-        raise TimeoutError
+        if not has_raised.is_set():
+            has_raised.set()
+            raise TimeoutError
+
+    def raise_there() -> None:
+        # One that comes when the thread is just about to wait is not seen before the wait is over.
+        while not has_raised.wait(0.02):
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, stop)
-    yield signal.SIGUSR1
+    yield raise_there
     signal.signal(signal.SIGUSR1, before)
 
 
-def test_ranks_that_wait_for_one_that_hangs_do_not_go_on_after_their_test(raising_signal: signal.Signals) -> None:
+def test_ranks_that_wait_for_one_that_hangs_do_not_go_on_after_their_test(
+    time_is_over: Callable[[], None],
+) -> None:
     others, hangs, went_on = set(threading.enumerate()), threading.Event(), threading.Event()
 
     def as_rank(rank: int) -> None:
         if rank == 0:
-            signal.pthread_kill(threading.main_thread().ident, raising_signal)
+            time_is_over()
             hangs.wait(DEADLINE_S)
         else:
             went_on.set()
