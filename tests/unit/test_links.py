@@ -11,7 +11,7 @@ from documentation import PAGES, ROOT, name_of
 _FENCE = re.compile(r"^( *)```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]*`")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
-_FOLDERS = "bench|deploy|docs|examples|migrations|service|solver|tests|tools|worker"
+_FOLDERS = "bench|client|deploy|docs|examples|migrations|service|solver|tests|tools|worker"
 _PATH = re.compile(rf"`((?:{_FOLDERS})/[\w./-]+)(?:::\w+)*`")
 _MADE_UP = re.compile(r"N[A-Z]{3}")
 _PAGE_IN_CODE = re.compile(r"\b(?:docs|bench)/[\w/-]+\.md\b")
