@@ -268,8 +268,8 @@ class TestTables:
         page.wait(lambda: "sweep-3" in "".join(page.texts("dialog p")), "their names")
         page.press("Cancel them", "dialog")
         page.wait(lambda: page.texts("#view .found")[0] == "Done for 2 of 2.", "what was done")
-        states = {each["name"]: each["state"] for each in api.admin.get("/v1/trainers").json()["trainers"]}
-        assert [states[f"sweep-{number}"] for number in (1, 2, 3)] == ["cancelling", "waiting", "cancelling"]
+        statuses = {each["name"]: each["status"] for each in api.admin.get("/v1/trainers").json()["trainers"]}
+        assert [statuses[f"sweep-{number}"] for number in (1, 2, 3)] == ["cancelling", "waiting", "cancelling"]
         assert page.errors() == []
 
     def test_the_audit_log_tells_who_did_what(self, page: TablesPage, api: ApiUnderTest) -> None:
