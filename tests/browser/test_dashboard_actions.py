@@ -309,6 +309,13 @@ class TestViewer:
         viewer.wait(lambda: "objective" in "".join(viewer.texts("#outcome .wrong")), "what is wrong")
         viewer.press("Clear", "#view")
         assert viewer.texts("#outcome") == [""]
+        viewer.fill("changed", "long")
+        viewer.press("Preview", "#view")
+        viewer.wait(lambda: "or neither" in "".join(viewer.texts("#outcome .wrong")), "what is missing")
+        viewer.fill("max_nodes", "1")
+        viewer.press("Preview", "#view")
+        viewer.wait(lambda: viewer.texts("#outcome tbody td")[1:2] == ["1"], "the smaller trainer")
+        viewer.press("Clear", "#view")
         viewer.fill("remove", "long")
         viewer.press("Preview", "#view")
         viewer.wait(

@@ -89,7 +89,7 @@ def _print(view: WhatIfView) -> None:
     quality = "optimal" if view.optimal else f"at most {view.bound:,.4g}"
     screen.print(
         f"{view.objective}: {view.value:,.4g}, {quality}, by {view.solver} in {duration(view.solve_s)}; "
-        f"{view.num_idle} nodes to give. Nothing was changed."
+        f"{view.num_idle} {'node' if view.num_idle == 1 else 'nodes'} to give. Nothing was changed."
     )
     if view.held:
         screen.print("The cluster is held: no plan has an effect before `oakum resume`.")

@@ -109,14 +109,15 @@ def _begin_intervals(session: Session, nodes: Sequence[Node], at: float) -> None
 
 
 def _describe(node: Node) -> str:
+    """What an event about the node says after its name."""
     words = {
         NodeState.HOLE: "is idle",
         NodeState.FOREGROUND: f"goes to foreground job {node.job_name}",
         NodeState.UNAVAILABLE: f"is not available{node.wanted and f': {node.wanted}'}",
     }
     if node.state is NodeState.UNAVAILABLE and node.job is not None:
-        return f"{node.name} is kept free while the scheduler hands nodes to foreground job {node.job}"
-    return f"{node.name} {words[node.state]}"
+        return f"is kept free while the scheduler hands nodes to foreground job {node.job}"
+    return words[node.state]
 
 
 def place_fragments(session: Session, snapshot: Snapshot) -> None:

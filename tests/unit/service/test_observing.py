@@ -102,8 +102,8 @@ def test_a_node_that_is_kept_free_says_for_whom(sessions: Sessions) -> None:
     with sessions.begin() as session:
         told = session.execute(select(EventRecord.message).order_by(EventRecord.id)).scalars().all()
     assert told == [
-        "n1 is kept free while the scheduler hands nodes to foreground job 123",
-        "n2 is not available",
+        "is kept free while the scheduler hands nodes to foreground job 123",
+        "is not available",
     ]
 
 

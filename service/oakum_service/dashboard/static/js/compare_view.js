@@ -2,8 +2,9 @@
 
 import { CONFIG, loadPlotly } from "./charts.js";
 import { AXES, bestOf, lineOf, nodeHours } from "./compare_axis.js";
-import { input, link } from "./controls.js";
+import { button, input, link } from "./controls.js";
 import { h, setChildren, setText } from "./dom.js";
+import { csvOf, save } from "./downloads.js";
 import { count, decimal, duration, metric as written, rate } from "./format.js";
 import { address } from "./router.js";
 import { serviceNow } from "./time.js";
@@ -20,6 +21,7 @@ export class CompareView {
   #runs = new Map();
   #trainers = [];
   #drawn = "";
+  #shown = [];
 
   constructor({ api, query }) {
     this.api = api;
@@ -37,7 +39,7 @@ export class CompareView {
       { class: "view" },
       h("div", { class: "view-head" }, h("h2", { tabindex: -1 }, "Compare trainers")),
       h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", {}, "Find"), this.find)), this.choices),
-      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-metric" }, "Show"), this.metricChoice), this.axisChoice), this.none, this.chart, this.notes, this.table),
+      h("section", { class: "panel part" }, h("div", { class: "what-if" }, h("div", { class: "field" }, h("label", { for: "field-metric" }, "Show"), this.metricChoice), this.axisChoice, button("Lines (CSV)", () => this.#save())), this.none, this.chart, this.notes, this.table),
     );
     this.find.addEventListener("input", () => this.#showChoices());
     this.metricChoice.addEventListener("change", () => this.#change(() => (this.metric = this.metricChoice.value)));
@@ -125,8 +127,18 @@ export class CompareView {
     ];
     setText(this.notes, said.filter(Boolean).join(" "));
     this.chart.hidden = runs.length === 0;
+    this.#shown = runs;
     this.#showTable(runs, metrics);
     if (runs.length) this.#draw(runs);
+  }
+
+  /** Saves the lines that are drawn: a row for each point. */
+  #save() {
+    const rows = this.#shown.flatMap((run) => {
+      const { x, y } = lineOf(run, this.axis, this.metric);
+      return x.map((at, i) => ({ trainer: run.view.name, [this.axis]: at, [this.metric]: y[i] }));
+    });
+    save(`${this.metric}-by-${this.axis}.csv`, "text/csv", csvOf(rows));
   }
 
   async #draw(runs) {

@@ -28,8 +28,8 @@ export function downloads(view, api, path) {
   );
 }
 
-/** Rows of equal keys as CSV; nulls are empty. */
-function csvOf(rows) {
+/** Rows, each an object, as CSV with a column for each key; nulls are empty. */
+export function csvOf(rows) {
   const names = [...new Set(rows.flatMap((row) => Object.keys(row)))];
   return [names, ...rows.map((row) => names.map((name) => row[name]))].map((row) => `${row.map(cell).join(",")}\n`).join("");
 }
@@ -39,7 +39,7 @@ function cell(value) {
   return QUOTED.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-function save(name, type, text) {
+export function save(name, type, text) {
   const href = URL.createObjectURL(new Blob([text], { type }));
   const way = h("a", { href, download: name });
   document.body.append(way);

@@ -1,8 +1,8 @@
 // Plans made so far, and the plan that would be made now if something were otherwise.
 
-import { button, input, link, told, valuesOf } from "./controls.js";
+import { Unusable, button, input, link, told, valuesOf } from "./controls.js";
 import { h, setChildren, setText, table } from "./dom.js";
-import { clock, count, decimal, duration, percent, prose } from "./format.js";
+import { clock, count, decimal, duration, nodes as inNodes, percent, prose } from "./format.js";
 import { address } from "./router.js";
 
 const SHOWN = 100;
@@ -52,7 +52,11 @@ export class PlansView {
       "form",
       { class: "what-if" },
       input({ name: "drain_count", label: "Nodes drained", type: "number", min: 0, max: 1000000, value: "" }),
+      input({ name: "drain", label: "Which nodes", placeholder: "n1, n2" }),
       input({ name: "remove", label: "Without the trainer", placeholder: "its name" }),
+      input({ name: "changed", label: "With another most", placeholder: "a trainer's name" }),
+      input({ name: "max_nodes", label: "Its most nodes", type: "number", min: 1, value: "" }),
+      input({ name: "added", label: "With a further trainer", rows: 4, placeholder: "its spec, YAML or JSON" }),
       input({ name: "objective", label: "Objective", placeholder: "as it is" }),
       h("button", { type: "submit", class: "button primary" }, "Preview"),
       button("Clear", () => {
@@ -67,9 +71,22 @@ export class PlansView {
     return form;
   }
 
-  async #preview({ remove, ...supposed }) {
+  /** The request for a preview, of the form's values. */
+  async #supposed({ remove, drain, changed, max_nodes: most, added, ...others }) {
+    if ((changed === undefined) !== (most === undefined)) throw new Unusable("Give a trainer's name and its most nodes, or neither.");
+    const { spec } = added === undefined ? {} : await this.api.send("POST", "v1/trainers/read", { text: added });
+    return {
+      ...others,
+      ...(remove === undefined ? {} : { remove: listed(remove) }),
+      ...(drain === undefined ? {} : { drain: listed(drain) }),
+      ...(changed === undefined ? {} : { change: [{ trainer: changed, max_nodes: most }] }),
+      ...(spec === undefined ? {} : { add: [spec] }),
+    };
+  }
+
+  async #preview(values) {
     try {
-      const view = await this.api.send("POST", "v1/plans/preview", { ...supposed, ...(remove ? { remove: [remove] } : {}) });
+      const view = await this.api.send("POST", "v1/plans/preview", await this.#supposed(values));
       this.outcome.replaceChildren(...outcomeOf(view));
     } catch (error) {
       const wrong = h("p", { class: "wrong" });
@@ -78,6 +95,8 @@ export class PlansView {
     }
   }
 }
+
+const listed = (text) => text.split(/[\s,]+/).filter(Boolean);
 
 export function qualityOf({ optimal, gap }) {
   return optimal ? "optimal" : `within ${percent(gap, 1)} of the bound`;
@@ -89,7 +108,7 @@ function row(plan) {
 }
 
 function outcomeOf(view) {
-  const facts = `${view.objective}: ${decimal(view.value)}, ${view.optimal ? "optimal" : `at most ${decimal(view.bound)}`}, by ${view.solver} in ${duration(view.solve_s)}; ${count(view.num_idle)} nodes to give.`;
+  const facts = `${view.objective}: ${decimal(view.value)}, ${view.optimal ? "optimal" : `at most ${decimal(view.bound)}`}, by ${view.solver} in ${duration(view.solve_s)}; ${inNodes(view.num_idle)} to give.`;
   const held = view.held ? [h("p", { class: "wrong" }, "The service is held: no plan has an effect before the hold ends.")] : [];
   const rows = view.allocations.map((each) => [each.trainer, each.is_new ? "new" : count(each.nodes_now), count(each.nodes_then), changeOf(each.gained, each.lost), prose(each.reason)]);
   const content = rows.length ? h("div", { class: "scroll-x", tabindex: 0, role: "region", "aria-label": "Supposed plan" }, table("Supposed plan", SUPPOSED, rows)) : h("p", {}, "No trainer wants nodes.");

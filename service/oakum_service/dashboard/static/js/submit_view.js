@@ -9,7 +9,7 @@ import { kindOf, valueFrom, yamlOf } from "./spec_text.js";
 
 const CHECK_AFTER_MS = 350;
 const FIRST = [
-  ["name", "Name", "Letters, digits and - _ . ; another live trainer of yours must not have it."],
+  ["name", "Name", "Lower-case letters, digits and hyphens; no other live trainer may have it."],
   ["entrypoint", "Entrypoint", "module:function that returns the task, such as tasks.digits:task; or give a script below."],
   ["workdir", "Folder of the code", "On the service's machine and on all nodes."],
   ["arguments", "Arguments", 'For the function, such as {"width": 64}.'],
