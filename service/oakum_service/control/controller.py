@@ -44,6 +44,7 @@ from oakum_service.control.waiting_times import WaitingTimes
 from oakum_service.db import event_log
 from oakum_service.db.engine import Sessions
 from oakum_service.db.lease import TERM_S, LeaseHolder
+from oakum_service.db.loaded_rows import keep_loaded
 from oakum_service.db.models.fragments import Fragment
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.db.writability import Writability
@@ -343,6 +344,7 @@ class Controller:
         with self._executor.submissions.watched() as submitting:
             snapshot = self._scheduler.snapshot().with_starts_since(max(self._starts_since, now - HISTORY_S))
             with self._lease.writing() as session:
+                keep_loaded(session)
                 if was_stopped:
                     record_gap(session, now)
                 self._now = current(session, self._settings)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, inspect
+from sqlalchemy.orm import Session
 
 from oakum_service.db.engine import Sessions
-from oakum_service.db.models.fragments import Fragment, FragmentState
+from oakum_service.db.models.fragments import Fragment, FragmentState, Report
 from oakum_service.db.models.trainers import Trainer
 from oakum_service.schedulers.port import JobStart
 from virtual_site import VirtualSite
@@ -80,3 +81,26 @@ def test_no_turn_reads_what_has_ended(sessions: Sessions, tmp_path: Path, monkey
         site.controller._plan_and_execute()
     assert any("fragments" in step for _, step in steps)
     assert {f"{step}: {statement}" for statement, step in steps if reads_all(statement, step)} == set()
+
+
+def test_a_turn_makes_each_row_that_it_asks_for_once(
+    sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It asks for all fragments and their reports several times, and a thousand agents may have them."""
+    site = VirtualSite(sessions, tmp_path, num_nodes=8, busy=2)
+    monkeypatch.setattr("time.time", site.time)
+    site.submit("digits", max_nodes=4)
+    site.begin()
+    site.run(15)
+    made: list[tuple[Session, Any]] = []
+
+    def note(session: Session, row: object) -> None:
+        if isinstance(row, (Fragment, Report)):
+            made.append((session, inspect(row).identity_key))
+
+    event.listen(Session, "loaded_as_persistent", note)
+    try:
+        site.controller._observe_and_decide()
+    finally:
+        event.remove(Session, "loaded_as_persistent", note)
+    assert len(made) == len(set(made)) == 8
