@@ -217,6 +217,38 @@ class TestTrained:
         right = np.argmax([probabilities for _, probabilities in answers], 1) == numbers
         assert right.mean() >= LEAST_OF_ALL, right.mean()
 
+    def test_a_long_stroke_costs_at_its_end_what_it_costs_at_its_beginning(self, page: Page) -> None:
+        script = """
+            const pad = document.getElementById("pad");
+            const box = pad.getBoundingClientRect();
+            const send = (kind, share) => pad.dispatchEvent(new PointerEvent(kind, {
+                pointerId: 1, button: 0, isPrimary: true, cancelable: true,
+                clientX: box.left + box.width * (0.5 + 0.4 * Math.cos(40 * share)),
+                clientY: box.top + box.height * (0.5 + 0.4 * Math.sin(31 * share)),
+            }));
+            const draw = CanvasRenderingContext2D.prototype.lineTo;
+            let lines = 0;
+            const counted = function (...place) { lines++; return draw.apply(this, place); };
+            CanvasRenderingContext2D.prototype.lineTo = counted;
+            send("pointerdown", 0);
+            lines = 0;
+            const moves = 4000;
+            for (let i = 1; i <= moves; i++) send("pointermove", i / moves);
+            send("pointerup", 1);
+            CanvasRenderingContext2D.prototype.lineTo = draw;
+            return lines / moves;
+        """
+        page.driver.execute_script("document.getElementById('clear').click()")
+        assert page.driver.execute_script(script) <= 2
+
+    def test_a_dot_and_a_line_that_lies_are_called_no_digit(self, page: Page) -> None:
+        for strokes in ([[(0.5, 0.5), (0.51, 0.5), (0.5, 0.5)]], [[(0.2, 0.5), (0.5, 0.51), (0.8, 0.5)]]):
+            draw(page, strokes)
+            page.wait(lambda: page.texts("#digit") == ["–"], "no digit")
+            assert page.texts("#certainty") == ["not a digit: draw one over it"]
+        draw(page, [[(0.5, 0.2), (0.5, 0.5), (0.5, 0.8)]])
+        page.wait(lambda: page.texts("#digit") != ["–"], "a digit: it may be a 1")
+
     def test_what_is_seen_depends_neither_on_the_drawings_size_nor_on_its_place(self, page: Page) -> None:
         body = """
             const seven = [[[0.26, 0.12], [0.74, 0.12], [0.44, 0.88]]];

@@ -7,7 +7,7 @@ import { EXAMPLES } from "./examples.js";
 import { Autoencoder, Recogniser } from "./networks.js";
 import { Pad } from "./pad.js";
 import { showPixels } from "./pixels.js";
-import { seen } from "./preprocess.js";
+import { maybeDigit, seen } from "./preprocess.js";
 import { Recognition } from "./recognition.js";
 import { hintOf, showTrainers, whyNone } from "./training.js";
 import { readState, readWeights } from "./weights.js";
@@ -27,17 +27,19 @@ const recognition = new Recognition();
 const encoding = new Encoding();
 let state = null;
 let image = null;
+let isDigit = false;
 let example = FIRST_EXAMPLE;
 let speaking = null;
 let asked = false;
 
 const pad = new Pad(byId("pad"), (strokes) => {
-  image = seen(strokes);
   setText(byId("pad-hint"), pad.isExample ? "an example: draw your own over it" : "with mouse, pen or finger");
   if (asked) return;
   asked = true;
   requestAnimationFrame(() => {
     asked = false;
+    image = seen(strokes);
+    isDigit = image !== null && maybeDigit(strokes);
     encoding.changed = null;
     compute();
   });
@@ -48,7 +50,7 @@ const coder = () => loaded.autoencoder ?? loaded.stack ?? null;
 
 function compute() {
   showPixels(byId("seen"), image, image ? "The drawing as 8 by 8 pixels" : "Nothing is drawn yet");
-  const digit = recognition.show(loaded.recogniser?.network ?? null, image);
+  const digit = recognition.show(loaded.recogniser?.network ?? null, image, isDigit);
   encoding.update(coder()?.network ?? null, image);
   clearTimeout(speaking);
   speaking = setTimeout(() => speak(digit), SPEAK_AFTER_MS);

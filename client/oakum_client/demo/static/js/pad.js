@@ -41,9 +41,12 @@ export class Pad {
 
   #goOn(event) {
     if (event.pointerId !== this.pointer) return;
+    const stroke = this.strokes.at(-1);
+    const from = stroke.length - 1;
     const passed = event.getCoalescedEvents();
-    this.strokes.at(-1).push(...(passed.length ? passed : [event]).map((each) => this.#place(each)));
-    this.#changed();
+    for (const each of passed.length ? passed : [event]) stroke.push(this.#place(each));
+    this.#line(stroke, from);
+    this.onChange(this.strokes);
   }
 
   #end(event) {
@@ -67,13 +70,17 @@ export class Pad {
     const side = Math.round(this.canvas.clientWidth * devicePixelRatio);
     this.canvas.width = side;
     this.canvas.height = side;
+    Object.assign(this.canvas.getContext("2d"), { lineWidth: PEN * side, lineCap: "round", lineJoin: "round", strokeStyle: getComputedStyle(this.canvas).color });
+    for (const stroke of this.strokes) this.#line(stroke, 0);
+  }
+
+  /** Draws a stroke from its point number `from` on: what is drawn already is not drawn again as it grows. */
+  #line(stroke, from) {
+    const { width: side } = this.canvas;
     const context = this.canvas.getContext("2d");
-    Object.assign(context, { lineWidth: PEN * side, lineCap: "round", lineJoin: "round" });
-    context.strokeStyle = getComputedStyle(this.canvas).color;
-    for (const stroke of this.strokes) {
-      context.beginPath();
-      for (const [x, y] of [stroke[0], ...stroke]) context.lineTo(x * side, y * side);
-      context.stroke();
-    }
+    context.beginPath();
+    context.moveTo(stroke[from][0] * side, stroke[from][1] * side);
+    for (let i = from; i < stroke.length; i++) context.lineTo(stroke[i][0] * side, stroke[i][1] * side);
+    context.stroke();
   }
 }

@@ -13,12 +13,24 @@ const INKED = 0.304;
 const THINNEST = 1.8;
 const THICKEST = 3.4;
 const HALVINGS = 7;
+/** Points nearer to the last one than this, in pixels of the bitmap, add nothing. */
+const NEAR = 0.1;
+
+/** Below it, as a share of the pad, a drawing is a dot. */
+const SMALLEST = 0.05;
+/** Every digit is at least so high as a share of its width: what is flatter is a line that lies. */
+const FLATTEST = 0.35;
+
+/** Whether strokes on the pad can be a digit at all: neither a dot nor a line that lies. */
+export function maybeDigit(strokes) {
+  const { width, height } = boundingBox(strokes);
+  return Math.max(width, height) >= SMALLEST && height >= FLATTEST * width;
+}
 
 /** 64 numbers in 0 ... 1, row by row, of strokes: lists of points [x, y] in any unit, y downwards. Null without a point. */
 export function seen(strokes) {
-  const points = strokes.flat();
-  if (points.length === 0) return null;
-  const box = boundingBox(points);
+  if (!strokes.some(({ length }) => length > 0)) return null;
+  const box = boundingBox(strokes);
   let [thin, thick] = [THINNEST, THICKEST];
   for (let i = 0; i < HALVINGS; i++) {
     const radius = (thin + thick) / 2;
@@ -28,10 +40,14 @@ export function seen(strokes) {
   return blockCounts(bitmap(strokes, box, (thin + thick) / 2)).map((count) => count / BLOCK ** 2);
 }
 
-function boundingBox(points) {
-  const xs = points.map(([x]) => x);
-  const ys = points.map(([, y]) => y);
-  const [left, right, top, bottom] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
+function boundingBox(strokes) {
+  let [left, right, top, bottom] = [Infinity, -Infinity, Infinity, -Infinity];
+  for (const stroke of strokes) {
+    for (const [x, y] of stroke) {
+      [left, right] = [Math.min(left, x), Math.max(right, x)];
+      [top, bottom] = [Math.min(top, y), Math.max(bottom, y)];
+    }
+  }
   return { x: (left + right) / 2, y: (top + bottom) / 2, width: right - left, height: bottom - top };
 }
 
@@ -45,8 +61,14 @@ function bitmap(strokes, box, radius) {
   const place = ([x, y]) => [(x - box.x) * across + BITMAP / 2, (y - box.y) * scale + BITMAP / 2];
   const pixels = new Uint8Array(BITMAP ** 2);
   for (const stroke of strokes) {
-    const placed = stroke.map(place);
-    for (let i = 0; i < placed.length; i++) ink(pixels, placed[Math.max(i - 1, 0)], placed[i], radius);
+    let last = null;
+    for (const point of stroke) {
+      const here = place(point);
+      // A pen reports hundreds of points within a pixel.
+      if (last !== null && point !== stroke.at(-1) && Math.hypot(here[0] - last[0], here[1] - last[1]) < NEAR) continue;
+      ink(pixels, last ?? here, here, radius);
+      last = here;
+    }
   }
   return pixels;
 }

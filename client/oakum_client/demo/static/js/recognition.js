@@ -18,13 +18,14 @@ export class Recognition {
     this.layers = [];
   }
 
-  /** Shows what the network says to the image; either may be null. */
-  show(network, image) {
-    const answer = network && image ? network.recognise(image) : null;
+  /** Shows what the network says to the image; either may be null. What cannot be a digit is not called one. */
+  show(network, image, isDigit = true) {
+    const answer = network && image && isDigit ? network.recognise(image) : null;
     const probabilities = answer ? [...answer.probabilities] : null;
     const digit = probabilities ? probabilities.indexOf(Math.max(...probabilities)) : null;
     setText(byId("digit"), digit === null ? "–" : String(digit));
-    setText(byId("certainty"), digit === null ? "" : `with a probability of ${percent(probabilities[digit])}`);
+    const none = network && image ? "not a digit: draw one over it" : "";
+    setText(byId("certainty"), digit === null ? none : `with a probability of ${percent(probabilities[digit])}`);
     for (const [at, { bar, value, row }] of this.rows.entries()) {
       bar.style.width = percentage(probabilities?.[at] ?? 0);
       setText(value, probabilities ? percent(probabilities[at], 1) : "–");
