@@ -220,7 +220,7 @@ class TestAdministrator:
             page.go(view)
             name = view.rpartition("/")[2]
             page.wait(lambda name=name: any(name in told for told in page.texts("#first-answer p")), view)  # type: ignore[misc]
-            assert page.buttons("#first-answer") == ["Try again"]
+            page.wait(lambda: page.buttons("#first-answer") == ["Try again"], "what one may do")
             assert (page.texts("#liveness"), page.shows("#banner")) != (["Offline"], True)
             page.go()
             page.wait(lambda: page.shows("#overview") and not page.shows("#first-answer"), "the overview")

@@ -168,6 +168,10 @@ def _nodes_are_held(slurm: SlurmSite, service: SlurmService, client: OakumClient
     assert held.state is TrainerState.WAITING
     slurm.run("scontrol", "update", "PartitionName=fill", "State=DOWN")
     try:
+        # What the service has not seen yet keeps it from nothing: the job would wait in Slurm.
+        wait_until(
+            "it is seen", lambda: "scheduler.closed" in {each.kind for each in client.recent_events(200).events}
+        )
         assert not _own_ids(service), "nothing is submitted while nodes are held"
         client.resume()
         wait_until("it is told", lambda: "partition fill is DOWN" in client.trainer(_NAME).reason)
