@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import pytest
+import sqlalchemy.exc
 from fastapi.testclient import TestClient
 
 from api_under_test import ApiUnderTest, problem_of, report
@@ -154,6 +155,15 @@ class TestReports:
         assert send(agent, fragment, report(1)).headers[REPORT_INTERVAL] == "1"
         monkeypatch.setattr(report_inbox, "report_interval_s", lambda agents: 2.5 * agents)
         assert send(agent, fragment, report(2)).headers[REPORT_INTERVAL] == "2.5"
+
+    def test_a_database_that_does_not_answer_is_told_as_by_any_route(
+        self, agent: TestClient, fragment: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def wait_in_vain(*_: object) -> None:
+            raise sqlalchemy.exc.TimeoutError("no connection within 10 s")
+
+        monkeypatch.setattr(report_inbox, "_store", wait_in_vain)
+        assert "does not answer" in problem_of(send(agent, fragment, report(1)), 503)["detail"]
 
     def test_agents_that_tell_progress_report_as_often_as_their_own_number_lets_them(
         self, api: ApiUnderTest, agent: TestClient, trainer: str, fragment: str, monkeypatch: pytest.MonkeyPatch

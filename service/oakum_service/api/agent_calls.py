@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from urllib.parse import parse_qs
 
 from fastapi.security import HTTPAuthorizationCredentials
-from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import Headers, State
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from oakum_service.api.auth import admit_fragment
 from oakum_service.api.fragments import LONGEST_WAIT_S, next_directive, report_interval
-from oakum_service.errors import RequestError
+from oakum_service.errors import ServiceError
 from oakum_worker.protocol import REPORT_INTERVAL, FragmentReport
 
 _CALL = re.compile(r"/v1/fragments/([^/]+)/(report|directive)")
@@ -48,7 +48,7 @@ class AgentCalls:
                 answer = await _wait_for_directive(state, fragment, scope)
             else:
                 answer = None
-        except (RequestError, ValidationError, ValueError):
+        except (ServiceError, SQLAlchemyError, ValueError):
             answer = None
         if answer is None:
             await self._app(scope, _again(received, receive), send)
