@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import numpy as np
 import numpy.typing as npt
@@ -40,14 +41,7 @@ def computed(session: Session, nodes: Sequence[str], hours: range, now: float) -
 
 
 def runs(hours: Iterable[int]) -> Iterator[range]:
-    """The rising hours as ranges without gaps."""
-    begin = end = None
-    for hour in hours:
-        if end is not None and hour == end:
-            end += 1
-            continue
-        if begin is not None and end is not None:
-            yield range(begin, end)
-        begin, end = hour, hour + 1
-    if begin is not None and end is not None:
-        yield range(begin, end)
+    """The hours, which rise, as ranges of those that follow one another: 3, 4, 7 are 3 to 4 and 7 to 7."""
+    for _, group in groupby(enumerate(hours), key=lambda pair: pair[1] - pair[0]):
+        together = [hour for _, hour in group]
+        yield range(together[0], together[-1] + 1)

@@ -25,7 +25,7 @@ class SlurmHookDesk:
         return self.watch.missed().told or None
 
     def measure(self) -> None:
-        """Set the gauges of jobs of which no hook has told."""
+        """Set the metrics that count the jobs which the service has seen in Slurm, and no hook has reported."""
         missed = self.watch.known()
         instruments.HOOKS_MISSED.labels("start").set(len(missed.started))
         instruments.HOOKS_MISSED.labels("end").set(len(missed.ended))
