@@ -11,6 +11,7 @@ from fastapi import Depends, Request
 
 from oakum_service.api.delays import WeekOfDelays
 from oakum_service.api.node_lists import NodeLists
+from oakum_service.api.shared_answers import SharedAnswers
 from oakum_service.api.trial_plans import TrialPlans
 from oakum_service.change_signal import ChangeSignal
 from oakum_service.config import Settings
@@ -56,6 +57,8 @@ class Context:
     """How long foreground jobs waited lately."""
     node_lists: NodeLists = field(default_factory=NodeLists)
     """Lists of nodes that were answered lately."""
+    lists: SharedAnswers = field(default_factory=SharedAnswers)
+    """Lists of trainers and nodes that are being read."""
     kept_hours: KeptHours = field(default_factory=KeptHours)
     """What nodes did in the hours that pictures have shown."""
     generations: Generations = field(default_factory=Generations)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any
 
@@ -34,6 +36,7 @@ from oakum_service.api.plain_values import odd_value
 from oakum_service.api.preconditions import ETAG, IfMatch, check_if_match, etag_of
 from oakum_service.api.problems import problem_response
 from oakum_service.api.quotas import check_quota, check_storage
+from oakum_service.api.schemas.hold import HoldView
 from oakum_service.api.schemas.submissions import DryRunRequest, DryRunView, SpecDocument, SpecText
 from oakum_service.api.schemas.trainers import (
     PauseRequest,
@@ -89,7 +92,33 @@ def list_trainers(
 ) -> TrainerList:
     """List the trainers, the newest last: all that are live, and the newest that have ended; `before` gives those
     that ended earlier. Those of other users are without what only their users may see."""
-    limit = min(limit, _MOST_ENDED)
+    asked = (state, user, min(limit, _MOST_ENDED), before)
+    listed = context.lists.get(("trainers", *asked), lambda: _read_list(context, *asked))
+    views = [
+        visible_view(viewer, row, _with_folder(context, view))
+        for row, view in zip(listed.rows, listed.views, strict=True)
+    ]
+    return TrainerList(
+        trainers=views,
+        next=listed.next,
+        hold=listed.hold,
+        fault=context.writability.fault,
+    )
+
+
+@dataclass(frozen=True)
+class _Listed:
+    """A list of trainers as whoever may read everything sees it."""
+
+    rows: Sequence[Trainer]
+    views: Sequence[TrainerView]
+    next: str | None
+    hold: HoldView | None
+
+
+def _read_list(
+    context: Context, state: TrainerState | None, user: str | None, limit: int, before: str | None
+) -> _Listed:
     query = select(Trainer).order_by(Trainer.submitted_at.desc(), Trainer.id.desc())
     if state is not None:
         query = query.where(Trainer.state == state)
@@ -105,12 +134,11 @@ def list_trainers(
         live = [] if before else session.execute(lasting).scalars().all()
         rows = sorted([*past, *live], key=lambda row: (row.submitted_at, row.id))
         views = trainer_views(session, rows, context.circumstances())
-    views = [visible_view(viewer, row, _with_folder(context, view)) for row, view in zip(rows, views, strict=True)]
-    return TrainerList(
-        trainers=views,
+    return _Listed(
+        rows,
+        views,
         next=str(Place(past[-1].submitted_at, past[-1].id)) if has_more else None,
         hold=None if held is None else hold_view(held),
-        fault=context.writability.fault,
     )
 
 

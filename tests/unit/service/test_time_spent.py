@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -322,6 +323,7 @@ def test_whatever_happens_all_seconds_are_counted_once(
     moments: list[tuple[str, TimeUse | None]], gaps_s: list[float]
 ) -> None:
     column, sqlite = JsonOf(TimeAccount), create_engine("sqlite://").dialect
+    read = column.result_processor(sqlite, None)
     account, now, ended_at = TimeAccount(began_at=50.0, since=50.0), 50.0, None
     for (event, use), gap_s in zip(moments, gaps_s, strict=False):
         now += gap_s
@@ -331,7 +333,7 @@ def test_whatever_happens_all_seconds_are_counted_once(
         elif event == "stall" and use is not None:
             account = account.stalled(use, 10 * gap_s, now)
         else:
-            kept = column.process_result_value(column.process_bind_param(account, sqlite), sqlite)
+            kept = read(json.dumps(column.process_bind_param(account, sqlite)))
             assert kept == account
             account = kept
     seconds = account.spent_s(now)

@@ -87,7 +87,7 @@ def test_a_turn_makes_each_row_that_it_asks_for_once(
     sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks for all fragments and their reports several times, and a thousand agents may have them."""
-    site = VirtualSite(sessions, tmp_path, num_nodes=8, busy=2)
+    site = VirtualSite(sessions, tmp_path, num_nodes=8, busy=0)
     monkeypatch.setattr("time.time", site.time)
     site.submit("digits", max_nodes=4)
     site.begin()
