@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, inspect
+from sqlalchemy import Engine, event
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.util import identity_key
 
 from oakum_service.db.engine import Sessions
 from oakum_service.db.models.fragments import Fragment, FragmentState, Report
@@ -96,7 +97,7 @@ def test_a_turn_makes_each_row_that_it_asks_for_once(
 
     def note(session: Session, row: object) -> None:
         if isinstance(row, (Fragment, Report)):
-            made.append((session, inspect(row).identity_key))
+            made.append((session, identity_key(instance=row)))
 
     event.listen(Session, "loaded_as_persistent", note)
     try:
